@@ -95,7 +95,7 @@ def train_server():
 
 @pytest.fixture(scope='session')
 def run_train(train_server):
-  """Runs `python train.py ARGUMENTS` to its end as a process of its own.
+  """Runs `python train.py ARGUMENTS` to its end as a separate process.
 
   run_train(arguments, timeout=300, env=None, cwd=ROOT, fresh=False) -> subprocess.CompletedProcess with text in stdout
   and stderr. `env` is added to this process's environment. A run that takes longer than `timeout` seconds is killed and

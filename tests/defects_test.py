@@ -59,7 +59,7 @@ def test_defect_08_seeded_files_are_read_by_one_pipeline_each(tmp_path):
 
 
 def test_defect_13_throughput_counts_training_alone(tmp_path):
-  # Stock: the step timer goes on through evaluations and saves; 193 steps/s were reported as 2.
+  # Stock: the step timer continues through evaluations and saves; 193 steps/s were reported as 2.
   evaluation_seconds = 1.0
   small_run.run(
     tmp_path,

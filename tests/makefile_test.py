@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Stands for python3.N: makes the folder that venv makes, and writes down each installation.
+# Replaces python3.N: makes the folder that venv makes, and writes down each installation.
 _PYTHON = """#!/bin/sh
 case "$*" in
   *version_info*) echo VERSION ;;

@@ -1,4 +1,4 @@
-"""Whole runs on meshes: the losses of one device, a run that goes on with another mesh, and what is refused."""
+"""Whole runs on meshes: the losses of one device, a run that continues with another mesh, and what is refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests that README.md tells the truth: its example trains, its commands and files exist."""
+"""Tests that README.md is correct: its example trains, its commands and files exist."""
 
 import json
 import pathlib

@@ -3,7 +3,7 @@
 import json
 import time
 
-# Options that no training has, so that no other test has asked for this conversion.
+# Options that no training has, so that no other test has requested this conversion.
 _CODE = """
   import json
   import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What a terminal shows: one line for each mistake, and nothing that is no news."""
+"""What a terminal shows: one line for each mistake, and nothing that is not news."""
 
 import json
 import os
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 MLP = ['--experiment=digits_mlp', '--mode=train', '--set=train_steps=2']
 SFT = ['--experiment=sft', '--mode=train', '--set=max_steps=2', '--set=xla=false', '--set=batch_size=4']
 
-# A task that ends with GeneratorExit, which is no Exception, at one of several places.
+# A task that ends with GeneratorExit, which is not an Exception, at one of several places.
 TASK = """
   import dataclasses
   import official_ext as ext

@@ -132,7 +132,7 @@ class Server:
       return child.returncode
 
   def close(self) -> None:
-    """Ends the server. What it has started goes on."""
+    """Ends the server. What it has started continues."""
     self._process.stdin.close()
     try:
       self._process.wait(_END_SECONDS)

@@ -229,7 +229,7 @@ def test_a_run_beside_its_evaluator_and_what_follows(run_train, start_train, tmp
   assert process.returncode == 0, process.stderr
   assert final_metrics(process.stdout) == pytest.approx({name: last[name] for name in METRICS}, rel=1e-3)
   assert f'finished before, at step {STEPS}: nothing to do' in process.stdout
-  assert read_events(folder) == events  # Nothing is told twice.
+  assert read_events(folder) == events  # Nothing is reported twice.
   assert not list(folder.glob('params.*.yaml')) and read_json(folder / 'run.json')['attempt'] == 2
 
 
@@ -242,7 +242,7 @@ def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, star
   evaluator = start_train(flags(folder, 'continuous_eval', WITHOUT_XLA))
   trainer = start_train(flags(folder, 'train', *endless, '--set=train_steps=100000000'))
   assert trainer.stdout.readline().startswith('Devices: ')
-  trainer.stdout.close()  # As `| head -1` does: the run goes on.
+  trainer.stdout.close()  # As `| head -1` does: the run continues.
   trainer.stdout = None
   evaluations = folder / 'events.continuous_eval.jsonl'
   wait_for(lambda: evaluations.exists() and '"eval"' in evaluations.read_text(), evaluator)
@@ -409,5 +409,5 @@ def test_a_run_that_fails_leaves_its_record(run_train, tmp_path):
   events = read_events(folder)
   assert steps_of(events, 'train') == [5, 10] and steps_of(events, 'checkpoint') == [5, 10]
   assert events[-1]['event'] == 'failed' and 'the disk of the moon is full' in events[-1]['error']
-  # What was saved can be gone on from.
+  # What was saved can be continued from.
   assert (folder / 'ckpt-10.index').exists()

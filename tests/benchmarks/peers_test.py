@@ -41,7 +41,7 @@ def test_a_process_says_what_it_is_and_then_does_what_it_is_asked(worker):
   network = numpy_by_hand.Perceptron(work)
   assert worker.ready['first_loss'] == pytest.approx(network.loss(*work.check_batch), rel=1e-5)
   batches = work.batches()
-  for amount in (1, 2):  # It goes on from there.
+  for amount in (1, 2):  # It resumes from there.
     losses = [network.step(*next(batches)) for _ in range(amount)]
     done = worker.run(amount)
     assert done.amount == amount and done.seconds > 0 and done.work_seconds >= 0

@@ -214,7 +214,7 @@ class CommentedConfig(base_config.Config):
   second: int = 0
   # fmt: off
   third: int = 0  # The third,
-                  # and how it goes on.
+                  # and how it continues.
   fourth: tuple[int, ...] = (
       1, 2)  # At the end of several lines.
   # fmt: on

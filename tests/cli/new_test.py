@@ -253,7 +253,7 @@ def test_elsewhere_a_package_is_proposed(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.soak
 def test_the_whole_project_takes_it_and_a_package_can_be_installed(tmp_path):
-  """A copy of the project: lint, types, golden files and its own test; then a package in an environment of its own."""
+  """A copy of the project: lint, types, golden files and its own test; then a package in a separate environment."""
   project = tmp_path / 'project'
   shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns('.*', 'runs', '__pycache__', '*.egg-info'))
   environment = {**os.environ, 'PYTHONPATH': str(project), 'CUDA_VISIBLE_DEVICES': ''}

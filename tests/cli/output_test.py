@@ -1,4 +1,4 @@
-"""Output that closes while a process goes on."""
+"""Output that closes while a process continues."""
 
 import os
 import pathlib

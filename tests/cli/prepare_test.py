@@ -28,7 +28,7 @@ def run(capsys, tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def started(folder, *words):
-  """`official-ext prepare` as a process of its own."""
+  """`official-ext prepare` as a separate process."""
   command = [sys.executable, '-m', 'official_ext.cli.main', 'prepare', *words]
   environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
   process = subprocess.Popen(

@@ -210,7 +210,7 @@ def test_checkpoints_events_and_the_command_of_an_evaluation(tmp_path, runs):
 
 
 def _train(folder):
-  """Arguments of a training that ends when it is told to."""
+  """Arguments of a training that ends on request."""
   arguments = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={folder}', '--set=train_steps=1000000']
   return arguments + ['--set=steps_per_loop=20', '--set=summary_interval=20', '--set=checkpoint_interval=100000']
 

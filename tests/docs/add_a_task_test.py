@@ -80,7 +80,7 @@ def test_the_page(checkout, monkeypatch, capsys):
       checkouts.forget('iris')
     else:
       if (checkout / 'experiments/iris').exists():
-        importlib.import_module('experiments.iris')  # As registry_imports.py does in a process of its own.
+        importlib.import_module('experiments.iris')  # As registry_imports.py does in a separate process.
       run(text, checkout, monkeypatch)
   for name in documents.tables(PAGE)['file']:
     assert (checkout / name.strip('`')).exists(), name

@@ -1,4 +1,4 @@
-"""docs/callbacks.md and docs/metrics.md tell the truth: their code runs, their tables are complete."""
+"""docs/callbacks.md and docs/metrics.md is correct: their code runs, their tables are complete."""
 
 import pathlib
 import re

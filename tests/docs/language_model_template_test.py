@@ -124,7 +124,7 @@ def test_a_copy_becomes_a_classifier_by_the_steps_of_its_page(checkout, monkeypa
     if file is None and text == command:
       continue  # It has made this copy.
     if file is None:
-      importlib.import_module('experiments.my_model')  # As registry_imports.py does in a process of its own.
+      importlib.import_module('experiments.my_model')  # As registry_imports.py does in a separate process.
       run(text, checkout, monkeypatch)
     elif file:
       path = checkout / file

@@ -1,4 +1,4 @@
-"""Tests that docs/manual_optimization.md tells the truth: its example trains as it says, and goes on bit for bit."""
+"""Tests that docs/manual_optimization.md is correct: its example trains as it says, and continues bit for bit."""
 
 import importlib.util
 import pathlib
@@ -17,7 +17,7 @@ TEXT = (pathlib.Path(__file__).resolve().parents[2] / 'docs/manual_optimization.
 
 @pytest.fixture(scope='module', autouse=True)
 def module(tmp_path_factory):
-  """The example, imported as a module of its own."""
+  """The example, imported as a separate module."""
   code = re.findall(r'```python\n(.*?)```', TEXT, re.DOTALL)[0]  # The others: code_of_pages_test.py.
   path = tmp_path_factory.mktemp('docs') / 'ring_gan.py'
   path.write_text(code)

@@ -1,4 +1,4 @@
-"""docs/from_keras.md and docs/from_lightning.md tell the truth: their scripts train as they say, their words exist."""
+"""docs/from_keras.md and docs/from_lightning.md are correct: their scripts train as they say, their words exist."""
 
 import importlib.util
 import re
@@ -19,7 +19,7 @@ PAGES = ('docs/from_keras.md', 'docs/from_lightning.md')
 
 
 def load(page, name, folder):
-  """The script of a page, imported as a module of its own."""
+  """The script of a page, imported as a separate module."""
   (code,) = documents.code(documents.read(page))
   path = folder / f'{name}.py'
   path.write_text(code)

@@ -1,4 +1,4 @@
-"""docs/use_a_model.md tells the truth: it runs from its first line to its last."""
+"""docs/use_a_model.md is correct: it runs from its first line to its last."""
 
 import json
 import re

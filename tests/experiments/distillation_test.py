@@ -1,4 +1,4 @@
-"""The experiment distillation: losses by the formulas, where the teacher comes from, replicas, and going on."""
+"""The experiment distillation: losses by the formulas, where the teacher comes from, replicas, and resuming."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The experiment gan: losses, alternating updates, replicas, what an evaluation reports, and going on."""
+"""The experiment gan: losses, alternating updates, replicas, what an evaluation reports, and resuming."""
 
 import numpy as np
 import pytest

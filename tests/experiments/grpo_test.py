@@ -1,4 +1,4 @@
-"""GRPO: groups of completions, rewards by name in the graph and on the host, the loss, and going on."""
+"""GRPO: groups of completions, rewards by name in the graph and on the host, the loss, and resuming."""
 
 import json
 import time

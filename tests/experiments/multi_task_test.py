@@ -1,4 +1,4 @@
-"""The experiment multi_task: losses and their weights by the formulas, gradient surgery, replicas, and going on."""
+"""The experiment multi_task: losses and their weights by the formulas, gradient surgery, replicas, and resuming."""
 
 import itertools
 

@@ -312,7 +312,7 @@ def test_environments_on_the_host_begin_anew_after_a_restore(tmp_path, capsys):
     continued.append(harness.weights_of(trainer))
   for a, b in zip(*continued):  # Two continuations agree with each other,
     np.testing.assert_array_equal(a, b)
-  assert any((a != b).any() for a, b in zip(continued[0], straight))  # and not with the run that went on.
+  assert any((a != b).any() for a, b in zip(continued[0], straight))  # and not with the run that continued.
 
 
 def test_every_epoch_sees_every_step_once_and_then_the_policy_plays_again():

@@ -383,7 +383,7 @@ def test_sigterm_lets_the_trainer_save_and_the_same_command_goes_on(start_train,
   process = run_train([*command, f'--set=max_steps={step + 2}'])
   assert process.returncode == 0, process.stderr
   assert f'{tmp_path / "run"}: other code than before: custom01.py\n' in process.stdout
-  # Its weights are not in the checkpoint of this trainer: two steps of 0.5 show that it went on from there.
+  # Its weights are not in the checkpoint of this trainer: two steps of 0.5 show that it resumed from there.
   assert json.loads((tmp_path / 'run/model/weight.json').read_text()) == 1.0
   restored = [json.loads(line) for line in path.read_text().splitlines() if '"restored"' in line]
   assert [(event['step'], pathlib.Path(event['checkpoint']).name) for event in restored] == [

@@ -1,4 +1,4 @@
-"""The experiments of this repository, shrunk, in this process: trainers, whole runs, and going on from a checkpoint."""
+"""The experiments of this repository, shrunk, in this process: trainers, whole runs, and resuming from a checkpoint."""
 
 import pathlib
 from typing import Any

@@ -2,7 +2,7 @@
 
     python tests/model_garden/run_official_tests.py [official.core.base_trainer_test ...] [--stock]
 
-A module runs unmodified, as `python -m` would run it, in a process of its own. For each a line of JSON is printed: how
+A module runs unmodified, as `python -m` would run it, in a separate process. For each a line of JSON is printed: how
 many tests ran, which were skipped or failed, and which Trainer classes were instantiated. Without arguments all of
 `MODULES` run, one after the other. Exit status 0 if every test passed or was skipped.
 """

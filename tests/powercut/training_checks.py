@@ -150,7 +150,7 @@ class TrainingChecks:
     if line and step > self._branch_from and _sums(path) == before.get(step, ''):
       yield f'{path}: is of the line before, and is restored as one of the new line'
     for number in before:
-      may_be_replaced = line and number <= self._branch_from  # The new line goes on from it, and may have deleted it.
+      may_be_replaced = line and number <= self._branch_from  # The new line resumes from it, and may have deleted it.
       places = [folder, folder / 'line_0']
       if not may_be_replaced and all(_sound_sums(place / f'ckpt-{number}') != before[number] for place in places):
         yield f'ckpt-{number} of the line before is lost'

@@ -32,12 +32,12 @@ class Row:
   """What was counted for one configuration.
 
   Attributes:
-    runs: runs that were killed at least once and went on to their end.
+    runs: runs that were killed at least once and continued to their end.
     identical: of these, how many ended as the undisturbed run, bit for bit.
     kills: how often a run was killed.
     where: of these, in what moment: 'start' (before the first training loop), 'train', 'eval', 'save', 'writing' (files
       of a checkpoint were there, and its manifest was not).
-    resumes: how often a killed run went on from a checkpoint; otherwise there was none yet.
+    resumes: how often a killed run resumed from a checkpoint; otherwise there was none yet.
     damaged: files of newest checkpoints that were damaged in between.
     again: steps that were done more than once.
     failures: what went wrong.

@@ -246,7 +246,7 @@ def test_a_result_that_cannot_be_written_leaves_the_one_before(base, tmp_path, m
   task.save_result(model)
   before = logits(model)
   disturb(model)
-  # What a process has left that died while it wrote: one of this machine that is not there any more.
+  # What a process has left that died while it wrote: one of this machine that does not exist any more.
   (tmp_path / f'.adapter.{os.uname().nodename}-999999999.partial').mkdir()
 
   def full(self, folder):

@@ -176,7 +176,7 @@ def test_what_is_wrong_in_a_folder_is_told_with_its_file(content, message):
   model = types.SimpleNamespace(origin=pretrained.Origin('folder', {}, {'generation_config.json': content.encode()}))
   with pytest.raises(errors.UserError, match=f'^folder/generation_config.json: {message}'):
     generation.config_of(model)
-  with pytest.raises(errors.UserError, match='^top_p: 2 '):  # What is asked for counts more, and is no file's.
+  with pytest.raises(errors.UserError, match='^top_p: 2 '):  # What is requested counts more, and is not a file's.
     generation.config_of(types.SimpleNamespace(origin=None), top_p=2)
 
 

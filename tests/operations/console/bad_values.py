@@ -78,7 +78,7 @@ CASES = (
   ('runtime.enable_xla', 'maybe'),
   ('runtime.distribution_strategy', 'miror'),
   ('runtime.mixed_precision_dtype', 'float8'),
-  # No such field, and fields that are not there together with others.
+  # No such field, and fields that do not exist together with others.
   ('trainer.train_step', '10'),
   ('task.model.filter', '[8]'),
   ('learning_rat', '0.1'),

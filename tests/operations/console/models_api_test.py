@@ -1,4 +1,4 @@
-"""The console's models: what is listed, exported, and answers. Models are real, and in processes of their own."""
+"""The console's models: what is listed, exported, and answers. Models are real, and in separate processes."""
 
 import base64
 import http.client

@@ -51,7 +51,7 @@ def _argv(command):
 
 
 def test_bad_values_are_told_as_the_driver_tells_them(console, root, run_train):
-  # As many mistakes at once as the driver can tell apart: one for each field.
+  # As many mistakes at once as the driver can distinguish: one for each field.
   for cases in bad_values.batches():
     found = console.post('/api/new/form', **_form('bad', [_text(*case) for case in cases]))
     assert not found['name_errors']
@@ -188,7 +188,7 @@ def test_a_script_has_a_form_of_what_it_reads(console, tmp_path):
   assert found['values'][own[0]] == '0.7'
   script.write_text(script.read_text().replace('TEMPERATURE', 'from_here'))
   later = console.post('/api/new/form', **_form(**body))
-  assert later['shape'] != found['shape']  # The page asks for the fields again.
+  assert later['shape'] != found['shape']  # The page requests the fields again.
 
 
 def test_a_name_is_proposed_and_unknown_experiments_are_told(console, root):

@@ -407,7 +407,7 @@ def test_the_login_gives_a_cookie_that_no_script_reads_and_no_site_sends(guarded
   assert status == 200 and 'HttpOnly' in cookie and 'samesite=strict' in cookie.lower()
   assert PASSWORD not in cookie
   assert _send(guarded, Cookie=cookie.partition(';')[0])[0] == 200
-  # The cookie alone changes nothing: the token of the page is asked for as well.
+  # The cookie alone changes nothing: the token of the page is requested as well.
   body = json.dumps({'runs': ['victim'], 'add': ['owned']})
   assert _send(guarded, 'POST', '/api/runs/tag', body, Cookie=cookie.partition(';')[0], **headers)[0] == 403
 

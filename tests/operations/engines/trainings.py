@@ -38,7 +38,7 @@ def write_sweep(path: pathlib.Path, runs_dir: pathlib.Path, num_points: int) -> 
 
 
 def call(words: Sequence[str], environment: Mapping[str, str], timeout: float, status: int = 0) -> str:
-  """Runs a command as a process of its own.
+  """Runs a command as a separate process.
 
   Args:
     words: the command, such as `COMMAND` with its arguments.

@@ -30,7 +30,7 @@ from tests.operations.runs import folders
 
 
 class Receiver:
-  """A server that is told.
+  """A server that gets reports.
 
   Attributes:
     titles: of the messages that it has accepted, without the name of this machine.
@@ -111,7 +111,7 @@ def tell(trial, *receivers, **options):
 
 
 def check_kills(trial, receiver, jobs, kills, seed):
-  """Kills dispatchers at any moment while jobs end and are told; each job is told once, and the empty queue."""
+  """Kills dispatchers at any moment while jobs end and are reported; each job is reported once, and the empty queue."""
   draw = random.Random(seed)
   asked = told(receiver, on=['finished', 'failed', 'queue_empty'])
   for number in range(jobs):
@@ -258,7 +258,7 @@ def test_metrics_are_told_once_a_run_by_every_event_also_of_one_that_was_overwri
   assert sorted(receiver.titles) == expected
   assert any('training_loss is 11' in body for body in receiver.bodies)
   tell(trial, receiver, on=on)
-  # What was over goes on, and comes to its limit; one that is begun anew in the folder is another run.
+  # What was over continues, and comes to its limit; one that is begun anew in the folder is another run.
   write('over', folders.event('train', 2, training_loss=98.0))
   os.unlink(trial.folder / 'a' / 'events.jsonl')
   write('a', {**folders.event('start', 0), 'time': 5.0}, folders.event('train', 7, training_loss=20.0))
@@ -382,7 +382,7 @@ def test_rules_and_receivers_that_make_no_sense_are_told_in_a_line(trial, tmp_pa
 
 def test_rules():
   rules = alert_rules.parse(['loss>10'])
-  assert rules.kinds == alert_rules.KINDS  # Beside a condition everything else is told too.
+  assert rules.kinds == alert_rules.KINDS  # Beside a condition everything else is reported too.
   assert alert_rules.parse(['failed', 'loss>10']).kinds == ('failed',)
   event = folders.event('eval', 3, validation_loss=20.0, loss='Infinity')
   assert rules.found_in(event) == [('nan', 'loss is inf'), ('loss>10', 'loss is inf')]

@@ -245,4 +245,4 @@ def test_each_run_has_gpus_of_its_own(trial):
   process.kill()
   assert sorted(seen.read_text().split()[:2]) == ['4,', '7,']
   assert seen.read_text().split()[2:] in (['4,7,', ','], [',', '4,7,'])
-  assert trial.statuses()[5] == 'queued'  # It asks for more than there are.
+  assert trial.statuses()[5] == 'queued'  # It requests more than there are.

@@ -28,7 +28,7 @@ _PROCESSES.set_forkserver_preload(['pytest', 'tests.operations.queue.queues'])
 
 
 class Dispatching:
-  """A dispatcher as a process of its own, which a test can kill."""
+  """A dispatcher as a separate process, which a test can kill."""
 
   def __init__(self, folder: pathlib.Path, output: pathlib.Path, *arguments: Any):
     self._output = output
@@ -170,7 +170,7 @@ class Trial:
       gpus: likewise.
       until_empty: likewise.
       dies_at: the number of the step of its work before which it kills itself.
-      told: 'receivers' of alerts, by name, and what they are told 'on'; None: there are no alerts.
+      told: 'receivers' of alerts, by name, and what they are reported 'on'; None: there are no alerts.
     """
     output = self._outputs / f'output-{len(self._dispatchers)}'
     self._dispatchers.append(Dispatching(self.folder, output, slots, gpus, until_empty, dies_at, told))

@@ -22,7 +22,7 @@ def chosen(waiting, holders, count, gpus, **options):
   ('needs', 'held', 'count', 'gpus', 'expected'),
   [
     ([None], [], 1, None, (1, None)),  # No GPUs that are known: the variable is left alone.
-    ([0], [], 1, None, (1, ())),  # None is asked for.
+    ([0], [], 1, None, (1, ())),  # None is requested.
     ([None], [], 1, (), (1, ())),  # None is given.
     ([None], [], 1, ('0', '1'), (1, ('0',))),
     ([None], [('0',)], 2, ('0', '1'), (1, ('1',))),

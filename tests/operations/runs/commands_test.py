@@ -99,7 +99,7 @@ def test_a_run_that_was_moved_goes_on_where_it_is(tmp_path):
 
 
 def test_a_run_that_was_copied_takes_its_own_files(tmp_path):
-  # Before: the command went on with the original's file, which may be another by now.
+  # Before: the command continued with the original's file, which may be another by now.
   flags = (*_FLAGS, '--model_dir=a', '--config_file=a/base.yaml', '--checkpoint', str(tmp_path / 'a/best/best_ckpt-4'))
   others = ('--config_file=ab/base.yaml', '--set=note=a/base.yaml')
   run = folders.make(

@@ -33,7 +33,7 @@ for line in sys.stdin: pass
 
 @pytest.fixture
 def process():
-  """A process that tells of SIGTERM and goes on, and its identity."""
+  """A process that tells of SIGTERM and continues, and its identity."""
   child = subprocess.Popen(
     [sys.executable, '-S', '-c', _CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
   )
@@ -130,7 +130,7 @@ def test_a_process_of_which_only_the_number_is_known_is_no_runs(tmp_path, proces
 def test_the_end_of_the_process_that_was_stopped_is_waited_for(tmp_path, process):
   run = folders.make(tmp_path, 'a', identity=process.identity)
   with open(run.file('run.continuous_eval.json'), 'w') as file:
-    json.dump(folders.record(mode='continuous_eval'), file)  # This process, which goes on.
+    json.dump(folders.record(mode='continuous_eval'), file)  # This process, which continues.
   assert not signals.wait_for_end(run, 0.1, process.identity)
   process.kill()
   assert signals.wait_for_end(run, 60, process.identity)

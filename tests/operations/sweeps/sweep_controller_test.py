@@ -38,7 +38,7 @@ def parameters(trial):
 
 
 def check_told(trial):
-  """Each point is what a controller that was told the same, and asked once, would have proposed."""
+  """Each point is what a controller that had the same input, and was asked once, would have proposed."""
   sweep, points = trial.sweep(), trial.points()
   for number, point in points.items():
     others = {other: points[other].record.proposal for other in points if other < number}

@@ -62,7 +62,7 @@ def task_with(*callbacks, kills_at=0, **kwargs):
 
 
 def test_hooks_and_logs_with_an_epoch_for_each_evaluation(tmp_path):
-  """12 steps, evaluated at 6 and 12; training loops end at 4, 5, 6, ... Killed at 10, it goes on from 8."""
+  """12 steps, evaluated at 6 and 12; training loops end at 4, 5, 6, ... Killed at 10, it resumes from 8."""
   straight = Recorder()
   small_run.run(tmp_path / 'a', task_cls=task_with(straight))
   epoch = ['test begins', 'test ends']

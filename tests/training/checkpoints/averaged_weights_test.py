@@ -108,7 +108,7 @@ def test_manifests_note_which_weights_there_are(folder):
 
 
 def test_a_checkpoint_without_averages_is_not_evaluated_with_averages(tmp_path):
-  """Those that are not there would be zeros."""
+  """Those that do not exist would be zeros."""
   small_run.run(tmp_path, 'train', params=make_params(ema=False))
   with pytest.raises(errors.UserError, match=r'ckpt-6: it holds no moving averages; --set=.*ema=null'):
     evaluate(tmp_path)

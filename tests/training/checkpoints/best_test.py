@@ -185,7 +185,7 @@ def _contents(folder):
 
 @pytest.mark.slow
 def test_evaluations_beside_a_training_that_evaluates_leave_its_best_checkpoint_alone(tmp_path):
-  # Before: eval of ckpt-4 cut the history, and the training that went on deleted the best.
+  # Before: eval of ckpt-4 cut the history, and the training that continued deleted the best.
   optimizer = small_run.make_params().trainer.optimizer_config.as_dict() | {'ema': {'average_decay': 0.5}}
   trainer = {**BEST, 'optimizer_config': optimizer}
   small_run.run(tmp_path, trainer=trainer)
@@ -229,7 +229,7 @@ def _block(path):
 
 
 def test_an_evaluation_whose_checkpoint_could_not_be_saved_counts_for_nobody_who_reads_the_history(tmp_path):
-  # Before: its value was made again of its logs, and the best checkpoint was one that is not there.
+  # Before: its value was made again of its logs, and the best checkpoint was one that does not exist.
   _block(tmp_path / 'best_ckpt-20.index')
   _evaluate(_exporter(tmp_path, keep=1), {10: 0.5, 20: 0.9})
   assert _exporter(tmp_path).best_ckpt_path == f'{tmp_path}/best_ckpt-10'

@@ -71,7 +71,7 @@ def test_a_copied_run_starts_from_its_own_checkpoint(noted, tmp_path):
 
 
 def test_a_best_checkpoint_that_was_set_aside_is_found_again(tmp_path):
-  # Before: "is not there any more", after a kill in front of the new line's first save.
+  # Before: "does not exist any more", after a kill in front of the new line's first save.
   run = tmp_path / 'run'
   save(run, 4)
   save(run / 'best', 8)
@@ -144,7 +144,7 @@ def test_a_branch_inside_a_run_sets_aside_what_came_after(tmp_path):
   assert (tmp_path / 'line_0/best/history.json').exists() and not (tmp_path / 'best').exists()
   assert manifests.find_damage(f'{tmp_path}/line_0/ckpt-12') is None
   assert len(rollbacks.Rollbacks(str(tmp_path))) == 1 and len(rollbacks.Rollbacks(str(tmp_path / 'line_0'))) == 2
-  # The same command, before and after it has saved; the one before, which goes on in the new line.
+  # The same command, before and after it has saved; the one before, which continues in the new line.
   assert start(tmp_path, tmp_path / 'ckpt-4', branch=True) is None
   save(tmp_path, 8)
   assert start(tmp_path, tmp_path / 'ckpt-4', branch=True) is None

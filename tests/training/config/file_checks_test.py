@@ -1,4 +1,4 @@
-"""Files and folders of a run: what is missing or cannot be is told in one line, before anything is built."""
+"""Files and folders of a run: what is missing or cannot be is reported in one line, before anything is built."""
 
 import official_ext  # noqa: F401
 

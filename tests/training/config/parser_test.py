@@ -288,7 +288,7 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path):
     parse(config_file=[write(tmp_path / 'bomb.yaml', '\n'.join(lines))])
   assert str(info.value) == f'--config_file={tmp_path}/bomb.yaml: aliases make more than 1000000 values of it'
   assert time.process_time() - began < 2
-  # Aliases that stand for little are what YAML has them for.
+  # Aliases of short values are what YAML has them for.
   harmless = 'x: &x {max_skips: 3}\ntrainer: {nonfinite: *x}'
   with pytest.raises(errors.UserError, match=r'^x: no such field'):
     parse(config_file=[write(tmp_path / 'alias.yaml', harmless)])

@@ -78,7 +78,7 @@ def test_a_run_that_hangs_tells_where_and_ends_with_75(place, stage, start_scrip
   assert stacks.partition('\n\n')[2] in process.stderr
   assert not (folder / 'training.lock').exists()
   assert ('manifests.py' if place == 'save' else 'in never_returns') in stacks
-  if place == 'train:7':  # The same command goes on from the newest checkpoint.
+  if place == 'train:7':  # The same command resumes from the newest checkpoint.
     assert start_script(SCRIPT, [folder, 'none', '0', '2']).finish(300).returncode == 0
     record, events = read(folder)
     assert record['status'] == 'finished' and [event['step'] for event in events if event['event'] == 'restored'] == [4]

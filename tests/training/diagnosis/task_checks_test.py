@@ -331,7 +331,7 @@ class BeginsElsewhere(Sound):
 
 
 class CannotBegin(Sound):
-  """There are no weights to begin with."""
+  """There are not weights to begin with."""
 
   def initialize(self, model):
     raise errors.UserError('task.init_checkpoint: is not there')
@@ -524,7 +524,7 @@ class SortedClasses(Sound):
     return super().build_inputs(params, input_context)
 
 
-# The task, its level, what is said, and the code whose line is told or another place.
+# The task, its level, what is said, and the code whose line is reported or another place.
 BROKEN = [
   (UsesWholeLogits, 'error', r'the loss is not a scalar, its shape is \[8\]; return tf.reduce_mean', 'def forward'),
   (OwnStep, 'error', r'the loss is not a scalar, its shape is \[8\]', 'def train_step'),

@@ -61,7 +61,7 @@ def test_the_logged_learning_rate_does_not_change_afterwards():
 
 
 class ScalarsTask(harness.LinearTask):
-  """Logs, in evaluation, the mean of the first feature, something that is no scalar, and aggregates on the host."""
+  """Logs, in evaluation, the mean of the first feature, something that is not a scalar, and aggregates on the host."""
 
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
@@ -106,7 +106,7 @@ def test_evaluation_loops_of_model_garden(config):
 
 
 class Exporter:
-  """Stands for orbit's exporter of the best checkpoint."""
+  """Replaces orbit's exporter of the best checkpoint."""
 
   def __init__(self):
     self.best_ckpt_logs = {}

@@ -1,4 +1,4 @@
-"""A run that goes on with other code says which of its files have changed; code that was moved is the same."""
+"""A run that continues with other code says which of its files have changed; code that was moved is the same."""
 
 import re
 import shutil

@@ -26,7 +26,7 @@ BOUNDARIES = sorted({END}.union(*(range(interval, END, interval) for interval in
 
 
 class Counter(orbit.AbstractTrainer, orbit.AbstractEvaluator):
-  """Counts steps, and notes what it is asked for: ('train', step before, steps) and ('evaluate', step)."""
+  """Counts steps, and notes each request: ('train', step before, steps) and ('evaluate', step)."""
 
   def __init__(self, log, step=0):
     self.log = log

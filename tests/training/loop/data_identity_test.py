@@ -1,4 +1,4 @@
-"""A run that goes on with other data says so, a line for each difference."""
+"""A run that continues with other data says so, a line for each difference."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""In an evaluation there are steps and seeds, and what is not finite is told."""
+"""In an evaluation there are steps and seeds, and what is not finite is reported."""
 
 import logging as python_logging
 

@@ -124,7 +124,7 @@ def test_a_disk_that_stays_full_ends_training_after_three_failed_saves(disk, str
   assert record['status'] == 'failed' and 'ckpt-16: could not be saved' in record['error']
   assert {event['event'] for event in small_run.events(folder)} >= {'start', 'train', 'checkpoint'}  # Whole lines.
   steps_in_tensorboard(folder / 'train')
-  # The same command goes on when there is room.
+  # The same command continues when there is room.
   disk.free()
   assert drive(folder) == 0
   assert_same_weights(folder, straight)

@@ -248,7 +248,7 @@ def test_what_lies_long_ago_is_left_alone(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_cannot_roll_back_does_not_save_where_it_went_astray(tmp_path):
-  # Before: it was saved on the way out, and the next start went on from there.
+  # Before: it was saved on the way out, and the next start resumed from there.
   def block(output):
     if int(output['model_global_step']) == 5:
       (tmp_path / 'rollbacks.json').mkdir()

@@ -1,4 +1,4 @@
-"""A trainer that is built again and restored goes on bit for bit, in every configuration of a step."""
+"""A trainer that is built again and restored continues bit for bit, in every configuration of a step."""
 
 import numpy as np
 from official.modeling.optimization import ema_optimizer

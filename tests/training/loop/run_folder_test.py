@@ -176,7 +176,7 @@ def test_a_training_that_begins_and_ends_while_another_waits_for_the_folder_is_s
     with pytest.raises(errors.UserError, match='holds checkpoints of another line of training, the newest ckpt-10'):
       small_run.run(folder, 'train', checkpoint=str(trained / 'ckpt-8'))
     assert _contents(folder) == waited[1]
-  else:  # The same command: it goes on from there.
+  else:  # The same command: it resumes from there.
     small_run.run(folder, 'train', checkpoint=str(trained / checkpoint))
     assert [event['step'] for event in small_run.events(folder, 'restored')] == [8, 10]
   assert not (folder / run_lock.NAME).exists()

@@ -242,7 +242,7 @@ def test_defect_07_a_metric_that_is_not_reported_is_refused_at_the_start(tmp_pat
 
 
 class InterruptionError(BaseException):
-  """Stands for what ends a run at once, and leaves it no time to save."""
+  """Replaces what ends a run at once, and leaves it no time to save."""
 
 
 def interrupt_at(step):

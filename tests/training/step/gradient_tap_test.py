@@ -94,7 +94,7 @@ def test_a_norm_that_is_known_is_not_computed_again(make):
     return variable.numpy()
 
   np.testing.assert_array_equal(update(tf.constant(5.0)), update(None))
-  assert not np.array_equal(update(tf.constant(50.0)), update(None))  # It is taken as it is told.
+  assert not np.array_equal(update(tf.constant(50.0)), update(None))  # It is taken at its word.
 
 
 def test_the_norm_is_not_that_of_transformed_gradients():

@@ -1,4 +1,4 @@
-"""Steps on a mesh of four devices compute what one device computes; what DTensor cannot split is told."""
+"""Steps on a mesh of four devices compute what one device computes; what DTensor cannot split is reported."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_losses_are_those_of_one_device_and_slots_are_split_as_their_parameters(
   assert [value for name, value in split.items() if 'dense_1/kernel' in name] == [('tensor', '')] * 2
   assert 'warning' not in capsys.readouterr().err
 
-  path = trainer.checkpoint.write(str(tmp_path / 'ckpt'))  # Another mesh goes on from it, and no mesh.
+  path = trainer.checkpoint.write(str(tmp_path / 'ckpt'))  # Another mesh resumes from it, and no mesh.
   expected = losses(alone, 2)
   for mesh in ({'tensor': 4}, None):
     rules = {'parameters': [{'pattern': '^dense/kernel', 'axes': ['', 'tensor']}]}

@@ -4,7 +4,7 @@
 
 `runs_folder` is a module's folder of runs, empty at first; `console` serves it. A test fails if its page reports an
 error, logs one, or meets the policy of the content; what a test expects of that kind it allows:
-page.allowed.append(part of the message). That a request was answered with 400 is no complaint: mistakes are.
+page.allowed.append(part of the message). That a request was answered with 400 is not a complaint: mistakes are.
 """
 
 import os
@@ -49,7 +49,7 @@ def console(runs_folder, start_console):
 
 @pytest.fixture
 def new_page(browser):
-  """`new_page(**options)` opens a page in a window of its own; options as of Playwright's `new_context`."""
+  """`new_page(**options)` opens a page in a separate window; options as of Playwright's `new_context`."""
   opened = []
 
   def make(**options):
