@@ -25,7 +25,7 @@ def test_a_run_with_passwords_tells_none_and_goes_on_with_another(run_train, tmp
   assert 'MlflowWriter failed to write' in first.stderr and 'http://user:***@127.0.0.1:1' in first.stderr
   second = run(run_train, tmp_path, 'PWsecond', '--set=train_steps=10', '--set=trainer.writers=[]')
   assert second.returncode == 0, second.stderr
-  # What differs is reported: not the password.
+  # The differences are reported: not the password.
   assert 'trainer.train_steps: 5 -> 10' in second.stdout and 'tracking_uri' not in second.stdout
   record = json.loads((tmp_path / 'run.json').read_text())
   assert record['step'] == 10 and 'tracking_uri=http://user:***@127.0.0.1:1' in record['command']

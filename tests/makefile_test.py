@@ -22,7 +22,7 @@ esac
 
 @pytest.fixture
 def checkout(tmp_path):
-  """A folder with the real Makefile and what it depends on, and a Python that only takes notes."""
+  """A folder with the real Makefile and its dependencies, and a Python that only takes notes."""
   for name in (
     'Makefile',
     'setup.py',

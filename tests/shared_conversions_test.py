@@ -1,4 +1,4 @@
-"""What one forked process has converted by AutoGraph, the next finds done; and it is the same code."""
+"""A conversion by AutoGraph in one forked process is reused by the next; and it is the same code."""
 
 import json
 import time

@@ -35,7 +35,7 @@ _ODD = (
 
 
 def _read(text):
-  """What the driver makes of a text, for a field of any type."""
+  """The driver's parsing of a text, for a field of any type."""
   value = yaml_text.load_value(text, '--set')
   return value.value if isinstance(value, yaml_text.Literal) else value
 

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.sh and benchmarks/gpt2 without a GPU: what is run in which order, the network of both libraries."""
+"""benchmarks/gpu.sh and benchmarks/gpt2 without a GPU: the order of commands, the network of both libraries."""
 
 import json
 import math

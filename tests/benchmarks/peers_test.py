@@ -124,7 +124,7 @@ def test_other_work_is_told():
 
 
 def test_a_peer_whose_updates_differ_is_told():
-  """Losses after as many steps on the same batches tell of optimizer, decay and clipping: here, of the rate."""
+  """Losses after as many steps on the same batches test optimizer, decay and clipping: here, of the rate."""
   work = digits.dense((3, 4, 2), np.eye(3, dtype=np.float32)[[0, 1, 2, 0]], np.array([0, 1, 1, 0], np.int32))
   after = []
   for rate in (1e-2, 5e-2):
@@ -155,7 +155,7 @@ def test_the_table_says_how_fast_and_the_goals_whether_that_is_enough():
   first = process.Turn(10, 3.0, 3.0, {}, '', 0)
   rows = [
     report.Row(workload.peer('stock'), rounds.Duel([turn(90), turn(95)], [turn(50), turn(50)]), (), first, first),
-    report.Row(workload.peer('jax_scan'), rounds.Duel([turn(80)], [turn(100)])),  # 0.9 is wanted.
+    report.Row(workload.peer('jax_scan'), rounds.Duel([turn(80)], [turn(100)])),  # The goal is 0.9.
   ]
   head, ours, stock, scan = report.cells(workload, rows)
   column = lambda row, name: row[head.index(name)]

@@ -1,4 +1,4 @@
-"""benchmarks/scaling: what is computed, beside derived numbers, real traces and tensors that are really split."""
+"""benchmarks/scaling: the computation, beside derived numbers, real traces and tensors that are really split."""
 
 import dataclasses
 import math
@@ -47,7 +47,7 @@ GPT = ext.DecoderConfig(
 
 
 def simulated_ring(num_bytes, devices, link):
-  """Seconds of a ring: in each round every device sends a part to the next; all come to hold the sum of all."""
+  """Seconds of a ring: in each round every device sends a part to the next; all get the sum of all."""
   values = [[{device} for _ in range(devices)] for device in range(devices)]  # Whose terms are in each part.
   seconds = 0.0
   for number in range(2 * (devices - 1)):

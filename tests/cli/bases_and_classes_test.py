@@ -1,4 +1,4 @@
-"""Convert, generate and chat: what a folder does not represent is refused; adapters stand on what they learned on."""
+"""Convert, generate and chat: models that a folder cannot represent are refused; adapters need their base."""
 
 import importlib
 import io

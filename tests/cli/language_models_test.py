@@ -1,4 +1,4 @@
-"""official-ext generate, chat and convert: what transformers makes of the same folders, and what a terminal shows."""
+"""official-ext generate, chat and convert: compared with transformers on the same folders; terminal output."""
 
 import importlib
 import io
@@ -71,12 +71,12 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def run(capsys, place, monkeypatch):
-  """A function: the arguments of official-ext, and what is piped in -> (status, stdout, stderr)."""
+  """A function: the arguments of official-ext, and the standard input -> (status, stdout, stderr)."""
   monkeypatch.chdir(place)
 
   def run(*arguments, stdin=''):
     monkeypatch.setattr('sys.stdin', io.StringIO(stdin))
-    capsys.readouterr()  # What transformers has printed.
+    capsys.readouterr()  # The output of transformers.
     status = cli.main(arguments)
     return status, *capsys.readouterr()
 
@@ -84,7 +84,7 @@ def run(capsys, place, monkeypatch):
 
 
 def continued(folder, text, count):
-  """What transformers writes behind a text."""
+  """transformers' continuation of a text."""
   tokenizer = checkpoints.transformers.AutoTokenizer.from_pretrained(folder)
   ids = tokenizer(text, return_tensors='pt')['input_ids']
   tokens = checkpoints.reloaded(folder).generate(ids, max_new_tokens=count, do_sample=False)[0, ids.shape[1] :]
@@ -299,7 +299,7 @@ def test_sizes_are_those_of_transformers(text, size):
 
 
 def leave_run(folder, registry, **changes):
-  """What a run leaves behind: its configuration, its record, a checkpoint; returns the model."""
+  """The files of a run: its configuration, its record, a checkpoint; returns the model."""
   module, experiment = importlib.import_module(registry), registry.rpartition('.')[2]
   # Another test of this process may have imported it, and have taken its experiment out again.
   exp_factory._REGISTERED_CONFIGS.setdefault(experiment, getattr(module, experiment))

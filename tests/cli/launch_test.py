@@ -15,7 +15,7 @@ from official_ext.base import errors
 from official_ext.cli import launch
 from tests import tiers
 
-# A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
+# A worker that notes its start, and then follows its arguments for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """
 import ctypes, json, os, pathlib, signal, socket, subprocess, sys, time
 from official_ext.base.processes import launcher
@@ -114,7 +114,7 @@ class Run:
     return self.process.returncode
 
   def starts(self, worker):
-    """What each attempt of a worker noted: its pid, TF_CONFIG, CUDA_VISIBLE_DEVICES, the secret."""
+    """The notes of each attempt of a worker: its pid, TF_CONFIG, CUDA_VISIBLE_DEVICES, the secret."""
     return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f'{worker}.*'))]
 
   def wait_for(self, line):
@@ -241,7 +241,7 @@ def test_a_suspended_worker_hears_a_stop_and_one_that_is_suspended_after_it_is_k
   run = Run(tmp_path, '0:*:wait', '1:*:wait')
   run.wait_for('waiting'), run.wait_for('waiting')
   os.kill(run.starts(1)[0][0], signal.SIGSTOP)
-  run.process.send_signal(signal.SIGHUP)  # Which this program does not take for a wish to save.
+  run.process.send_signal(signal.SIGHUP)  # Which this program does not treat as a request to save.
   assert run.end() == 75 and run.stdout.count('stopping') == 2
   other = tmp_path / 'other'
   other.mkdir()
@@ -266,7 +266,7 @@ def test_what_a_worker_leaves_behind_keeps_nobody_waiting(tmp_path, monkeypatch,
   assert time.monotonic() - start < 30
   child = int((tmp_path / 'left').read_text())
   assert f'[1] {child}\n' in capfd.readouterr().out
-  assert _is_running(child) == (do == 'leave_elsewhere')  # Who has left the session wants to live on.
+  assert _is_running(child) == (do == 'leave_elsewhere')  # A process that left the session is meant to live on.
   if do == 'leave_elsewhere':
     os.kill(child, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""official-ext new: what it writes trains, passes the project's tests, and nothing is left of what fails."""
+"""official-ext new: its files train and pass the project's tests, and failures leave nothing."""
 
 import importlib
 import importlib.util
@@ -292,7 +292,7 @@ def test_the_whole_project_takes_it_and_a_package_can_be_installed(tmp_path):
     f'--model_dir={tmp_path}/runs/rings',
     '--set=train_steps=100',
   )
-  # The packages of this environment, and what is installed beside them.
+  # The packages of this environment, and the packages installed beside them.
   subprocess.run([sys.executable, '-m', 'venv', '--without-pip', tmp_path / 'env'], check=True)
   (site,) = (tmp_path / 'env/lib').glob('python*/site-packages')
   packages = next(path for path in sys.path if path.endswith('site-packages'))

@@ -8,7 +8,7 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Writes until nobody reads any more, and then some; what it has come to is in its exit status.
+# Writes until nobody reads any more, and then some; its result is in its exit status.
 _CODE = """
 import logging, os, sys, time
 from official_ext.cli import output
@@ -74,7 +74,7 @@ def test_what_ascii_cannot_say_is_written_all_the_same():
   assert out.splitlines()[1] == '\\u2026' * 100_000
 
 
-# What a file that is opened, and a log, do where standard streams are closed.
+# The effect of opened files and logs if standard streams are closed.
 _CLOSED = """
 import os, sys, tempfile
 from absl import logging

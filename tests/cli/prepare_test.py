@@ -1,4 +1,4 @@
-"""official-ext prepare: what it prints, several processes, signals and kills, without TensorFlow."""
+"""official-ext prepare: printed output, several processes, signals and kills, without TensorFlow."""
 
 import contextlib
 import importlib.util
@@ -151,7 +151,7 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
   words, _ = big(tmp_path)
   with started(tmp_path, *words) as first:
     wait_for_shards(tmp_path / 'out', 2, first)
-    first.send_signal(signal.SIGSTOP)  # It would be done before the second has come to the lock.
+    first.send_signal(signal.SIGSTOP)  # It would be done before the second has reached the lock.
     with started(tmp_path, *words) as second:
       assert second.communicate()[1] == (
         f'error: {tmp_path}/out: process {first.pid} on {os.uname().nodename} is preparing it; wait for its end, or '
@@ -244,7 +244,7 @@ def test_a_signal_to_all_processes_ends_ray_too_and_the_same_command_goes_on(num
     of_ray = descendants_of(process.pid)
     for pid in (
       (process.pid, *of_ray) if number == signal.SIGINT else (process.pid,)
-    ):  # Ctrl-C comes to all of a terminal.
+    ):  # Ctrl-C reaches all processes of a terminal.
       with contextlib.suppress(ProcessLookupError):
         os.kill(int(pid), number)
     _, err = process.communicate()

@@ -88,7 +88,7 @@ def test_the_page(checkout, monkeypatch, capsys):
   printed = capsys.readouterr().out
   assert 'mistakes       none found' in printed
   assert 'trainer.optimizer_config.optimizer.sgd.momentum: float = 0.9  [momentum]' in printed
-  # As it says: 200 steps, 200 more, and what the docstring promises.
+  # As it says: 200 steps, 200 more, and the docstring's result.
   runs = checkout / 'runs'
   assert [event['step'] for event in events(runs / 'iris', 'eval')] == [200, 400]
   assert [event['step'] for event in events(runs / 'iris', 'restored')] == [200]

@@ -1,4 +1,4 @@
-"""docs/architecture.md names what is there."""
+"""docs/architecture.md names existing files and functions."""
 
 import ast
 import pathlib

@@ -1,4 +1,4 @@
-"""The code of docs/seeing_inside.md, docs/manual_optimization.md and docs/optimization.md does what the pages say."""
+"""The code of docs/seeing_inside.md, docs/manual_optimization.md and docs/optimization.md works as described."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""docs/trl_defaults.md: the defaults that it tells of TRL's and of this library's are those that they have."""
+"""docs/trl_defaults.md: the defaults in it are TRL's and this library's."""
 
 import dataclasses
 import re
@@ -35,7 +35,7 @@ ROWS = list(rows())
 
 
 def value_of(text):
-  """What a cell says; a number is one however it is written."""
+  """The value of a cell; a number is one however it is written."""
   value = yaml.safe_load(text)
   try:
     return float(value) if not isinstance(value, bool) else value

@@ -175,7 +175,7 @@ def test_a_rollout_tells_what_happened(kind):
   np.testing.assert_array_equal(steps['observation'][0], state['observation'])
   flat = lambda name: steps[name].reshape(NUM_STEPS * NUM_GAMES, *steps[name].shape[2:])
 
-  # What a step led to belongs to its own episode, also where that has ended.
+  # The result of a step belongs to its own episode, even at its end.
   moved = cart_pole.move(flat('observation'), flat('action'))
   np.testing.assert_allclose(flat('next_observation'), moved, atol=1e-5)
   ended = steps['terminated'] | steps['truncated']

@@ -1,4 +1,4 @@
-"""The experiment `script`: what a script may be, what its trainer reports, how it stops, what is saved."""
+"""The experiment `script`: valid scripts, their trainers' reports, stops, saved results."""
 
 import json
 import pathlib
@@ -137,7 +137,7 @@ def record_of(folder):
   return json.loads((folder / 'run.json').read_text())
 
 
-# What a script may be.
+# Valid scripts.
 
 
 @pytest.fixture(autouse=True)
@@ -285,7 +285,7 @@ def test_parameters_arrive_as_what_they_are(here):
 
 @pytest.fixture(scope='module')
 def finished(run_train, tmp_path_factory):
-  """A run of the plain trainer: its folder, what it printed, its command."""
+  """A run of the plain trainer: its folder, its output, its command."""
   folder = tmp_path_factory.mktemp('finished')
   command = flags(write(folder, PLAIN), folder / 'run', 'max_steps=6', 'learning_rate=0.5')
   process = run_train(command)
@@ -300,7 +300,7 @@ def test_a_run_leaves_what_every_run_leaves(finished):
   assert record['experiment'] == 'script' and record['parameters']['learning_rate'] == 0.5
   assert (folder / 'script.py').read_text() == PLAIN
   assert 'learning_rate: 0.5' in (folder / 'params.yaml').read_text()
-  # What a clone is made of: it is read back, with changes, and held against the script as before.
+  # The source of a clone: it is read back, with changes, and held against the script as before.
   again = parse(folder.parent / 'custom01.py', 'max_steps=7', config_file=[str(folder / 'params.yaml')])
   assert (again.task.learning_rate, again.trainer.train_steps) == (0.5, 7)
   told = refusals(

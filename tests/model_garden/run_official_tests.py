@@ -1,4 +1,4 @@
-"""Runs Model Garden's own test modules with this library's Trainer in the place of theirs.
+"""Runs Model Garden's own test modules with this library's Trainer in place of the original.
 
     python tests/model_garden/run_official_tests.py [official.core.base_trainer_test ...] [--stock]
 
@@ -44,7 +44,7 @@ def substitute_trainer() -> type:
   """Makes `official.core.base_trainer.Trainer` this library's class, everywhere in Model Garden.
 
   Returns:
-    The class that is there now.
+    The present class.
   """
   from official_ext.training.loop import base_trainer as ext_base_trainer
 

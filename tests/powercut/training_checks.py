@@ -1,4 +1,4 @@
-"""What must hold of a training run's folder after a power cut, without training: what its next start would find."""
+"""The guarantees for a training run's folder after a power cut, without training: the findings of its next start."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
@@ -21,7 +21,7 @@ from tests.powercut import file_system
 from tests.powercut import outcomes
 from tests.soak import comparison
 
-# What decides; logs for TensorBoard and run.json do not.
+# The files that decide; logs for TensorBoard and run.json do not.
 _DECIDES = re.compile(
   r'(line_\d+/)?(ckpt-.*|checkpoint|rollbacks\.json|lines\.json|events\.jsonl|(best|ema_checkpoints)(/.*)?)|line_\d+'
 )
@@ -76,11 +76,11 @@ class TrainingChecks:
   # Which states need not be looked at again.
 
   def relevant(self, tree: file_system.Tree) -> file_system.Tree:
-    """What of a state decides, below the run's folder."""
+    """The files of a state that decide, below the run's folder."""
     return {name: content for name, content in tree.items() if _DECIDES.fullmatch(name)}
 
   def relies_on(self, tree: file_system.Tree) -> int | None:
-    """The step that must be certain to be kept, by what the run does now: the one before the save that has begun."""
+    """The step that must be certain to be kept, by the run's present stage: the one before the save that has begun."""
     steps = [int(match[1]) for match in map(_MANIFEST.fullmatch, tree) if match]
     begun = [int(match[1]) for match in map(_MARK.fullmatch, tree) if match]
     return max(steps) if steps and begun and max(begun) > max(steps) else None
@@ -88,7 +88,7 @@ class TrainingChecks:
   # Looking.
 
   def look(self, folder: pathlib.Path) -> outcomes.Outcome:
-    """What the next start finds. Changes the folder as that does."""
+    """The findings of the next start. Changes the folder as that does."""
     faults: list[str] = []
     try:
       line, step, path = self._start(folder)
@@ -128,7 +128,7 @@ class TrainingChecks:
     return line, -1 if path is None else manifests.step_of(path), path or ''
 
   def _lost_events(self, folder, phase: 'Phase', step: int) -> Iterator[str]:
-    """Events up to the checkpoint that the next start restores are never told again."""
+    """Events up to the checkpoint that the next start restores are never reported again."""
     found = list(_standing(_lines(folder / 'events.jsonl')))
     expected = [event for event in phase.events if event['step'] <= step]
     missing = [event for event in expected if _comparable(event) not in [_comparable(each) for each in found]]

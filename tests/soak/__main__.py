@@ -1,4 +1,4 @@
-"""Kills trainings over and over, damages their checkpoints, and holds what they come to against undisturbed runs.
+"""Kills trainings over and over, damages their checkpoints, and compares their results with undisturbed runs.
 
     make soak MINUTES=10
 
@@ -29,7 +29,7 @@ _MAX_KILLS = 8
 
 @dataclasses.dataclass
 class Row:
-  """What was counted for one configuration.
+  """The counts of one configuration.
 
   Attributes:
     runs: runs that were killed at least once and continued to their end.
@@ -110,7 +110,7 @@ def kill_and_finish(
     if not alive:
       if any(status > 0 for status in statuses):
         return [f'ended with {statuses} before {moment.name}: {runner.log(folder)}']
-      break  # It has come to its end before that moment.
+      break  # It has ended before that moment.
     killed += 1
     row.where[_where_it_was(folder, began)] += 1
     story.append(f'{moment.name}{"" if which is None else f", workers {which}"}')

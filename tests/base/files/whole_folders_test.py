@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all: processes that die, others that write, storage without folders."""
+"""Folders that exist whole or not at all: processes that die, others that write, storage without folders."""
 
 import errno
 import os

@@ -50,7 +50,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def warnings(caplog):
-  """A function: loads an adapter over a base, returns what is warned of."""
+  """A function: loads an adapter over a base, returns the warnings."""
 
   def load(base, adapter, **options):
     caplog.clear()

@@ -1,4 +1,4 @@
-"""What methods of fine-tuning share: the model of a folder, its reference, its text, its result."""
+"""The common part of fine-tuning methods: the model of a folder, its reference, its text, its result."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ def make_task(folder, task_class=WithReference, **changes):
 
 
 def disturb(model):
-  """Changes what is trained, as training does."""
+  """Changes the trained weights, as training does."""
   for number, variable in enumerate(model.trainable_variables):
     variable.assign_add(0.05 * tf.random.stateless_normal(variable.shape, [7, number]))
 
@@ -92,7 +92,7 @@ def test_the_reference_is_the_model_as_it_was_when_training_began(base, tmp_path
     loss = tf.reduce_sum(model(IDS))
   for one, other in zip(gradients, tape.gradient(loss, model.trainable_variables)):
     np.testing.assert_array_equal(tf.convert_to_tensor(one), tf.convert_to_tensor(other))
-  # Another process restores what it needs for the same reference; new adapters need nothing.
+  # Another process restores the weights of the same reference; new adapters need nothing.
   assert hasattr(model, 'checkpoint_items')
   has_copy = changes == {'use_lora': False}
   assert ('reference' in model.checkpoint_items) == has_copy
@@ -246,7 +246,7 @@ def test_a_result_that_cannot_be_written_leaves_the_one_before(base, tmp_path, m
   task.save_result(model)
   before = logits(model)
   disturb(model)
-  # What a process has left that died while it wrote: one of this machine that does not exist any more.
+  # The leftovers of a process that died while it wrote: one of this machine that does not exist any more.
   (tmp_path / f'.adapter.{os.uname().nodename}-999999999.partial').mkdir()
 
   def full(self, folder):

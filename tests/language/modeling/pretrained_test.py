@@ -1,4 +1,4 @@
-"""What a Hugging Face folder describes is what runs here, and what is saved here is what transformers runs."""
+"""A model loaded from a Hugging Face folder equals that of transformers, and so does a saved one."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Chat templates: the text that transformers makes of them, in a sandbox; what refuses or fails is one line."""
+"""Chat templates: the text that transformers makes of them, in a sandbox; errors are one line."""
 
 import datetime
 import importlib.util
@@ -70,7 +70,7 @@ TOOLS = [
 
 
 def theirs(source, messages, adds, tools, **more):
-  """What transformers says, or that it fails."""
+  """The result of transformers, or its failure."""
   messages = [{name: value for name, value in message.items() if value is not None} for message in messages]
   try:
     texts, spans = chat_template_utils.render_jinja_template(

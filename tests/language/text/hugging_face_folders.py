@@ -93,7 +93,7 @@ def older(folder):
 
 
 def declared(folder):
-  """Files of transformers 4: added tokens stand in the configuration, with two templates."""
+  """Files of transformers 4: added tokens are in the configuration, with two templates."""
   options = {'lstrip': False, 'rstrip': True, 'normalized': False, 'single_word': False}
   config = {
     'tokenizer_class': 'PreTrainedTokenizerFast',

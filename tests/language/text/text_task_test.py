@@ -1,4 +1,4 @@
-"""A task on texts: the tokenizer that a run has made stays with it, whatever happens to texts and cache."""
+"""A task on texts: the tokenizer that a run has made stays with it, even if texts and cache change."""
 
 import dataclasses
 import os
@@ -27,7 +27,7 @@ class SmallTextTask(text_task.TextTask, small_run.SmallTask):
 
   vocab_size = 270
   texts = ('hello there, hello there',)
-  seen: list[str] = []  # What tasks have had.
+  seen: list[str] = []  # The tokenizers of tasks.
 
   def make_tokenizer(self):
     return tokenizer_training.train(list(self.texts), 265)

@@ -1,4 +1,4 @@
-"""The console as a program, and its list of runs: what it does is what the command line does."""
+"""The console as a program, and its list of runs: it does the same as the command line."""
 
 import http.client
 import json
@@ -118,7 +118,7 @@ def test_fields_of_configurations_are_told_by_run(console):
   assert about['best']['accuracy'] == 'max'
 
 
-# What is done with several at once.
+# Actions on several at once.
 
 
 def test_tags_and_notes_are_those_of_runs_tag(console, root, capsys):
@@ -243,7 +243,7 @@ def test_an_empty_folder_is_served(tmp_path, start_console):
 @pytest.mark.slow
 @pytest.mark.parametrize('kills', [3, pytest.param(100, marks=pytest.mark.soak)])
 def test_runs_go_on_whatever_becomes_of_the_server(tmp_path, processes, kills):
-  """Killed again and again, also while it starts and stops runs; in the end it is asked to end, and does at once."""
+  """Killed again and again, also while it starts and stops runs; in the end it gets SIGTERM, and ends at once."""
   root = tmp_path / 'runs'
   for number in range(3):
     run = run_folder.Run(str(root / f'run{number}'), f'run{number}')

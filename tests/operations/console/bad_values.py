@@ -1,4 +1,4 @@
-"""Eighty wrong values for the fields of the experiment `digits`: (what --set names, the text of its value)."""
+"""Eighty wrong values for the fields of the experiment `digits`: (the field of --set, the text of its value)."""
 
 _FIT = 'trainer.optimizer_config'
 CASES = (

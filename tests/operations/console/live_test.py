@@ -242,7 +242,7 @@ def test_who_is_far_behind_gets_all_anew(root, start_console, monkeypatch):
 
 
 def _until(stream, note):
-  """Reads until the last run has a note that begins with a letter; returns what kinds of messages there were."""
+  """Reads until the last run has a note that begins with a letter; returns the kinds of messages."""
   kinds = []
   while True:
     values = stream.next('runs')[1]

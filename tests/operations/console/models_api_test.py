@@ -1,4 +1,4 @@
-"""The console's models: what is listed, exported, and answers. Models are real, and in separate processes."""
+"""The console's models: lists, exports, and answers. Models are real, and in separate processes."""
 
 import base64
 import http.client
@@ -153,7 +153,7 @@ def test_chat_is_streamed_stopped_and_remembers(console):
   again = stream(console, **WRITER, messages=hello, settings=settings)  # Not refused as one that is busy.
   print(f'stopped and free again after {again[0][0] - begun:.2f} s')
   assert text_of(again) == text_of(lines)
-  # What was said before makes another prompt.
+  # An earlier message makes another prompt.
   more = [*hello, {'role': 'assistant', 'content': 'yes'}, {'role': 'user', 'content': 'hello'}]
   assert text_of(stream(console, **WRITER, messages=more, settings=settings)) != text_of(lines)
   continued = stream(console, **WRITER, prompt='hello', settings={'max_new_tokens': 5})
@@ -255,7 +255,7 @@ def test_there_are_two_at_most_and_idle_ones_end(monkeypatch):
   ended = []
 
   class Process:
-    """What holds no model: the choice is tested, the processes are above."""
+    """A folder without a model: the choice is tested, the processes are above."""
 
     is_alive, is_busy = True, False
 

@@ -40,7 +40,7 @@ def _text(key, text):
 
 
 def _argv(command):
-  """What a shell makes of a command, but for the program: the arguments of train.py."""
+  """A shell's parsing of a command, without the program: the arguments of train.py."""
   program = shlex.quote(sys.executable)
   assert program in command
   shown = subprocess.run(
@@ -103,7 +103,7 @@ def test_the_command_means_the_same_in_a_shell(console, driver, root):
     assert (found['lines'], found['name_errors']) == ([], [])
     argv = _argv(found['command'])
     wanted = new_runs.NewRun(str(root), name, 'digits', 'train', tuple(map(new_runs.set_text, body['edits'])))
-    assert argv == list(wanted.command(driver).words[3:])  # What a start gives to the process.
+    assert argv == list(wanted.command(driver).words[3:])  # The start's input for the process.
     params = yaml.safe_load(driver.check(argv, params=True)['params'])
     for edit, value in edits:
       at = params
@@ -210,7 +210,7 @@ def test_a_pasted_command_trains_to_the_same_params_as_a_start(console, root):
       body = _form(f'{how}-{number}', edits)
       if how == 'pasted':
         command = console.post('/api/new/form', **body)['command']
-        # What TensorFlow does not take, such as the name of an optimizer, fails after the file is there.
+        # Values that TensorFlow refuses, such as the name of an optimizer, fail after the file exists.
         subprocess.run(['bash', '-c', command], cwd='/', capture_output=True, check=False)
       else:
         console.post('/api/new/start', **body)

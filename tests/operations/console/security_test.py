@@ -56,7 +56,7 @@ def guarded(root, start_console):
 
 @pytest.fixture
 def victim(root):
-  """A run that must stay as it is."""
+  """A run that must not change."""
   run = run_folder.Run(str(root / 'victim'), 'victim')
   before = notes.read(run)
   yield run
@@ -83,7 +83,7 @@ def _send(console, method='GET', target='/api/runs', body=None, host=None, **hea
 
 
 def _attack(console, body=None, target='/api/runs/tag', method='POST', host=None, **headers):
-  """A request that changes the victim, as our page would send it, but for what is given; None leaves a header out."""
+  """A request that changes the victim, as our page would send it, except the given parts; None leaves a header out."""
   body = json.dumps({'runs': ['victim'], 'add': ['owned']}) if body is None else body
   ours = {'Content_Type': 'application/json', 'Origin': console.url, 'X_Console_Token': console.context.token}
   sent = {name: value for name, value in {**ours, **headers}.items() if value is not None}

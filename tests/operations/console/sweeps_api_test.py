@@ -1,4 +1,4 @@
-"""Tests of what the pages of sweeps ask."""
+"""Tests of the requests of the sweeps' pages."""
 
 import json
 import os

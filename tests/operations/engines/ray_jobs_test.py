@@ -140,7 +140,7 @@ def cluster(unused_ports):
 
 
 def _call(cluster, *words, status=0):
-  """Submits by a separate process; returns what it has printed."""
+  """Submits by a separate process; returns its output."""
   words = [*trainings.COMMAND, 'submit', '--engine=ray', f'--address={cluster.address}', *words]
   return trainings.call(words, cluster.environment, 600, status)
 

@@ -21,7 +21,7 @@ def trial(tmp_path):
   made.close()
 
 
-# What the jobs of a crowd do after their work, how often each of these starts, and how it ends.
+# The actions of a crowd's jobs after their work, how often each of these starts, and how it ends.
 _CROWD = (
   ('', 1, 'finished'),
   ('kill -9 $$', 3, 'failed'),

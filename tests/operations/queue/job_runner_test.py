@@ -1,4 +1,4 @@
-"""Tests of the process beside a job's command: it starts it at most once, whatever is killed."""
+"""Tests of the process beside a job's command: it starts it at most once, after any kill."""
 
 import json
 import os

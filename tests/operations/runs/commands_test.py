@@ -163,7 +163,7 @@ def test_a_clone_is_the_resolved_configuration_with_changes(tmp_path):
   new = str(tmp_path / 'a-2')
   assert found.words[2:] == (
     '--experiment=digits',
-    '--mode=train_and_eval',  # The record's: what was run last.
+    '--mode=train_and_eval',  # The record's: the last command.
     f'--model_dir={new}',
     '--gin_params=x.y=1',
     '--tpu=local',

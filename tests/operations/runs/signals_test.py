@@ -33,7 +33,7 @@ for line in sys.stdin: pass
 
 @pytest.fixture
 def process():
-  """A process that tells of SIGTERM and continues, and its identity."""
+  """A process that reports SIGTERM and continues, and its identity."""
   child = subprocess.Popen(
     [sys.executable, '-S', '-c', _CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
   )

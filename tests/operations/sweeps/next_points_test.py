@@ -1,4 +1,4 @@
-"""Tests of what is proposed: grids, draws by their distributions, and the sampler."""
+"""Tests of proposals: grids, draws by their distributions, and the sampler."""
 
 import math
 import statistics
@@ -20,7 +20,7 @@ def parse(method='random', **parameters):
 
 
 def propose_all(sweep, count, value=lambda parameters: None):
-  """The first points, each told of those before."""
+  """The first points, each with those before as input."""
   points, told = {}, []
   for number in range(1, count + 1):
     point = next_points.propose(sweep, number, points, told)
@@ -49,7 +49,7 @@ def test_a_grid_that_grows_adds_points_and_keeps_those_it_has():
   assert next_points.propose(after, 4, rest, []).parameters == {'a': 2}
 
 
-# Of each distribution: what it is given, what makes a normal or uniform number of it, that one's mean and deviation.
+# Of each distribution: its parameters, the map to a normal or uniform number, the mean and deviation of that.
 _UNIFORM = 1 / math.sqrt(12)
 _CASES = (
   ({'min': 2.0, 'max': 6.0}, lambda x: x, 4, 4 * _UNIFORM),

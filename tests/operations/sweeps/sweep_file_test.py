@@ -1,4 +1,4 @@
-"""Tests of the file of a sweep: what it may say, what is refused, and what may change."""
+"""Tests of the file of a sweep: valid contents, refusals, and allowed changes."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""Actions in whole runs: taken in their time, with what they must know after a restart."""
+"""Actions in whole runs: taken in their time, with their state after a restart."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def task_with(*make_actions, **attributes):
 
 
 class Calls:
-  """Records what it is called with."""
+  """Records its arguments."""
 
   def __init__(self):
     self.all_logs = []
@@ -200,7 +200,7 @@ def test_what_is_no_action():
 
 @pytest.mark.slow
 def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, capsys):
-  """Neither its events, nor its actions, nor messages; what is new is reported."""
+  """Neither its events, nor its actions, nor messages; new ones are reported."""
   calls = Calls()
   task_cls = task_with(
     lambda trainer: triggers.OnEvent(('start', 'restored', 'eval', 'finished'), calls),

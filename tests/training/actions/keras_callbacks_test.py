@@ -1,4 +1,4 @@
-"""Keras callbacks in whole runs: what they are called with, what they can do, and what is refused."""
+"""Keras callbacks in whole runs: their arguments, their effects, and refusals."""
 
 import csv
 import math

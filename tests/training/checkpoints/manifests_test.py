@@ -1,4 +1,4 @@
-"""Manifests: what they may name, where they are looked for, and what is deleted."""
+"""Manifests: valid names, lookup, and deletion."""
 
 import hashlib
 import json

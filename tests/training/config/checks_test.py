@@ -1,4 +1,4 @@
-"""What classes state of their fields is checked at any depth. Schedules: what must be set, and what does not fit."""
+"""Rules of classes for their fields are checked at any depth. Schedules: required fields, unfit values."""
 
 from collections.abc import Mapping
 import dataclasses

@@ -1,4 +1,4 @@
-"""`runtime.mesh` and `trainer.sharding`: what they refuse of their own values, and of a run."""
+"""`runtime.mesh` and `trainer.sharding`: the values and runs that they refuse."""
 
 import pytest
 

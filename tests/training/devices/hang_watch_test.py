@@ -1,4 +1,4 @@
-"""Runs that stand still: real processes that block in input, evaluation and saves, and some that only seem to."""
+"""Runs that hang: real processes that block in input, evaluation and saves, and some that only seem to."""
 
 import json
 import os

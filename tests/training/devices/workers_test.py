@@ -1,4 +1,4 @@
-"""Tests for workers: what errors tell, and two real processes that talk, disagree and lose each other."""
+"""Tests for workers: error messages, and two real processes that talk, disagree and lose each other."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Tests of debugging.py and op_trace.py: tasks that go wrong in a known operation and layer, and what --debug says."""
+"""Tests of debugging.py and op_trace.py: tasks that fail in a known operation and layer, and the output of --debug."""
 
 import numpy as np
 from official.core import task_factory
@@ -76,7 +76,7 @@ def task_with(make_layer):
 
 
 def debug(monkeypatch, capsys, task_cls, *args, **trainer):
-  """(what --debug prints, its error or None)."""
+  """(the output of --debug, its error or None)."""
   params = small_run.make_params(**trainer)
   monkeypatch.setattr(task_factory, 'get_task', lambda *_, **__: task_cls(params.task, harness.make_data(64)))
   error = None
@@ -179,7 +179,7 @@ class LaterTask(small_run.SmallTask):
 
 @pytest.mark.slow
 def test_the_step_that_a_run_has_skipped(tmp_path, monkeypatch, capsys):
-  """The run has skipped steps 7 to 9 and ended; 9 is debugged, from ckpt-8, and ckpt-4 if 8 is what is requested."""
+  """The run has skipped steps 7 to 9 and ended; 9 is debugged, from ckpt-8, and ckpt-4 if 8 is requested."""
   with pytest.raises(errors.DivergedError):
     small_run.run(tmp_path, 'train', LaterTask, trainer={'nonfinite': {'max_skips': 2}, 'steps_per_loop': 1})
   capsys.readouterr()

@@ -66,7 +66,7 @@ class UsesWholeLogits(Sound):
 
 
 class OwnStep(Sound):
-  """The same, in a step of its own."""
+  """The same, in a custom step."""
 
   def train_step(self, inputs, model, optimizer, metrics=None):
     with tf.GradientTape() as tape:
@@ -185,7 +185,7 @@ class NumpyNoise(Sound):
 
 
 class GeneratorNoise(Sound):
-  """The same with a generator of its own."""
+  """The same with a custom generator."""
 
   def __init__(self, *args):
     super().__init__(*args)
@@ -383,7 +383,7 @@ class MasksNegativeLabels(NegativeLabels):
 
 
 class EncodesTooFew(Sound):
-  """One-hot vectors of the largest class are zeros, and nothing says so."""
+  """One-hot vectors of the largest class are zeros, without an error."""
 
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
@@ -524,7 +524,7 @@ class SortedClasses(Sound):
     return super().build_inputs(params, input_context)
 
 
-# The task, its level, what is said, and the code whose line is reported or another place.
+# The task, its level, the message, and the code whose line is reported or another place.
 BROKEN = [
   (UsesWholeLogits, 'error', r'the loss is not a scalar, its shape is \[8\]; return tf.reduce_mean', 'def forward'),
   (OwnStep, 'error', r'the loss is not a scalar, its shape is \[8\]', 'def train_step'),

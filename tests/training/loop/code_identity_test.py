@@ -15,7 +15,7 @@ from tests.training.loop import small_run
 
 
 def changes(output):
-  """What is said behind `other code than before: `; None if nothing is."""
+  """The text behind `other code than before: `; None if nothing is."""
   found = re.findall(r'^(\S+): other code than before: (.*)$', output, re.M)
   assert len(found) <= 1
   return found[0][1] if found else None
@@ -46,7 +46,7 @@ def test_a_resumed_run_names_the_files_that_have_changed(run_train, tmp_path):
   assert changes(run(6, moved, 'eval')) is None
   (moved / 'own_package' / 'losses.py').write_text('from own_package.unused import CHANGED\n' + own_tasks.LOSSES)
   expected = 'own_package/losses.py, own_package/unused.py (new)'
-  assert changes(run(6, moved, 'eval')) == expected  # What it measures is not what the training would have.
+  assert changes(run(6, moved, 'eval')) == expected  # Its metrics are not those of the training.
   assert changes(run(8, moved)) == expected
 
 

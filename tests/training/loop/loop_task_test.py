@@ -96,7 +96,7 @@ def test_it_is_stopped_and_goes_on_where_it_says(tmp_path):
   (tmp_path / 'notes.txt').write_text('of another run')
   run(tmp_path, CountingTask({'begin': 1}))
   assert (tmp_path / 'notes.1.txt').read_text() == 'of another run'
-  # What was reported of step 2 and the end does not count any more.
+  # The reports of step 2 and the end do not count any more.
   assert events_of(tmp_path) == [
     *(('start', 0), ('train', 1), ('restored', 1)),
     *(('train', step) for step in (2, 3, 4)),

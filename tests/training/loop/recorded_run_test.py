@@ -1,4 +1,4 @@
-"""Whatever ends a run, its record says so, and the folder is given back."""
+"""The record of a run has every kind of end, and the folder is given back."""
 
 import pytest
 
@@ -102,7 +102,7 @@ def test_a_run_that_hangs_gives_the_folder_back_at_the_very_end(tmp_path, monkey
 
     def _tell(self, error):
       super()._tell(error)
-      look()  # All is reported, and what hangs may still come on.
+      look()  # All is reported, and the hung part may still continue.
 
   monkeypatch.setattr(hang_watch, 'HangWatch', Watch)
   with pytest.raises(EndsHereError):

@@ -1,4 +1,4 @@
-"""Any experiment can name the optimizers and schedules; mistakes in them; what docs/optimization.md says."""
+"""Any experiment can name the optimizers and schedules; mistakes in them; the text of docs/optimization.md."""
 
 import pathlib
 import re

@@ -3,7 +3,7 @@
     def test_something(page, console): page.goto(f'{console.url}/runs')
 
 `runs_folder` is a module's folder of runs, empty at first; `console` serves it. A test fails if its page reports an
-error, logs one, or meets the policy of the content; what a test expects of that kind it allows:
+error, logs one, or meets the policy of the content; a test allows expected ones:
 page.allowed.append(part of the message). That a request was answered with 400 is not a complaint: mistakes are.
 """
 
@@ -59,7 +59,7 @@ def new_page(browser):
     page.complaints, page.allowed = [], ['the server responded with a status of 400']
     page.on('pageerror', lambda error: page.complaints.append(f'error: {error}'))
     page.on('console', lambda message: message.type == 'error' and page.complaints.append(_text_of(message)))
-    # What the policy refuses, even where nothing is logged.
+    # The refusals of the policy, even if not logged.
     page.add_init_script(
       "addEventListener('securitypolicyviolation', (event) => console.error('policy: ' + event.violatedDirective))"
     )

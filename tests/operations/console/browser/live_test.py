@@ -1,4 +1,4 @@
-"""What changes while a page is open, whatever becomes of the line and of the server."""
+"""Changes while a page is open, also if connection or server fail."""
 
 import json
 import socket
