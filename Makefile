@@ -97,7 +97,7 @@ pythons:
 	@for python in $(PYTHONS); do \
 	  if version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then \
 	    $(MAKE) PYTHON=$$python VENV=.venv-$$version smoke || exit 1; \
-	  else echo "$$python: not at hand"; fi; \
+	  else echo "$$python: not installed"; fi; \
 	done
 
 smoke: .venv

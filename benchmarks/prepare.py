@@ -28,7 +28,7 @@ from official_ext.language.text import tokenizer_training
 
 _PACKED = ('--tokenizer=tokenizer', '--seq_length=1024')
 _CASES = {
-  'texts, as they are': ('texts.jsonl',),
+  'texts, unchanged': ('texts.jsonl',),
   'texts, tokens, best_fit': ('texts.jsonl', *_PACKED, '--packing=best_fit'),
   'texts, tokens, wrapped': ('texts.jsonl', *_PACKED, '--packing=wrapped'),
   'images': ('images',),

@@ -42,6 +42,6 @@ def test_a_password_that_was_left_out_of_params_yaml_has_to_be_given_again(run_t
   )
   assert process.returncode == 2
   assert (
-    'error: trainer.mlflow.tracking_uri: http://user:***@127.0.0.1:1: what *** stands for is left out of params.yaml'
+    'error: trainer.mlflow.tracking_uri: http://user:***@127.0.0.1:1: the value behind *** is left out of params.yaml'
   ) in process.stderr
   assert not (tmp_path / 'run').exists()

@@ -153,7 +153,7 @@ def test_the_smoke_part_runs_on_every_python_at_hand_in_an_environment_of_its_ow
   assert process.returncode == 0
   assert output == [
     'would make PYTHON=python3.11 VENV=.venv-3.11 smoke',
-    'python3.12: not at hand',
+    'python3.12: not installed',
     'would make PYTHON=python3.13 VENV=.venv-3.13 smoke',
   ]
 

@@ -452,9 +452,8 @@ def test_one_two_four_and_two_workers_do_what_one_does(launched, tmp_path):
     train_steps = steps - 1 if part == 3 else part * steps_per_part
     run = launched(tmp_path / 'elastic', f'--set=train_steps={train_steps}', num_workers=num_workers, base=base)
     if part == 3:
-      manifest = (
-        tmp_path / 'elastic' / f'ckpt-{part * steps_per_part}.manifest.json'
-      )  # Written after the line is printed.
+      # Written after the line is printed.
+      manifest = tmp_path / 'elastic' / f'ckpt-{part * steps_per_part}.manifest.json'
       while run.process.poll() is None and not manifest.exists():
         time.sleep(0.02)
       assert manifest.exists(), run.text

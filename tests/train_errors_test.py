@@ -18,7 +18,7 @@ TWO_REPLICAS = ('--set=runtime.distribution_strategy=mirrored', '--set=runtime.n
 # The open fields of BERT's registered experiments.
 LENGTHS = tuple(f'--set={name}=5' for name in ('train_steps', 'decay_steps', 'warmup_steps'))
 
-# The addition to the command, or the replaced part, and how the line goes on after `error: `. {tmp} is the test's
+# The addition to the command, or the replaced part, and the text after `error: `. {tmp} is the test's
 # folder, which holds `file`, `folder/`, `malformed.yaml`, `twice.yaml`, `list.yaml` and `misspelt.yaml`.
 BAD = {
   # Types.

@@ -1,7 +1,7 @@
 """Memory of trainings, here and in PyTorch: `python -m benchmarks.memory [SUBJECT ...]`, part of `make bench`.
 
 python -m benchmarks.memory                                    all; benchmarks/MEMORY.md, docs/performance/memory.json
-python -m benchmarks.memory decoder --variants=plain,remat     these alone; the others stay as they are
+python -m benchmarks.memory decoder --variants=plain,remat     these alone; the others are unchanged
 
 Each way of each training is a separate process on all cores. The measure is the peak above the memory
 before the training was made: Python, libraries and data. The price of a variant in time is the ratio of its steps to
@@ -144,7 +144,7 @@ def document(figures: Mapping[str, Any]) -> str:
   ways = ', '.join(f'`{name}`: {text}' for name, text in subjects.VARIANTS.items())
   parts = [
     '# Memory of a training',
-    '`python -m benchmarks.memory` has written this file. Each row is a process of its own. *start*: the most that it '
+    '`python -m benchmarks.memory` has written this file. Each row is a separate process. *start*: the most that it '
     'has taken, above what it had before the training was made, until the first steps were done (building, tracing, '
     "compiling); *steps*: the same in the steps after that. *XLA's plan*: what the program needs that is neither an "
     'input nor a result. *in place*: of its results, what takes the place of an input (donated: weights and slots are '

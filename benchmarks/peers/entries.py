@@ -16,12 +16,12 @@ class Peer:
     name: on the command line and in tables.
     runner: the module of runners/.
     settings: of its `measurement`.
-    packages: that it needs, whose versions are told.
+    packages: that it needs, whose versions are reported.
     environment: a name in `environments.ENVIRONMENTS`.
     environment_variables: set before the framework is imported.
     goal: the ratio of our rate to this peer's that this project wants; None if it has said none.
     limits: the most that values of its turns may be, by name.
-    beside: which of our own ways takes turns with it; '' for the workload's `ours`.
+    beside: which of our variants takes turns with it; '' for the workload's `ours`.
   """
 
   name: str

@@ -20,7 +20,7 @@ class Row:
     duel: its turns and ours; None if there are none.
     remarks: why there are none, the differences of its work.
     first: its first turn, in which it compiles.
-    first_of_ours: that of ours beside it.
+    first_of_ours: our first turn beside it.
   """
 
   peer: entries.Peer

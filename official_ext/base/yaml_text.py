@@ -139,7 +139,7 @@ def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.Sca
   def construct(loader, node):
     text = loader.construct_scalar(node)
     if not re.fullmatch(pattern, text):
-      raise yaml.MarkedYAMLError(problem=f'{shortened(text)} is no {name}', problem_mark=node.start_mark)
+      raise yaml.MarkedYAMLError(problem=f'{shortened(text)} is not a valid {name}', problem_mark=node.start_mark)
     try:
       return _CONVERTERS[name](text)
     except ValueError as error:

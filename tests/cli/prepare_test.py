@@ -242,9 +242,8 @@ def test_a_signal_to_all_processes_ends_ray_too_and_the_same_command_goes_on(num
   with started(tmp_path, *words, '--engine=ray') as process:
     wait_for_shards(tmp_path / 'out', 3, process)
     of_ray = descendants_of(process.pid)
-    for pid in (
-      (process.pid, *of_ray) if number == signal.SIGINT else (process.pid,)
-    ):  # Ctrl-C reaches all processes of a terminal.
+    # Ctrl-C reaches all processes of a terminal.
+    for pid in (process.pid, *of_ray) if number == signal.SIGINT else (process.pid,):
       with contextlib.suppress(ProcessLookupError):
         os.kill(int(pid), number)
     _, err = process.communicate()

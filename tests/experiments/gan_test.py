@@ -189,7 +189,7 @@ def test_a_run_reports_quality_and_images(replicas, tmp_path):
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'adversarial_loss': 'hing'}, "task.adversarial_loss: 'hing' is none of non_saturating, hinge, wasserstein"),
+    ({'adversarial_loss': 'hing'}, "task.adversarial_loss: 'hing' is not one of non_saturating, hinge, wasserstein"),
     ({'n_critic': 0}, 'task.n_critic: expected at least 1, got 0'),
     ({'n_critic': 3}, 'task.n_critic: 8 examples of a replica cannot be divided into 3 equal shares'),
   ],

@@ -197,5 +197,5 @@ def test_a_run_logs_every_loss(tmp_path):
 
 
 def test_an_unknown_weighting_is_refused():
-  with pytest.raises(errors.UserError, match="task.weighting: 'learned' is none of fixed, uncertainty"):
+  with pytest.raises(errors.UserError, match="task.weighting: 'learned' is not one of fixed, uncertainty"):
     shrunk_run.make_task(shrunk_run.make_params('multi_task', {'task': {'weighting': 'learned'}}))

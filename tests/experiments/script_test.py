@@ -436,7 +436,7 @@ def test_check_trains_two_steps_as_a_run_does_and_loads_what_it_saves(here, caps
     (
       'not control.should_training_stop',
       'True',
-      'the trainer goes on at step 5, after it was asked to stop: a run of it could not be stopped',
+      'the trainer still runs at step 5, after a stop request: a run of it could not be stopped',
     ),
     ('callbacks=[callback]', 'callbacks=[][:len([callback]) - 1]', 'its trainer has never called `callback`'),
     ('cls(json.load(file))', 'cls(json.load(file) + 1)', 'model: saved and loaded again, weight has other values'),

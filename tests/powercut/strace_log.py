@@ -36,7 +36,7 @@ class Call:
     name: of the call.
     arguments: as strace writes them.
     result: the returned value.
-    result_path: of the descriptor that it has returned; '' if it is none.
+    result_path: of the descriptor that it has returned; '' if there is none.
   """
 
   thread: int

@@ -159,7 +159,7 @@ class TrainingChecks:
         yield f'best/best_ckpt-{number} of the line before is lost'
 
   def _lost_best(self, folder: pathlib.Path, phase: int, step: int) -> list[str]:
-    """Whether `best/` ends as it should if the run goes on: its remaining evaluations are told to the exporter."""
+    """Whether `best/` ends as it should if the run resumes: its remaining evaluations are passed to the exporter."""
     told = [
       (number, event) for number, each in enumerate(self._phases) for event in each.raw if event['event'] == 'eval'
     ]

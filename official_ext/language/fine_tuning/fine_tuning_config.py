@@ -129,7 +129,7 @@ def _pairs(is_training: bool, batch_size: int) -> text_data.TextDataConfig:
     global_batch_size=batch_size,
     seq_length=128,
     example_format='preference',
-    # An example that is left out at the end of an epoch is no loss; one of an evaluation is.
+    # An example that is left out at the end of an epoch is not lost; one of an evaluation is.
     drop_remainder=is_training,
   )
 

@@ -45,7 +45,7 @@ OF_ROWS = (*OF_FORMAT, *OF_LENGTH)
 
 @dataclasses.dataclass
 class TextFields:
-  """How texts become rows of tokens: the fields of `ext.TextDataConfig`, which says what they mean."""
+  """How texts become rows of tokens: the fields of `ext.TextDataConfig`, which documents them."""
 
   split: str = ''
   seq_length: int = 1024

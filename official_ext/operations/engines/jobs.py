@@ -73,7 +73,7 @@ class Job:
     trials: the run, or those of a sweep.
     is_array: whether they are those of a sweep.
     folder: the run's, or the sweep's.
-    max_restarts: how often it is tried again after it was preempted or lost; None: the engine's default.
+    max_restarts: how often it is retried after it was preempted or lost; None: the engine's default.
     env: further variables.
     mode: such as train_and_eval.
   """

@@ -28,8 +28,8 @@ class Comparison:
     steps: their last steps.
     params: dotted path -> values, of the fields in which the runs differ.
     last: metric -> values of the last evaluations, and of the last training loops as `training/...` if both have it.
-    best: metric -> (value, step) of the best evaluations, if its name or the configuration tells which are better.
-    origins: what else differs: experiment, mode, seed, devices, git_commit, and versions as `versions.tensorflow`.
+    best: metric -> (value, step) of the best evaluations, if its name or the configuration defines which are better.
+    origins: other differences: experiment, mode, seed, devices, git_commit, and versions as `versions.tensorflow`.
   """
 
   names: tuple[str, ...]

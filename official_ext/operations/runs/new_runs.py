@@ -110,7 +110,7 @@ class NewRun:
     """
     try:
       folder = self.folder
-    except errors.UserError:  # The name is told by `check_name`, and the rest is to be told too.
+    except errors.UserError:  # `check_name` reports the name; the rest is to be reported too.
       folder = os.path.join(self.root, UNNAMED)
     target = os.path.join(folder, commands.BASE_PARAMS)
     with self._base_file() as base:

@@ -1,7 +1,7 @@
 """Lines of training that start from a checkpoint: `--checkpoint` of a mode that trains.
 
 `lines.json` in the run's folder notes the checkpoint, and is renamed into place when that has been restored. The same
-command then continues from the newest checkpoint of its own, and another `--checkpoint` is refused unless a branch is
+command then continues from its own newest checkpoint, and another `--checkpoint` is refused unless a branch is
 requested: a new line, for which the checkpoints of the previous one are moved to the folder `line_N`. A branch has
 happened when the file contains it; if the process is killed after that, the next start moves the checkpoints.
 """

@@ -1,4 +1,4 @@
-"""An experiment to run, with its options: the arguments of `run_experiment`, and what its checks add."""
+"""An experiment to run, with its options: the arguments of `run_experiment`, and the results of its checks."""
 
 from collections.abc import Callable, Sequence
 import dataclasses

@@ -195,7 +195,7 @@ def check_metrics(
     config: names the metrics of the best checkpoint, of early stopping and of lowering the learning rate.
     task: the experiment's.
     trainer: made for it.
-    mode: what it is used for.
+    mode: of its use.
     evaluates: whether the run evaluates, now or at its end.
 
   Raises:

@@ -109,7 +109,7 @@ _HOSTS = {
   'a final dot': 'localhost.:{port}',
   'nothing': '',
   'a bracket': '[::1:{port}',
-  'a number that is none': '127.0.0.1:{port}x',
+  'an invalid number': '127.0.0.1:{port}x',
 }
 
 

@@ -48,7 +48,7 @@ _REGISTRY = """
 
   @ext.register_experiment('own')
   def own():
-    '''One of my own.
+    '''My own.
 
     Command: python train.py --experiment=own
     Time: a second.
@@ -102,7 +102,7 @@ def test_mistakes_are_assigned_to_their_fields(driver, tmp_path):
 
 def test_devices_and_files_are_checked_too(driver, tmp_path):
   assert _lines(driver.check(_flags(tmp_path / 'run', 'num_gpus=7'))) == [
-    ('runtime.num_gpus', 'runtime.num_gpus: 7 asked for, 0 there (0 takes all there are)')
+    ('runtime.num_gpus', 'runtime.num_gpus: requested 7, found 0; 0 takes all')
   ]
   (tmp_path / 'file').write_text('')
   ((field, line),) = _lines(driver.check(_flags(tmp_path / 'file')))

@@ -73,7 +73,7 @@ def missing(num_nodes: int = 1) -> str:
       text=True,
       check=False,
     )
-    return f'no networks of their own for nodes: {done.stderr.strip()}' if done.returncode else ''
+    return f'no separate networks for nodes: {done.stderr.strip()}' if done.returncode else ''
   return ''
 
 

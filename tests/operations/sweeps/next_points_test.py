@@ -148,7 +148,7 @@ def test_the_sampler_is_told_of_points_that_run_failed_or_were_pruned():
     ({'distribution': 'uniform', 'min': 1}, 'parameters.a.max: is missing, and uniform needs it'),
     ({'min': 3, 'max': 1}, 'parameters.a.min: 3 is above max, 1'),
     ({'min': True, 'max': 1.5}, 'parameters.a.min: expected a finite number, got True'),
-    ({'values': [1, 2, 1]}, 'parameters.a.values: 1 is there twice'),
+    ({'values': [1, 2, 1]}, 'parameters.a.values: 1 occurs twice'),
     ({'values': [1, 2], 'probabilities': [0.5, 0.6]}, 'parameters.a.probabilities: expected shares'),
     ({'values': [1, 2], 'q': 3}, 'parameters.a.q: no such key of categorical'),
     ({'parameters': {'b': {'min': 2, 'max': 1}}}, 'parameters.a.parameters.b.min: 2 is above max, 1'),

@@ -99,7 +99,7 @@ def test_files_functions_and_what_scripts_import_count(tmp_path):
   (tmp_path / 'inner').mkdir()
   (tmp_path / 'inner' / '__init__.py').write_text('from . import beside\n')
   (tmp_path / 'inner' / 'beside.py').write_text('')
-  (tmp_path / 'inner' / 'part.py').write_text('this is no Python')
+  (tmp_path / 'inner' / 'part.py').write_text('this is not Python')
   (tmp_path / 'chat.jinja').write_text('{{ messages }}')
   files = {
     'script.py': str(tmp_path / 'script.py'),

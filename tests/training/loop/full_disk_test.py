@@ -116,7 +116,7 @@ def test_a_disk_that_stays_full_ends_training_after_three_failed_saves(disk, str
     f'{folder}/ckpt-16: could not be saved: No space left on device; the newest checkpoint is ckpt-4; 3 saves in a '
     'row have failed'
   )
-  told = [message for message in caplog.messages if 'could not be saved' in message and 'Training goes on' in message]
+  told = [message for message in caplog.messages if 'could not be saved' in message and 'Training continues' in message]
   assert [message.split(':')[0] for message in told] == [f'{folder}/ckpt-8', f'{folder}/ckpt-12']
   assert checkpoints(folder) == [4]
   assert_no_remains(folder)

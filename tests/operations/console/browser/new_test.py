@@ -72,7 +72,7 @@ _EDIT = """async ([path, text]) => {
     form.querySelector('input').value = `${path}=${text}`;
     form.requestSubmit();
   } else {
-    if (input.tagName === 'SELECT') input.append(new Option(text, text)); // A choice that is none comes from a link.
+    if (input.tagName === 'SELECT') input.append(new Option(text, text)); // An invalid choice comes from a link.
     input.value = text;
     input.dispatchEvent(new Event(input.tagName === 'SELECT' ? 'change' : 'input'));
   }
