@@ -1,7 +1,7 @@
 """The cost of the console: python -m benchmarks.console [--runs=1000] [--events=10000] [--seconds=60]
 
 It makes folders of runs as a training leaves them (runs_list.py), one in ten living in this process, serves them by a
-process of its own, as `official-ext console` is, and measures: the list without a cache and with one; a filter and a
+separate process, as `official-ext console` is, and measures: the list without a cache and with one; a filter and a
 sort; the size of the server; from an event to whoever listens; and, in a folder of ten runs that all write an event
 every second, the share of a core that the server takes while all ten are watched. No TensorFlow.
 """

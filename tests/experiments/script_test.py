@@ -277,7 +277,7 @@ def test_parameters_arrive_as_what_they_are(here):
   assert parse('custom01.py', 'load_in_4bit=False').task.load_in_4bit is False
   assert refusals('custom01.py', 'load_in_4bit=no')[0].startswith('task.load_in_4bit: expected bool')
   assert refusals('custom01.py', 'task.parameters.top_k=1') == ['task.parameters.top_k: custom01.py never reads TOP_K']
-  assert 'take another name' in refusals('custom01.py', 'task.parameters.seed=1')[0]
+  assert 'choose another name' in refusals('custom01.py', 'task.parameters.seed=1')[0]
 
 
 # A run.

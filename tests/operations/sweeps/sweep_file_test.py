@@ -56,7 +56,7 @@ early_terminate:
     ({'project': 'p'}, 'project: belongs to their server'),
     ({'parametres': {}}, 'parametres: no such key; did you mean parameters?'),
     ({'metric': {'name': 'loss', 'impute': 'worst'}}, 'metric.impute: runs that fail have no value here'),
-    ({'metric': {'name': 'accuracy'}}, 'metric.goal: is missing, which means minimize; accuracy asks'),
+    ({'metric': {'name': 'accuracy'}}, 'metric.goal: is missing, which means minimize; accuracy requires'),
     ({'metric': None}, 'metric: expected a mapping'),
     ({'experiment': ''}, 'experiment: name the one to run'),
     ({'mode': 'eval'}, "mode: 'eval': a sweep trains"),

@@ -123,7 +123,10 @@ def test_a_failure_is_recorded_with_its_step(tmp_path):
 @pytest.mark.parametrize(
   'arguments, told',
   [
-    (dict(mode='train_and_post_eval'), '--mode=train_and_post_eval: CountingTask trains and evaluates in a loop'),
+    (
+      dict(mode='train_and_post_eval'),
+      '--mode=train_and_post_eval: CountingTask trains and evaluates in a custom loop',
+    ),
     (dict(profile_steps=(1, 2)), '--profile_steps: CountingTask trains in a custom loop'),
   ],
 )
