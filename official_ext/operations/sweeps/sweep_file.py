@@ -219,7 +219,7 @@ def _check_parameter(parameter: distributions.Parameter, method: str) -> None:
 def _read_method(value: object, path: str) -> str:
   if value not in METHODS:
     what = 'is missing' if value is None else f'{value!r} is invalid'
-    raise errors.UserError(f'{path}: {what}; there are {", ".join(METHODS)}')
+    raise errors.UserError(f'{path}: {what}; choose one of {", ".join(METHODS)}')
   return value
 
 
