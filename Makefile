@@ -17,20 +17,19 @@ PEERS := .venv-peers
 PEERS_NEED := benchmarks/peers/requirements.txt
 PEERS_STAMP := $(PEERS)/.installed-$(VERSION)-$(shell cat $(PEERS_NEED) | cksum | cut -d ' ' -f 1)
 
-# The schemas that the makers of engines publish for their manifests; they need other versions than .venv has.
+# The schemas that the makers of engines publish, which need other versions than .venv has.
 MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast test-all test-slow check pythons smoke manifests
-soak powercut bench experiments clean
+.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast test-all test-slow check pythons smoke manifests soak powercut bench experiments clean
 
 .venv: $(STAMP)
 
 $(STAMP):
 ifeq ($(filter $(VERSION),$(SUPPORTED)),)
-	@echo 'error: $(PYTHON) $(if $(VERSION),is Python $(VERSION),does not run); one of $(SUPPORTED) is needed: install it'
-	  \ '(Debian 12 and 13, Ubuntu 24.04: apt install python3-venv), or say make PYTHON=/path/to/python3.12' >&2; exit 1
+	@echo 'error: $(PYTHON) $(if $(VERSION),is Python $(VERSION),does not run); one of $(SUPPORTED) is needed: install it' \
+	  '(Debian 12 and 13, Ubuntu 24.04: apt install python3-venv), or say make PYTHON=/path/to/python3.12' >&2; exit 1
 else
 	@# An environment of another Python is made anew.
 	@test "$(call version_of,$(BIN)/python)" = "$(VERSION)" || rm -rf $(VENV)
@@ -91,8 +90,7 @@ check: .venv
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:xdist tests/import_direction_test.py
 
-# The smoke part of the tests on each installed Python, in a separate environment: PYTHONS='python3.12
-# /path/to/python3.13'.
+# The smoke part of the tests on each installed Python, in a separate environment: PYTHONS='python3.12 /path/to/python3.13'.
 pythons:
 	@for python in $(PYTHONS); do \
 	  if version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then \
@@ -104,32 +102,29 @@ smoke: .venv
 	$(BIN)/python -m pytest -n $(JOBS) tests/readme_test.py tests/docs tests/golden tests/cli tests/train_test.py \
 	  tests/resume_test.py tests/training/step/step_random_test.py tests/training/checkpoints/manager_test.py tests/data
 
-# The manifests for JobSet, Vertex AI and SkyPilot, against the schemas that their makers publish.
+# The manifests for JobSet, Vertex AI and SkyPilot, against their makers' schemas.
 manifests: .venv .venv-manifests
-	$(BIN)/python -m pytest -p no:xdist tests/operations/engines/published_test.py
-	tests/operations/engines/manifests_test.py
+	$(BIN)/python -m pytest -p no:xdist tests/operations/engines/published_test.py tests/operations/engines/manifests_test.py
 
-# Kills trainings and damages their checkpoints for MINUTES, then prints a table; then kills queues, sweeps and
-# consoles, and workers, on this machine and on engines (SLURM, Ray) that are installed: an hour more.
+# Kills trainings and damages their checkpoints for MINUTES, then prints a table; then kills queues, sweeps and consoles,
+# and workers, on this machine and on engines (SLURM, Ray) that are installed: an hour more.
 # The tests marked `soak` do the same at chosen moments: .venv/bin/python -m pytest -m soak
 MINUTES ?= 60
 soak: .venv
 	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
-	$(BIN)/python -m pytest -m soak tests/operations/runs tests/operations/curves tests/operations/trackers
-	tests/operations/queue tests/operations/sweeps tests/operations/console $(BIN)/python -m pytest -m soak
-	tests/multi_worker_test.py tests/mesh_test.py tests/operations/engines tests/cli
+	$(BIN)/python -m pytest -m soak tests/operations/runs tests/operations/curves tests/operations/trackers tests/operations/queue tests/operations/sweeps tests/operations/console
+	$(BIN)/python -m pytest -m soak tests/multi_worker_test.py tests/mesh_test.py tests/operations/engines tests/cli
 
-# Records runs by strace, and cuts their power after every call: synced files must exist, and the same command must
+# Records runs by strace, and cuts their power after every call: synced data must exist, and the same command must
 # reach the same end. STATES=1000 tries about so many states of each scenario; RESTORES=N runs so many of them again.
 STATES ?= 0
 RESTORES ?= 6
 powercut: .venv
 	$(BIN)/python -m tests.powercut --states=$(STATES) --restores=$(RESTORES)
 
-# Beside other libraries, on a machine that does nothing else; about an hour on two cores. Then memory beside PyTorch,
-# and the curves of docs/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads
-# alone again, and keeps the tables of the others; see `python -m benchmarks.peers --help`. A failure does not stop the
-# rest.
+# Beside other libraries, on a machine that does nothing else; about an hour on two cores. Then memory beside PyTorch, and
+# the curves of docs/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone
+# again, and keeps the tables of the others; see `python -m benchmarks.peers --help`. A failure does not stop the rest.
 RESULTS ?= benchmarks/RESULTS.md
 bench: .venv .venv-peers
 	@status=0; try() { echo "$$*"; "$$@" || status=1; }; \
