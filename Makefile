@@ -8,16 +8,16 @@ PYTHON ?= $(or $(firstword $(foreach python,$(PYTHONS),$(if $(call version_of,$(
 VERSION := $(call version_of,$(PYTHON))
 VENV := .venv
 BIN := $(VENV)/bin
-# The stamp is named after the interpreter and the contents of what it depends on: only a change of these installs again.
+# The stamp is named after the interpreter and the contents of its dependencies: only a change of these installs again.
 STAMP := $(VENV)/.installed-$(VERSION)-$(shell cat setup.py constraints.txt | cksum | cut -d ' ' -f 1)
 JOBS ?= 2
 
-# Peers of the benchmark that must not come into .venv: Keras 3 as it is, JAX.
+# Peers of the benchmark that must not come into .venv: plain Keras 3, JAX.
 PEERS := .venv-peers
 PEERS_NEED := benchmarks/peers/requirements.txt
 PEERS_STAMP := $(PEERS)/.installed-$(VERSION)-$(shell cat $(PEERS_NEED) | cksum | cut -d ' ' -f 1)
 
-# What the makers of engines publish for their manifests, which wants other versions than .venv has.
+# The schemas that the makers of engines publish, which need other versions than .venv has.
 MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
@@ -70,7 +70,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 test: check
 	$(PYTEST)
 
-# Operations, files, commands and the like, in three minutes: no process of these tests imports TensorFlow.
+# Operations, files, commands and similar, in three minutes: no process of these tests imports TensorFlow.
 FAST := tests/base tests/operations tests/cli tests/data tests/docs tests/language/text tests/training/devices \
   tests/makefile_test.py tests/import_direction_test.py
 TEST_FAST := $(PYTEST) --no-tensorflow --ignore=tests/operations/console/browser $(FAST)
@@ -85,7 +85,7 @@ coverage: .venv
 test-all: check
 	$(PYTEST) -m 'not soak'
 
-# What `make test` leaves out of `make test-all`.
+# The tests of `make test-all` that `make test` leaves out.
 test-slow: .venv
 	$(PYTEST) -m 'slow and not soak'
 
@@ -95,19 +95,19 @@ check: .venv
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:xdist tests/import_direction_test.py
 
-# The smoke part of the tests on each Python at hand, in an environment of its own: PYTHONS='python3.12 /path/to/python3.13'.
+# The smoke part of the tests on each installed Python, in a separate environment: PYTHONS='python3.12 /path/to/python3.13'.
 pythons:
 	@for python in $(PYTHONS); do \
 	  if version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then \
 	    $(MAKE) PYTHON=$$python VENV=.venv-$$version smoke || exit 1; \
-	  else echo "$$python: not at hand"; fi; \
+	  else echo "$$python: not installed"; fi; \
 	done
 
 smoke: .venv
 	$(BIN)/python -m pytest -n $(JOBS) tests/readme_test.py tests/docs tests/golden tests/cli tests/train_test.py \
 	  tests/resume_test.py tests/training/step/step_random_test.py tests/training/checkpoints/manager_test.py tests/data
 
-# What is rendered for JobSet, Vertex AI and SkyPilot, against what their makers publish.
+# The manifests for JobSet, Vertex AI and SkyPilot, against their makers' schemas.
 manifests: .venv .venv-manifests
 	$(BIN)/python -m pytest -p no:xdist tests/operations/engines/published_test.py tests/operations/engines/manifests_test.py
 
@@ -120,8 +120,8 @@ soak: .venv
 	$(BIN)/python -m pytest -m soak tests/operations/runs tests/operations/curves tests/operations/trackers tests/operations/queue tests/operations/sweeps tests/operations/console
 	$(BIN)/python -m pytest -m soak tests/multi_worker_test.py tests/mesh_test.py tests/operations/engines tests/cli
 
-# Records runs by strace, and cuts their power after every call: what was synced must be there, and the same command must
-# come to the same end. STATES=1000 tries about so many states of each scenario; RESTORES=N runs so many of them again.
+# Records runs by strace, and cuts their power after every call: synced data must exist, and the same command must
+# reach the same end. STATES=1000 tries about so many states of each scenario; RESTORES=N runs so many of them again.
 STATES ?= 0
 RESTORES ?= 6
 powercut: .venv
@@ -129,7 +129,7 @@ powercut: .venv
 
 # Beside other libraries, on a machine that does nothing else; about an hour on two cores. Then memory beside PyTorch, and
 # the curves of docs/concepts/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone
-# again, and keeps the tables of the others; see `python -m benchmarks.peers --help`. What fails stops nothing else.
+# again, and keeps the tables of the others; see `python -m benchmarks.peers --help`. A failure does not stop the rest.
 RESULTS ?= benchmarks/RESULTS.md
 bench: .venv .venv-peers
 	@status=0; try() { echo "$$*"; "$$@" || status=1; }; \

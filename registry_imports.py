@@ -1,4 +1,4 @@
-"""What --experiment can name. One import a line; the only module that is imported for its side effect."""
+"""The experiments that --experiment can name. One import a line; the only module imported for its side effects."""
 # ruff: noqa: F401
 
 from experiments import contrastive
@@ -17,5 +17,5 @@ from experiments import script
 from experiments import sft
 from experiments import text_classifier
 
-# Model Garden's own take seconds to import: only for a name that nothing above has, and for who wants to see all.
+# Model Garden's own take seconds to import: only for a name that is not registered above, and to list all.
 IMPORTED_LAST = ('official.common.registry_imports',)

@@ -1,4 +1,4 @@
-"""Package metadata. The ranges here are what is promised; constraints.txt holds the versions that were tested."""
+"""Package metadata. The ranges here are supported; constraints.txt holds the versions that were tested."""
 
 import pathlib
 import re
@@ -34,7 +34,7 @@ setuptools.setup(
     'absl-py>=1.4',
     'array-record>=0.6',
     'gin-config>=0.5',
-    'importlib_resources',  # tensorflow-datasets imports it, and does not say so.
+    'importlib_resources',  # tensorflow-datasets imports it, without declaring it.
     'numpy>=2.0',
     'pillow>=10',
     'pyarrow>=15',

@@ -2,7 +2,7 @@
 
 usage: python benchmarks/all_experiments.py [--folder=runs] [--minutes=30] [train.py's flags ...]
 
-Run NAME is kept in FOLDER/NAME; one that is there already goes on from where it stands. The time is that of the whole
+Run NAME is kept in FOLDER/NAME; one that exists already is resumed. The time is that of the whole
 process. A run that takes longer than MINUTES is stopped, and saves. The exit status is 1 where a run has failed.
 """
 
@@ -45,7 +45,7 @@ def names() -> list[str]:
 
 
 def stated(name: str, what: str) -> str:
-  """What the experiment's docstring says under 'Result' or 'Reference', on one line; '' where it does not."""
+  """The text of the experiment's docstring under 'Result' or 'Reference', on one line; '' where it does not."""
   match = re.search(rf'^{what}: (.*)$', _docstring(name), re.MULTILINE)
   return match.group(1) if match else ''
 
@@ -97,12 +97,12 @@ def run(name: str, folder: pathlib.Path, flags: Sequence[str], minutes: float = 
 
 
 def _run(command: Sequence[str], minutes: float) -> str:
-  """Runs a command; why it has not come to its end, '' if it has."""
+  """Runs a command; the reason if it failed, '' if it has."""
   with subprocess.Popen(command) as process:
     try:
       status = process.wait(60 * minutes)
     except subprocess.TimeoutExpired:
-      process.terminate()  # It saves, and goes on from there the next time.
+      process.terminate()  # It saves, and resumes from there the next time.
       try:
         process.wait(120)
       except subprocess.TimeoutExpired:
@@ -119,7 +119,7 @@ def _last_metrics(model_dir: pathlib.Path) -> str:
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:
-  """Rows as text, a column for each key; a cell of more than `_CELL_WIDTH` characters goes on in lines below."""
+  """Rows as text, a column for each key; a cell of more than `_CELL_WIDTH` characters continues in lines below."""
   lines: list[Sequence[str]] = []
   for cells in [list(rows[0]), *(list(row.values()) for row in rows)]:
     wrapped = [[part for line in cell.splitlines() for part in textwrap.wrap(line, _CELL_WIDTH)] for cell in cells]

@@ -1,7 +1,7 @@
-"""What the console costs: python -m benchmarks.console [--runs=1000] [--events=10000] [--seconds=60]
+"""The cost of the console: python -m benchmarks.console [--runs=1000] [--events=10000] [--seconds=60]
 
 It makes folders of runs as a training leaves them (runs_list.py), one in ten living in this process, serves them by a
-process of its own, as `official-ext console` is, and measures: the list without a cache and with one; a filter and a
+separate process, as `official-ext console` is, and measures: the list without a cache and with one; a filter and a
 sort; the size of the server; from an event to whoever listens; and, in a folder of ten runs that all write an event
 every second, the share of a core that the server takes while all ten are watched. No TensorFlow.
 """
@@ -58,7 +58,7 @@ class Server:
         yield kind, json.loads(line.removeprefix('data: '))
 
   def cpu_seconds(self) -> float:
-    """What its process has taken of the processor."""
+    """The processor time of its process."""
     fields = pathlib.Path(f'/proc/{self.process.pid}/stat').read_text().rpartition(')')[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -98,7 +98,7 @@ def _event_to_listener(server: Server, root: pathlib.Path, name: str, query: dic
 
 
 def _make_own(path: pathlib.Path) -> None:
-  """Gives a run a file of its own: runs_list.py makes links to one."""
+  """Gives a run a separate file: runs_list.py makes links to one."""
   shutil.copy(path, path.with_name('own'))
   os.replace(path.with_name('own'), path)
 

@@ -2,8 +2,8 @@
 
 It makes runs of as many training events, in one of which there are one spike and one NaN, and measures one curve of all
 of them: on the server without any cache, with the cache on disk in a new process's place, and in memory; then in
-Chromium, from the click on a link to the page with the runs to the painted chart, with each of these caches. Then a run
-that goes on: from the event in its file to the point on the screen. No TensorFlow.
+Chromium, from the click on a link to the page with the runs to the painted chart, with each of these caches. Then a
+live run: from the event in its file to the point on the screen. No TensorFlow.
 
 Chromium is Debian's, driven by Playwright; without them only the server is measured.
 """
@@ -76,7 +76,7 @@ def measure_server(root: str, cache_folder: str) -> Iterator[tuple[str, float]]:
 
 
 def check_marks(root: str, cache_folder: str) -> str:
-  """What is left of the spike and of the NaN in 500 buckets."""
+  """The spike and the NaN in 500 buckets."""
   run = run_folder.get_run(root, 'run0')
   curve = curves.read(column_store.ColumnStore(cache_folder), [run], [_NAME]).curves['run0', _NAME]
   assert curve.high.max() == 1e6 and curve.num_marks == {'NaN': 1}, 'the spike or the NaN is gone'
@@ -100,7 +100,7 @@ def measure_browser(root: str, cache_folder: str) -> Iterator[tuple[str, float]]
         path.unlink()
       page = browser.new_page()
       page.goto(f'{console.url}/runs')
-      page.evaluate('import("/static/pages/compare.js")')  # The files of the page are there, as after the first visit.
+      page.evaluate('import("/static/pages/compare.js")')  # The files of the page are cached, as after the first visit.
       start = page.evaluate(
         '(link) => { const a = document.createElement("a"); a.href = link; a.textContent = "go";'
         ' document.body.append(a); const now = performance.now(); a.click(); return now; }',
@@ -147,7 +147,7 @@ def main() -> int:
       print(f'{name:<62} {value:8.3f} s', flush=True)
     print(check_marks(str(root), cache_folder), flush=True)
     if not os.access(_CHROMIUM, os.X_OK):
-      print(f'{_CHROMIUM}: is not there, so that no page is measured')
+      print(f'{_CHROMIUM}: is missing, so that no page is measured')
       return 0
     for name, value in measure_browser(str(root), cache_folder):
       print(f'{name:<62} {value:8.3f} s', flush=True)

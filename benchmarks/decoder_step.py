@@ -3,9 +3,9 @@
 usage: python benchmarks/decoder_step.py [--rounds=7] [--steps=5] [--cores=2]
 
 4 layers of 256, 4 heads, vocabulary 512, batches of 16 rows of 128 tokens, AdamW, float32. Both are the same function:
-LayerNorm, learned positions, GELU, a head of its own. The Trainer runs the step in the shape that its rule picks;
-PyTorch runs eagerly, with fused query, key and value, its own fused attention and its own AdamW. Each lives in a
-process of its own and waits for its turn, so that a machine that grows slower slows both: what counts is the ratio,
+LayerNorm, learned positions, GELU, a separate head. The Trainer runs the step in the shape that its rule picks;
+PyTorch runs eagerly, with fused query, key and value, its own fused attention and its own AdamW. Each has a separate
+process and waits for its turn, so that a machine that grows slower slows both: the ratio counts,
 round by round. On a machine that others use too, only the time that the processor has worked is worth something, and
 only of one core (--cores=1): threads that wait for each other wait for others as well. PyTorch comes with the test
 extra.
@@ -164,7 +164,7 @@ def serve(kind: str, cores: int) -> None:
 
 
 class _Process:
-  """One kind, in a process of its own."""
+  """One kind, in a separate process."""
 
   def __init__(self, kind, cores):
     command = [sys.executable, __file__, f'--serve={kind}', f'--cores={cores}']

@@ -1,10 +1,10 @@
-"""A decoder here and the same one in PyTorch: what both learn in the experiment `language_model`, in bits per byte.
+"""A decoder here and the same one in PyTorch: the results of both in the experiment `language_model`, in bits per byte.
 
 usage: python benchmarks/language_model.py [--steps=800] [--folder=runs/language_model_benchmark] [--set=FIELD=VALUE]
 
-Both begin with the same weights: transformers loads what `pretrained.save` has written of the run's first model. Both
+Both begin with the same weights: transformers loads the run's first model, written by `pretrained.save`. Both
 see the same rows of tokens in the same order, and take the same steps: AdamW, its schedule, clipping. PyTorch computes
-eagerly, as it comes. Our run is kept in FOLDER/run, and is not trained again if it is there. Needs the extra `test`.
+eagerly, as it comes. Our run is kept in FOLDER/run, and is not trained again if it exists. Needs the extra `test`.
 
 Beside them what is known without a network: 6-grams of bytes, each interpolated with the shorter one (Witten and Bell,
 1991), and xz -9e, which has packed the training text first: it finds what topics have word by word from each other.
@@ -142,7 +142,7 @@ class Reference:
 
 
 def bits_of_n_grams(train: bytes, text: bytes, order: int = 6) -> float:
-  """Bits per byte of a text, by the `order` - 1 bytes before each and what followed them in the training text."""
+  """Bits per byte of a text, by the `order` - 1 bytes before each and their successors in the training text."""
   followers: dict[bytes, collections.Counter[int]] = collections.defaultdict(collections.Counter)
   for end in range(len(train)):
     for length in range(min(order, end + 1)):

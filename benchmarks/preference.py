@@ -1,4 +1,4 @@
-"""What word overlap alone makes of the built-in preferences: the reference of `preference` and `reward_model`.
+"""The result of word overlap alone on the built-in preferences: the reference of `preference` and `reward_model`.
 
 usage: python benchmarks/preference.py
 

@@ -3,7 +3,7 @@
 usage: on a machine that does nothing else, python -m benchmarks.prepare [--workers=1,2] [--rounds=3] [--folder=FOLDER]
 
 It makes texts of 2 to 10 kB from Python's language reference, and smooth pictures of 256 x 256 as JPEG, and prepares
-them: texts as they are; texts as rows of 1,024 tokens, packed in two ways, by a tokenizer of 8,000 tokens; images. Each
+them: texts unchanged; texts as rows of 1,024 tokens, packed in two ways, by a tokenizer of 8,000 tokens; images. Each
 by so many processes, from the start of the command to its end; the table has the fastest of some rounds. Then the same
 command again, which compares checksums alone. Input is in the page cache: the disk's own speed is not measured.
 """
@@ -28,7 +28,7 @@ from official_ext.language.text import tokenizer_training
 
 _PACKED = ('--tokenizer=tokenizer', '--seq_length=1024')
 _CASES = {
-  'texts, as they are': ('texts.jsonl',),
+  'texts, unchanged': ('texts.jsonl',),
   'texts, tokens, best_fit': ('texts.jsonl', *_PACKED, '--packing=best_fit'),
   'texts, tokens, wrapped': ('texts.jsonl', *_PACKED, '--packing=wrapped'),
   'images': ('images',),
@@ -61,7 +61,7 @@ def size_of(path: pathlib.Path) -> int:
 
 
 def prepare(folder: pathlib.Path, words: tuple[str, ...], workers: int, fresh: bool) -> tuple[float, str]:
-  """(seconds, what was printed) of a preparation into `out`; `fresh`: into an empty folder."""
+  """(seconds, output) of a preparation into `out`; `fresh`: into an empty folder."""
   if fresh:
     shutil.rmtree(folder / 'out', ignore_errors=True)
   command = [sys.executable, '-m', 'official_ext.cli.main', 'prepare', words[0], 'out', *words[1:]]

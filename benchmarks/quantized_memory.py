@@ -5,8 +5,8 @@ usage: python benchmarks/quantized_memory.py [--layers=36] [--hidden_size=2560] 
 
 A folder of the family llama with random weights in bfloat16 is made, one file at a time; then
 `train.py --experiment=sft` is run as users run it, with adapters on all linear layers of the blocks, scan_layers, and
-what is not packed in bfloat16. The figure is the peak of that process, of Python and TensorFlow too: the kernel's VmHWM
-(Linux alone). Lines of the run have before them what the peak was when they came. With --kept=nf4,int8,none it is run
+the rest in bfloat16. The figure is the peak of that process, of Python and TensorFlow too: the kernel's VmHWM
+(Linux alone). Lines of the run have before them the peak at their time. With --kept=nf4,int8,none it is run
 once for each; with --folder the model is kept there, and found again.
 
 It needs the folder's size on disk (6 GB), and memory for the run, less than a third of the first column.
@@ -87,7 +87,7 @@ def make_folder(folder: pathlib.Path, args: argparse.Namespace) -> None:
 
 
 def command(folder: pathlib.Path, model_dir: pathlib.Path, kept: str, args: argparse.Namespace) -> list[str]:
-  """What is run."""
+  """The command."""
   return [
     sys.executable,
     str(ROOT / 'train.py'),

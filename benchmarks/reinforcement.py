@@ -34,7 +34,7 @@ KINDS = {
 
 
 def player(environments: Any, model: Any, use_xla: bool, num_games: int, num_steps: int) -> Callable[[], None]:
-  """A function that plays `num_steps` steps of `num_games` games, and goes on where it stopped."""
+  """A function that plays `num_steps` steps of `num_games` games, and continues where it stopped."""
   state = {name: tf.constant(value) for name, value in environments.begin(range(num_games)).items()}
   held = {'state': state, 'running_return': tf.zeros([num_games]), 'seed': 0}
 

@@ -1,7 +1,7 @@
 """How long it takes to list many runs: python -m benchmarks.runs_list [--runs=1000] [--events=10000]
 
 It makes folders of runs as a training leaves them, half of them with an evaluation every 100 events and half with one
-every 1,000, one in ten going on in this process, and measures `RunIndex`: without its cache, with it in a new process's
+every 1,000, one in ten live in this process, and measures `RunIndex`: without its cache, with it in a new process's
 place, and in memory; then a filter by a field of the configuration, and a sort. No TensorFlow.
 """
 
@@ -93,7 +93,7 @@ def _events(count: int, interval: int) -> bytes:
 
 
 def _seconds(function: Callable[[], object], times: int = 3) -> float:
-  """The least time of this processor that a function takes: what else the machine does only adds."""
+  """The least time of this processor that a function takes: other work of the machine only adds."""
   taken = []
   for _ in range(times):
     start = time.process_time()

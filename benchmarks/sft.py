@@ -1,9 +1,9 @@
-"""What a table of pairs of tokens makes of the built-in answers: the reference of `sft`.
+"""The result of a table of token pairs on the built-in answers: the reference of `sft`.
 
 usage: python benchmarks/sft.py
 
-The table has how often which token follows which among the tokens that training learns, smoothed by how often each is
-there at all: p(b | a) = (count(a, b) + k p(b)) / (count(a) + k), with the k that is best for the validation answers.
+The table has how often which token follows which among the tokens that training learns, smoothed by the frequency of
+each: p(b | a) = (count(a, b) + k p(b)) / (count(a) + k), with the k that is best for the validation answers.
 """
 
 import pathlib

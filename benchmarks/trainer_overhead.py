@@ -4,7 +4,7 @@ usage: python benchmarks/trainer_overhead.py [--rounds=10] [--steps=1000]
 
 Model Garden's trainer runs twice: on this library's input, and on a pipeline of the kind that Model Garden's tasks have
 (tf.data: shuffle, repeat, batch, prefetch, from memory). All live in one process and take turns, so that a machine that
-grows slower slows all. What is compared is the ratio, round by round; absolute numbers drift from run to run. Training
+grows slower slows all. The ratio is compared, round by round; absolute numbers drift from run to run. Training
 alone is timed, after all are compiled.
 """
 

@@ -13,7 +13,7 @@ import warnings
 
 # Model Garden is Keras 2 code. Without this TensorFlow loads Keras 3 too, for nothing.
 os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
-# TensorFlow's C++ code tells of every missing GPU and every end of a data set. What fails is raised in Python.
+# TensorFlow's C++ code logs every missing GPU and every end of a data set. What fails is raised in Python.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # Of tensorflow_hub and tensorboard; setup.py takes a setuptools that has it.
 warnings.filterwarnings('ignore', 'pkg_resources is deprecated as an API', UserWarning)
@@ -55,7 +55,7 @@ FACE = {
   'Share': 'data.batch_share:Share',
   'take_start': 'data.position:take_start',
   'class_weights': 'data.class_weights',
-  # Steps of your own.
+  # Custom steps.
   'Trainer': 'training.loop.base_trainer:Trainer',
   'LoopTask': 'training.loop.loop_task:LoopTask',
   'LoopRun': 'training.loop.loop_task:LoopRun',

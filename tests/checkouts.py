@@ -20,8 +20,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 @contextlib.contextmanager
 def current(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Makes the checkout, which is the current folder for a while; registries are then as they were before."""
-  for name in ('another', 'iris', 'my_model', 'numerals', 'perceptron', 'rings', 'shapes'):  # What the tests write.
+  """Makes the checkout, which is the current folder for a while; registries are then restored."""
+  for name in ('another', 'iris', 'my_model', 'numerals', 'perceptron', 'rings', 'shapes'):  # The files of the tests.
     if (ROOT / 'experiments' / name).exists():
       pytest.skip(f'experiments/{name} is there, and this test would write one of that name')
   (folder / 'experiments').mkdir(parents=True)

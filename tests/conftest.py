@@ -1,4 +1,4 @@
-"""What all tests share: environment, devices, and the driver as a real process.
+"""The fixtures of all tests: environment, devices, and the driver as a real process.
 
 It imports no TensorFlow: a test module that needs it does, and devices are configured by that import.
 """
@@ -80,7 +80,7 @@ def free_memory():
 
 @pytest.fixture(scope='session')
 def train_server():
-  """What `run_train` and `start_train` fork from; started at first use."""
+  """The process that `run_train` and `start_train` fork from; started at first use."""
   servers = []
 
   def server() -> train_processes.Server:
@@ -95,7 +95,7 @@ def train_server():
 
 @pytest.fixture(scope='session')
 def run_train(train_server):
-  """Runs `python train.py ARGUMENTS` to its end as a process of its own.
+  """Runs `python train.py ARGUMENTS` to its end as a separate process.
 
   run_train(arguments, timeout=300, env=None, cwd=ROOT, fresh=False) -> subprocess.CompletedProcess with text in stdout
   and stderr. `env` is added to this process's environment. A run that takes longer than `timeout` seconds is killed and
@@ -120,7 +120,7 @@ def run_train(train_server):
 
 @pytest.fixture
 def start_train(train_server):
-  """Starts `python train.py ARGUMENTS` and returns its process; what still runs at the end is killed.
+  """Starts `python train.py ARGUMENTS` and returns its process; it is killed at the end if it still runs.
 
   start_train(arguments, env=None, cwd=ROOT) -> train_processes.PipedProcess.
   """
@@ -138,7 +138,7 @@ def start_train(train_server):
 
 @pytest.fixture
 def start_script(train_server, tmp_path_factory):
-  """start_script(code, arguments=(), env=None) -> train_processes.Script. What still runs at the end is killed."""
+  """start_script(code, arguments=(), env=None) -> train_processes.Script, which is killed if it runs at the end."""
   started = []
 
   def start(code, arguments=(), env=None) -> train_processes.Script:

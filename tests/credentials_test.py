@@ -1,4 +1,4 @@
-"""A run that is given passwords leaves none behind, prints none, and goes on with another."""
+"""A run that is given passwords leaves none behind, prints none, and continues with another."""
 
 import json
 
@@ -21,11 +21,11 @@ def run(run_train, folder, password, *more):
 def test_a_run_with_passwords_tells_none_and_goes_on_with_another(run_train, tmp_path):
   first = run(run_train, tmp_path, 'PWfirst', '--set=train_steps=5', '--set=trainer.writers=[mlflow]')
   assert first.returncode == 0, first.stderr
-  # The writer's failure is told, and where.
+  # The writer's failure is reported, and where.
   assert 'MlflowWriter failed to write' in first.stderr and 'http://user:***@127.0.0.1:1' in first.stderr
   second = run(run_train, tmp_path, 'PWsecond', '--set=train_steps=10', '--set=trainer.writers=[]')
   assert second.returncode == 0, second.stderr
-  # What differs is told: not the password.
+  # The differences are reported: not the password.
   assert 'trainer.train_steps: 5 -> 10' in second.stdout and 'tracking_uri' not in second.stdout
   record = json.loads((tmp_path / 'run.json').read_text())
   assert record['step'] == 10 and 'tracking_uri=http://user:***@127.0.0.1:1' in record['command']
@@ -42,6 +42,6 @@ def test_a_password_that_was_left_out_of_params_yaml_has_to_be_given_again(run_t
   )
   assert process.returncode == 2
   assert (
-    'error: trainer.mlflow.tracking_uri: http://user:***@127.0.0.1:1: what *** stands for is left out of params.yaml'
+    'error: trainer.mlflow.tracking_uri: http://user:***@127.0.0.1:1: the value behind *** is left out of params.yaml'
   ) in process.stderr
   assert not (tmp_path / 'run').exists()

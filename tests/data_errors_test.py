@@ -19,7 +19,7 @@ import train
 
 BATCH_SIZE, NUM_EXAMPLES = 8, 32
 
-# A task of its own package, over ArrayRecord files of float32 numbers.
+# A task of a separate package, over ArrayRecord files of float32 numbers.
 RECORDS_TASK = """
 import dataclasses
 import numpy as np
@@ -73,7 +73,7 @@ def clean_process():
 
 
 def drive(arguments):
-  """What `python train.py ARGUMENTS` does after its imports; returns the exit status."""
+  """Runs `python train.py ARGUMENTS` after its imports; returns the exit status."""
   ext_flags.define_flags()
   return exit_status.run_main(train.main, ext_flags.parse_flags(['train.py', *arguments]))
 

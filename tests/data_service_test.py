@@ -1,4 +1,4 @@
-"""`official-ext data_service` and train.py as processes: whatever happens to the service, the run ends alike."""
+"""`official-ext data_service` and train.py as processes: the run ends alike after any failure of the service."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""What Model Garden's own trainer gets wrong and no test of a module shows: `test_defect_NN_` by their number.
+"""Errors of Model Garden's own trainer that no test of a module shows: `test_defect_NN_` by their number.
 
 The others carry such names in the tests of the modules where they are settled: `pytest --collect-only -q -k defect`.
 """
@@ -40,7 +40,7 @@ def test_defect_08_seeded_files_are_read_by_one_pipeline_each(tmp_path):
   for number in range(16):
     with tf.io.TFRecordWriter(str(tmp_path / f'{number:02d}')) as writer:
       writer.write(str(number).encode())
-  seed = definitions.RuntimeConfig().seed  # What the library fills in where none is set.
+  seed = definitions.RuntimeConfig().seed  # The library's value if none is set.
   params = cfg.DataConfig(
     input_path=str(tmp_path / '*'),
     global_batch_size=4,
@@ -59,7 +59,7 @@ def test_defect_08_seeded_files_are_read_by_one_pipeline_each(tmp_path):
 
 
 def test_defect_13_throughput_counts_training_alone(tmp_path):
-  # Stock: the step timer goes on through evaluations and saves; 193 steps/s were reported as 2.
+  # Stock: the step timer continues through evaluations and saves; 193 steps/s were reported as 2.
   evaluation_seconds = 1.0
   small_run.run(
     tmp_path,

@@ -25,7 +25,7 @@ class DigitsMlpWithScalarConfig(configs.DigitsMlpTaskConfig):
     bad_example: The number of a training example whose pixels are NaN. -1: none.
     evaluation_fails: Whether every evaluation ends with an error.
     reading_seconds: How long the examples of a training batch take to be read. 0: they are in memory.
-    logs_batches: Whether a step logs `batch`, which tells its global batch from others, and does not depend on how many
+    logs_batches: Whether a step logs `batch`, which identifies its global batch, and does not depend on how many
       replicas share it.
   """
 

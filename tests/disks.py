@@ -9,7 +9,7 @@ import pytest
 
 
 class Disk:
-  """A file system of its own, mounted at `folder`."""
+  """A separate file system, mounted at `folder`."""
 
   def __init__(self, folder: pathlib.Path):
     self.folder = folder
@@ -39,7 +39,7 @@ class Disk:
       path.unlink()
 
   def turn_read_only(self) -> None:
-    """Whatever is opened from now on cannot be written; what is open can, as on a disk whose errors the kernel saw."""
+    """Files opened from now on cannot be written; open ones can, as on a disk whose errors the kernel saw."""
     subprocess.run(['mount', '--bind', str(self.folder), str(self.folder)], check=True)
     subprocess.run(['mount', '-o', 'remount,ro,bind', str(self.folder)], check=True)
 

@@ -1,4 +1,4 @@
-"""What README.md and the pages of docs/ hold: Python code, files to write, commands."""
+"""The contents of README.md and the pages of docs/: Python code, files to write, commands."""
 
 import pathlib
 import re
@@ -17,7 +17,7 @@ def code(text: str) -> list[str]:
 
 
 def steps(text: str) -> list[tuple[str, str]]:
-  """What a reader does, from top to bottom.
+  """The actions of a reader, from top to bottom.
 
   Returns:
     (file, its code) for each 'The file `file` becomes:' with a block of Python, and ('', command) for each indented

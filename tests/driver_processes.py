@@ -1,4 +1,4 @@
-"""The process that is asked what the driver would say, forked from one that has TensorFlow imported."""
+"""The process that gives the driver's answers, forked from one that has TensorFlow imported."""
 
 import os
 import tempfile

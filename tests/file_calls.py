@@ -22,7 +22,7 @@ def recorded() -> Iterator[list[Call]]:
   """The calls of this process inside the context, all of which are made: see `_WATCHED`.
 
   Yields:
-    ('sync', PATH), ('rename', FROM, TO), ('remove', PATH), as they were made.
+    ('sync', PATH), ('rename', FROM, TO), ('remove', PATH), in their order.
   """
   calls: list[Call] = []
   with contextlib.ExitStack() as stack:
@@ -87,7 +87,7 @@ def failing_syncs(fails: Callable[[str], bool], number: int, times: int = 1 << 3
 
 
 class _Ended(BaseException):
-  """Ends what is under way as a kill does: no handler of exceptions changes a file any more."""
+  """Ends the work in progress as a kill does: no handler of exceptions changes a file any more."""
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def ending_after(number: int) -> Iterator[Callable[[], bool]]:
   """A context whose code ends before it changes a file once more than `number` times; later changes do nothing.
 
   Yields:
-    A function that tells whether it has ended so.
+    A function that returns whether it has ended so.
   """
   done = 0
 

@@ -13,12 +13,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def violations(root):
-  """What is out of order in a tree, as lines of text."""
+  """The violations in a tree, as lines of text."""
   return layers.violations(root) + layers.circles(root)
 
 
 def names_of_experiments(root):
-  """Where the loop names an experiment: a string in its code that is one, or a path of one."""
+  """The places where the loop names an experiment: a string in its code that is one, or a path of one."""
   experiments = {path.parent.name for path in (root / 'experiments').glob('*/__init__.py')}
   found = []
   folders = [root / 'official_ext/training' / package for package in new.PACKAGES_OF_THE_LOOP]
@@ -65,7 +65,7 @@ def test_the_picture_of_the_packages_is_that_of_the_imports():
 
 @pytest.fixture
 def copy(tmp_path):
-  """The sources of this project in a folder of their own."""
+  """The sources of this project in a separate folder."""
   for path in layers.sources(ROOT).values():
     target = tmp_path / path.relative_to(ROOT)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def copy(tmp_path):
     ('../experiments/gan/task.py', 'from experiments.digits import model', 'another experiment'),
     ('../experiments/gan/task.py', 'import registry_imports', 'nothing above itself'),
     ('../experiments/gan/task.py', 'from official_ext.training.step import gradient_tap', 'the public face'),
-    ('../registry_imports.py', 'from official_ext.base import errors', 'it lists what registers'),
+    ('../registry_imports.py', 'from official_ext.base import errors', 'it lists the modules that register'),
     ('../train.py', 'from experiments import gan', 'registry_imports does'),
   ],
 )

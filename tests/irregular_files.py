@@ -1,4 +1,4 @@
-"""What may lie at a path instead of a regular file, and a limit for readers that would wait for it."""
+"""Objects other than a regular file at a path, and a limit for readers that would wait for it."""
 
 from collections.abc import Iterator
 import contextlib
@@ -11,7 +11,7 @@ KINDS = ('pipe', 'socket', 'device', 'folder', 'loop')
 
 
 def put(kind: str, path: str) -> None:
-  """Puts one of `KINDS` at a path, instead of what is there."""
+  """Puts one of `KINDS` at a path, in place of the present object."""
   if os.path.isdir(path) and not os.path.islink(path):
     shutil.rmtree(path)
   elif os.path.lexists(path):

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Stands for python3.N: makes the folder that venv makes, and writes down each installation.
+# Replaces python3.N: makes the folder that venv makes, and writes down each installation.
 _PYTHON = """#!/bin/sh
 case "$*" in
   *version_info*) echo VERSION ;;
@@ -22,7 +22,7 @@ esac
 
 @pytest.fixture
 def checkout(tmp_path):
-  """A folder with the real Makefile and what it depends on, and a Python that only takes notes."""
+  """A folder with the real Makefile and its dependencies, and a Python that only takes notes."""
   for name in (
     'Makefile',
     'setup.py',
@@ -153,7 +153,7 @@ def test_the_smoke_part_runs_on_every_python_at_hand_in_an_environment_of_its_ow
   assert process.returncode == 0
   assert output == [
     'would make PYTHON=python3.11 VENV=.venv-3.11 smoke',
-    'python3.12: not at hand',
+    'python3.12: not installed',
     'would make PYTHON=python3.13 VENV=.venv-3.13 smoke',
   ]
 

@@ -1,4 +1,4 @@
-"""Whole runs on meshes: the losses of one device, a run that goes on with another mesh, and what is refused."""
+"""Whole runs on meshes: the losses of one device, a run that continues with another mesh, and refusals."""
 
 import json
 
@@ -115,7 +115,7 @@ def test_losses_on_all_meshes_are_those_of_one_device(experiment, run_train, tmp
   ],
 )
 def test_experiments_have_the_losses_of_one_device_on_two(experiment):
-  """As they are, but for Adam: what is noise in a gradient of zero is a whole step with it."""
+  """Unchanged, except Adam's: noise in a gradient of zero is a whole step with it."""
   losses = []
   for mesh in ({}, {'runtime': {'mesh': {'data': 2}}}):
     changes = {'task': {'train_data': {'global_batch_size': 32}}}  # Of meta_learning, 25 tasks.

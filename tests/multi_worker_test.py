@@ -146,7 +146,7 @@ def assert_same(folder, straight):
 
 
 def evaluations(folder, name='events.jsonl'):
-  """What was measured at each step; a resumed run supersedes what it measures again."""
+  """The metrics of each step; a resumed run supersedes earlier ones."""
   events = events_writer.read_events(f'{folder}/{name}')
   return {
     event['step']: {name: value for name, value in event.items() if name not in ('time', 'seconds')}
@@ -156,7 +156,7 @@ def evaluations(folder, name='events.jsonl'):
 
 
 def assert_written_by_one(folder, straight):
-  """The folder holds what an undisturbed run leaves: nothing of another worker's, nothing half-written."""
+  """The folder holds the files of an undisturbed run: none of another worker's, nothing half-written."""
 
   def names(root):
     paths = {str(path.relative_to(root)) for path in pathlib.Path(root).rglob('*') if path.is_file()}
@@ -393,11 +393,11 @@ def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_aga
   assert 'launch: restart 1 of 3' in run.text and 'restart 2' not in run.text
   for worker in range(2):
     assert f'launch: worker {worker} stopped with status 75' in run.text
-    assert f'[{worker}] hung: nothing has moved for ' in run.text
+    assert f'[{worker}] hung: no progress for ' in run.text
     stacks = (tmp_path / 'run' / f'hung.worker-{worker}.txt').read_text()
     assert ('in pass_on' in stacks) == (worker == 1)
     (tmp_path / 'run' / f'hung.worker-{worker}.txt').unlink()
-  assert (tmp_path / 'run' / 'events.jsonl').read_text().count('"event": "hung"') == 1  # Superseded by what follows.
+  assert (tmp_path / 'run' / 'events.jsonl').read_text().count('"event": "hung"') == 1  # Superseded later.
   assert_same(tmp_path / 'run', straight)
   assert_written_by_one(tmp_path / 'run', straight)
 
@@ -414,7 +414,7 @@ def test_a_worker_in_which_a_native_function_keeps_pythons_lock_is_killed_when_t
   run = launched(tmp_path / 'run', *flags, grace=5)
   assert run.end() == 0, run.text
   assert f'launch: worker {1 - worker} stopped with status 75' in run.text
-  assert f'launch: worker {worker} gives no sign of life; where its threads are:' in run.text
+  assert f'launch: worker {worker} sends no heartbeat; its threads:' in run.text
   assert re.search(rf'^\[{worker}\]   File ".*", line \d+ in pass_on$', run.text, re.M), run.text
   assert f'launch: worker {worker} was killed by SIGKILL' in run.text
   assert 'launch: restart 1 of 3' in run.text and 'restart 2' not in run.text
@@ -452,7 +452,8 @@ def test_one_two_four_and_two_workers_do_what_one_does(launched, tmp_path):
     train_steps = steps - 1 if part == 3 else part * steps_per_part
     run = launched(tmp_path / 'elastic', f'--set=train_steps={train_steps}', num_workers=num_workers, base=base)
     if part == 3:
-      manifest = tmp_path / 'elastic' / f'ckpt-{part * steps_per_part}.manifest.json'  # Written after the line is told.
+      # Written after the line is printed.
+      manifest = tmp_path / 'elastic' / f'ckpt-{part * steps_per_part}.manifest.json'
       while run.process.poll() is None and not manifest.exists():
         time.sleep(0.02)
       assert manifest.exists(), run.text

@@ -1,4 +1,4 @@
-"""A user's task in files of its own, for tests that change them."""
+"""A user's task in separate files, for tests that change them."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""The model of what a power cut leaves, derived by hand; the log of calls; and a short form of `make powercut`."""
+"""The model of the state after a power cut, derived by hand; the log of calls; and a short form of `make powercut`."""
 
 import dataclasses
 import os
@@ -71,7 +71,7 @@ def test_a_file_that_is_renamed_over_another_is_one_of_both():
 
 
 def test_a_removal_may_come_before_the_rename_and_after_it():
-  """What a program deletes before it has synced a name may be gone, and the name not there."""
+  """Files that a program deletes before it has synced a name may be gone, and the name not there."""
   model = file_system.FileSystem()
   for name in ('old', 'new.tmp'):
     model.sync(model.create(name))
@@ -218,7 +218,7 @@ def recorder(tmp_path_factory):
 
 
 def test_the_replayed_calls_of_a_program_lead_to_its_files(tmp_path):
-  """Shells, children, threads, copies, folders that are moved: the model ends with what is on the disk."""
+  """Shells, children, threads, copies, folders that are moved: the model ends with the disk's contents."""
   reason = recording.why_not()
   if reason:
     pytest.skip(reason)

@@ -1,6 +1,6 @@
-"""Runs scripts such as train.py, each run a process of its own, without importing TensorFlow each time.
+"""Runs scripts such as train.py, each run a separate process, without importing TensorFlow each time.
 
-This process imports what train.py imports, and starts no device. For every line on stdin, a JSON object {"script",
+This process imports the modules of train.py, and starts no device. For every line on stdin, a JSON object {"script",
 "arguments", "environment", "cwd", "stdout", "stderr"}, it forks; the child becomes `python SCRIPT ARGUMENTS`, its
 output in files (or FIFOs) of these names; `stderr` null: where stdout goes. The answers on stdout are `{"pid": ...}` at
 once, and when a child has ended `{"pid": ..., "status": ...}`: its exit status, or the signal with a minus.
@@ -60,7 +60,7 @@ def _ended(children: set[int], answers) -> None:
 def main() -> None:
   """Serves until stdin ends."""
   answers = os.fdopen(os.dup(1), 'w', buffering=1)
-  os.dup2(2, 1)  # Whatever prints must not be taken for an answer.
+  os.dup2(2, 1)  # Printed output must not be taken for an answer.
   children: set[int] = set()
   conversions = shared_conversions.SharedConversions()
   while True:

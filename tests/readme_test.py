@@ -1,4 +1,4 @@
-"""README.md and the pages that it links first: the example trains; flags, files, links, limits of length."""
+"""Tests that README.md is correct: its example trains, its commands and files exist."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""train.py, killed and started again with the same command, comes to what it would have come to: bit for bit."""
+"""train.py, killed and started again with the same command, ends as an undisturbed one: bit for bit."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 """AutoGraph's conversions, shared by processes that are forked from one.
 
-Every process converts about forty functions for its first steps, half of the time of a short run. A child tells its
-parent which; the parent converts them too, so that later children find them done, as they would have done them: a
+Every process converts about forty functions for its first steps, half of the time of a short run. A child reports to
+its parent which; the parent converts them too, so that later children find them done, as they would have done them: a
 conversion depends on the function's code and on the names of its module alone.
 """
 
@@ -45,7 +45,7 @@ class SharedConversions:
   """Made in the parent before it forks.
 
   Attributes:
-    reader: What is readable when a child has converted something.
+    reader: The pipes that are readable when a child has converted something.
   """
 
   def __init__(self):
@@ -58,7 +58,7 @@ class SharedConversions:
     self._functions: dict[str, dict[tuple[int, str], types.FunctionType]] = {}
 
   def tell_parent(self) -> None:
-    """Has this process, a child, tell of all that it converts from now on, and leave the parent's files alone."""
+    """Has this process, a child, report all that it converts from now on, and leave the parent's files alone."""
     os.close(self.reader)
     convert, remove = transpiler.GenericTranspiler.transform_function, loader._remove_file
     inherited = {getattr(module, '__file__', None) for module in list(sys.modules.values())}
@@ -81,7 +81,7 @@ class SharedConversions:
     return bool(self._pending)
 
   def read(self) -> None:
-    """Takes what children have told of."""
+    """Takes the reports of children."""
     with contextlib.suppress(BlockingIOError):
       self._rest += os.read(self.reader, 1 << 16)
     *lines, self._rest = self._rest.split(b'\n')
@@ -90,8 +90,8 @@ class SharedConversions:
     self._pending += new
 
   def work(self) -> None:
-    """Converts the next of what children have told of, where this process has it too."""
-    with contextlib.suppress(Exception):  # It is the child's to say what cannot be converted.
+    """Converts the next reported function, if this process has it too."""
+    with contextlib.suppress(Exception):  # The child reports failed conversions.
       self._convert(*json.loads(self._pending.pop(0)))
 
   def _convert(self, path: str, line: int, name: str, *options: Any) -> None:

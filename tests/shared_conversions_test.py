@@ -1,9 +1,9 @@
-"""What one forked process has converted by AutoGraph, the next finds done; and it is the same code."""
+"""A conversion by AutoGraph in one forked process is reused by the next; and it is the same code."""
 
 import json
 import time
 
-# Options that no training has, so that no other test has asked for this conversion.
+# Options that no training has, so that no other test has requested this conversion.
 _CODE = """
   import json
   import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What the import of TensorFlow does in a test process: it configures devices, or is refused."""
+"""The import of TensorFlow in a test process: it configures devices, or is refused."""
 
 import atexit
 import importlib.abc
@@ -72,7 +72,7 @@ def end_saving_threads() -> None:
     helper = getattr(getattr(thread, '_target', None), '__self__', None)
     if isinstance(helper, module.AsyncCheckpointHelper) and not helper._queue.unfinished_tasks:
       atexit.unregister(helper._join_async_save_thread)
-      helper._queue.put(False)  # What its thread ends by.
+      helper._queue.put(False)  # The end of its thread.
 
 
 def _configure(tf) -> None:

@@ -1,4 +1,4 @@
-"""What a terminal shows: one line for each mistake, and nothing that is no news."""
+"""The output on a terminal: one line for each mistake, and nothing that is not news."""
 
 import json
 import os
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 MLP = ['--experiment=digits_mlp', '--mode=train', '--set=train_steps=2']
 SFT = ['--experiment=sft', '--mode=train', '--set=max_steps=2', '--set=xla=false', '--set=batch_size=4']
 
-# A task that ends with GeneratorExit, which is no Exception, at one of several places.
+# A task that ends with GeneratorExit, which is not an Exception, at one of several places.
 TASK = """
   import dataclasses
   import official_ext as ext
@@ -85,7 +85,7 @@ def base(tmp_path_factory):
 
 
 def test_a_run_has_nothing_on_stderr_and_one_line_for_each_thing_on_stdout(run_train, tmp_path):
-  """In an interpreter of its own, with XLA, whose first program TensorFlow's C++ code would report."""
+  """In a separate interpreter, with XLA, whose first program TensorFlow's C++ code would report."""
   done = run_train([*MLP, f'--model_dir={tmp_path}/run'], fresh=True)
   assert done.returncode == 0 and done.stderr == ''
   kinds = ['Devices:', 'Training', 'start', 'compiled', 'train', 'checkpoint', 'finished']
@@ -203,7 +203,7 @@ def test_a_quantized_folder_is_refused_with_what_helps(base, tmp_path, method):
 
 @pytest.mark.slow
 def test_grpo_with_rewards_in_python_starts_without_warnings_of_autograph(run_train, base, tmp_path):
-  """Its evaluation is traced before its data are read, so that AutoGraph would convert what reads them."""
+  """Its evaluation is traced before its data are read, so that AutoGraph would convert their reader."""
   (tmp_path / 'rewarding.py').write_text(
     'import official_ext as ext\n\n@ext.register_reward("short")\ndef short(completions, **kwargs):\n'
     '  return [-float(len(each)) for each in completions]\n'

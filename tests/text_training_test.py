@@ -1,4 +1,4 @@
-"""train.py on conversations from a file: trained, resumed bit for bit, and what was cut is told."""
+"""train.py on conversations from a file: trained, resumed bit for bit, and cuts are reported."""
 
 import json
 

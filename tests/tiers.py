@@ -11,7 +11,7 @@ def parametrize(names: str | tuple[str, ...], values: Iterable[Any], fast: int |
 
   Args:
     names: as there.
-    values: as there. What is marked `soak` stays so.
+    values: as there. Tests marked `soak` stay so.
     fast: the values that are not slow, or how many of the first ones.
     **kwargs: as there.
   """

@@ -1,4 +1,4 @@
-"""What runs when: `make test-fast` imports no TensorFlow, and leaves out nothing that can do without."""
+"""The tiers: `make test-fast` imports no TensorFlow, and leaves out nothing that can do without."""
 
 import pathlib
 import re

@@ -15,10 +15,10 @@ import train
 METRIC = ('--set=trainer.best_checkpoint_export_subdir=best', '--set=trainer.best_checkpoint_eval_metric=acuracy')
 TWO_REPLICAS = ('--set=runtime.distribution_strategy=mirrored', '--set=runtime.num_virtual_cpus=2')
 
-# What BERT's registered experiments leave open.
+# The open fields of BERT's registered experiments.
 LENGTHS = tuple(f'--set={name}=5' for name in ('train_steps', 'decay_steps', 'warmup_steps'))
 
-# What is added to the command, or replaces a part of it, and how the line goes on after `error: `. {tmp} is the test's
+# The addition to the command, or the replaced part, and the text after `error: `. {tmp} is the test's
 # folder, which holds `file`, `folder/`, `malformed.yaml`, `twice.yaml`, `list.yaml` and `misspelt.yaml`.
 BAD = {
   # Types.
@@ -77,7 +77,7 @@ BAD = {
   'a name that is too long': (['--model_dir={tmp}/' + 'x' * 300], "--model_dir: 'xxx"),
   'a folder outside of the run': (
     ['--set=trainer.validation_summary_subdir=../../x'],
-    "trainer.validation_summary_subdir: '../../x' is no plain name",
+    "trainer.validation_summary_subdir: '../../x' is not a plain name",
   ),
   'URLs in the clear': (
     ['--set=trainer.notifications.urls=json://user:PW@host'],
@@ -120,18 +120,18 @@ BAD = {
   'malformed gin': (['--gin_params=official_ext.Trainer.'], '--gin_file, --gin_params: '),
   'unknown gin parameter': (['--gin_params=official_ext.Trainer.nothing = 1'], '--gin_file, --gin_params: '),
   'missing gin file': (['--gin_file={tmp}/nowhere.gin'], '--gin_file, --gin_params: '),
-  # What only the task, the folder or the machine can tell.
+  # Errors that only the task, the folder or the machine show.
   'metric that no task reports': (METRIC, 'trainer.best_checkpoint_eval_metric: acuracy: did you mean accuracy?'),
   'model_dir under a file': (['--model_dir={tmp}/file/run'], '--model_dir={tmp}/file/run: cannot be written'),
   'model_dir is a file': (['--model_dir={tmp}/file'], '--model_dir={tmp}/file: '),
   'model_dir under /proc': (['--model_dir=/proc/run'], '--model_dir=/proc/run: cannot be written'),
   'nothing to evaluate': (['--mode=eval'], '--mode=eval: there is no checkpoint in {tmp}/run'),
   'no such checkpoint': (['--checkpoint={tmp}/ckpt-7'], '--checkpoint={tmp}/ckpt-7: no such checkpoint'),
-  'GPUs that are not there': (['--set=runtime.num_gpus=64'], 'runtime.num_gpus: 64 asked for, '),
+  'GPUs that are not there': (['--set=runtime.num_gpus=64'], 'runtime.num_gpus: requested 64, '),
   'a batch that replicas cannot share': ([*TWO_REPLICAS, '--set=batch_size=63'], 'task.train_data.global_batch_size: '),
 }
 
-# The same as real processes, for what a process of its own may do otherwise.
+# The same as real processes, as a separate process may behave differently.
 BAD_PROCESSES = ['misspelt field', 'unknown mode', 'nothing to evaluate']
 
 
@@ -172,7 +172,7 @@ def clean_process():
 
 
 def drive(arguments):
-  """What `python train.py ARGUMENTS` does after its imports; returns the exit status."""
+  """Runs `python train.py ARGUMENTS` after its imports; returns the exit status."""
   ext_flags.define_flags()
   try:
     remaining = ext_flags.parse_flags(['train.py', *arguments])

@@ -40,7 +40,7 @@ def test_a_folder_has_one_training_and_any_number_of_evaluations(run_train, star
   first.stdout = None
   _wait_for(lambda: manifests.paths(str(folder)), first)
 
-  # With one checkpoint kept, and another every few milliseconds, an evaluation has to be quick, or try again.
+  # With one checkpoint kept, and another every few milliseconds, an evaluation has to be quick, or retry.
   evaluation = run_train(_flags(folder, 'eval'))
   assert evaluation.returncode == 0, evaluation.stderr
   assert '.broken' not in ' '.join(os.listdir(folder))

@@ -23,14 +23,14 @@ _END_SECONDS = 10
 def environment(changes: Mapping[str, str | None] | None = None) -> Mapping[str, str]:
   """This process's environment with `changes`, of which None takes a name away.
 
-  No GPU: what a test expects must not depend on its machine.
+  No GPU: a test must not depend on its machine.
   """
   kept = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
   changed = {**kept, 'CUDA_VISIBLE_DEVICES': '', 'COLUMNS': '120', **(changes or {})}
   return {name: value for name, value in changed.items() if value is not None}
 
 
-# What a process is given whose programs run for a few steps only: compiling them is most of its time.
+# The environment of a process whose programs run for a few steps only: compiling them is most of its time.
 UNOPTIMISED = {'XLA_FLAGS': '--xla_backend_optimization_level=0'}
 
 
@@ -132,7 +132,7 @@ class Server:
       return child.returncode
 
   def close(self) -> None:
-    """Ends the server. What it has started goes on."""
+    """Ends the server. Its children continue."""
     self._process.stdin.close()
     try:
       self._process.wait(_END_SECONDS)
@@ -183,7 +183,7 @@ class PipedProcess(ForkedProcess):
     self.stdout = os.fdopen(reader, 'r')
 
   def communicate(self, timeout: float | None = None):
-    """(what is left of the output, None) at the end of the process."""
+    """(the rest of the output, None) at the end of the process."""
     output = []
     if self.stdout is not None:
       thread = threading.Thread(target=lambda: output.append(self.stdout.read()), daemon=True)
@@ -224,7 +224,7 @@ class Script:
     self.process = server.start(arguments, folder / 'stdout', folder / 'stderr', env, script=script)
 
   def stdout(self) -> str:
-    """What it has printed so far."""
+    """Its output so far."""
     path = self._folder / 'stdout'
     return path.read_text() if path.exists() else ''
 

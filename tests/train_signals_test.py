@@ -17,7 +17,7 @@ def flags(folder, *more):
 
 
 def wait_for_step(folder, process, event='train'):
-  """Waits until events.jsonl tells of a training loop."""
+  """Waits until events.jsonl has a training loop."""
   path, end = folder / 'events.jsonl', time.monotonic() + TIMEOUT
   while not (path.exists() and f'"event": "{event}"' in path.read_text()):
     assert process.poll() is None, process.stdout.read()
@@ -26,7 +26,7 @@ def wait_for_step(folder, process, event='train'):
 
 
 def test_defect_10_a_preempted_run_saves_exits_75_and_goes_on(start_train, run_train, tmp_path):
-  # Stock: the signal ends the process, and what was not saved is lost.
+  # Stock: the signal ends the process, and unsaved steps are lost.
   """SIGTERM, a grace period, SIGKILL: nothing is left for the last."""
   endless = ['--set=steps_per_loop=20', '--set=checkpoint_interval=100000000']
   process = start_train(flags(tmp_path, *endless, '--set=train_steps=100000000'))
@@ -97,7 +97,7 @@ def test_a_second_signal_ends_even_a_loop_that_does_not(number, start_train, tmp
 
 @pytest.mark.slow
 def test_an_export_that_is_asked_to_stop_leaves_no_partial_folder(run_train, train_server, tmp_path):
-  # Before: the signal was noted, and the export came to its end.
+  # Before: the signal was noted, and the export ended.
   assert run_train(flags(tmp_path, '--set=train_steps=2')).returncode == 0
   words = [flag for flag in flags(tmp_path) if not flag.startswith('--mode=')]
   process = train_server().start([*words, '--mode=export'], tmp_path / 'log')

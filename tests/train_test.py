@@ -1,4 +1,4 @@
-"""train.py as a user runs it: real processes, every mode, and what they leave behind."""
+"""train.py as a user runs it: real processes, every mode, and their files."""
 
 import json
 import pathlib
@@ -149,7 +149,7 @@ def check_files(folder, events):
 
 
 def check_summaries(folder, events):
-  """TensorBoard shows what the events tell."""
+  """TensorBoard shows the events."""
   for kind, subfolder in (('train', 'train'), ('eval', 'validation')):
     scalars = read_scalars(folder / subfolder)
     told = [event for event in events if event['event'] == kind]
@@ -229,7 +229,7 @@ def test_a_run_beside_its_evaluator_and_what_follows(run_train, start_train, tmp
   assert process.returncode == 0, process.stderr
   assert final_metrics(process.stdout) == pytest.approx({name: last[name] for name in METRICS}, rel=1e-3)
   assert f'finished before, at step {STEPS}: nothing to do' in process.stdout
-  assert read_events(folder) == events  # Nothing is told twice.
+  assert read_events(folder) == events  # Nothing is reported twice.
   assert not list(folder.glob('params.*.yaml')) and read_json(folder / 'run.json')['attempt'] == 2
 
 
@@ -242,7 +242,7 @@ def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, star
   evaluator = start_train(flags(folder, 'continuous_eval', WITHOUT_XLA))
   trainer = start_train(flags(folder, 'train', *endless, '--set=train_steps=100000000'))
   assert trainer.stdout.readline().startswith('Devices: ')
-  trainer.stdout.close()  # As `| head -1` does: the run goes on.
+  trainer.stdout.close()  # As `| head -1` does: the run continues.
   trainer.stdout = None
   evaluations = folder / 'events.continuous_eval.jsonl'
   wait_for(lambda: evaluations.exists() and '"eval"' in evaluations.read_text(), evaluator)
@@ -277,10 +277,10 @@ def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, star
     ('eval', end),
     ('finished', end),
   ]
-  # Where the parameters and the checkpoint differ, the parameters count.
+  # If the parameters and the checkpoint differ, the parameters count.
   assert all(event['learning_rate'] == pytest.approx(1e-4) for event in events if event['event'] == 'train')
   assert set(final_metrics(process.stdout)) == METRICS
-  # The difference is printed, and what was before is kept.
+  # The difference is printed, and the earlier value is kept.
   shown = process.stdout.splitlines()
   where = next(i for i, line in enumerate(shown) if 'other parameters than before' in line)
   assert shown[where].endswith(f'{folder}/params.1.yaml:')
@@ -409,5 +409,5 @@ def test_a_run_that_fails_leaves_its_record(run_train, tmp_path):
   events = read_events(folder)
   assert steps_of(events, 'train') == [5, 10] and steps_of(events, 'checkpoint') == [5, 10]
   assert events[-1]['event'] == 'failed' and 'the disk of the moon is full' in events[-1]['error']
-  # What was saved can be gone on from.
+  # The saved checkpoint can be resumed from.
   assert (folder / 'ckpt-10.index').exists()

@@ -1,4 +1,4 @@
-"""Type checkers know the public names: mypy finds nothing in what authors begin with, and finds planted mistakes."""
+"""Type checkers know the public names: mypy finds nothing in authors' first files, and finds planted mistakes."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def replaced(path: pathlib.Path, text: str, other: str) -> int:
-  """Replaces a text that stands in the file once; returns its line."""
+  """Replaces a text that is in the file once; returns its line."""
   content = path.read_text()
   assert content.count(text) == 1, content
   path.write_text(content.replace(text, other))

@@ -1,4 +1,4 @@
-"""What a user's code raises ends every command in one line that names its own line: as real processes."""
+"""An exception of a user's code ends every command in one line that names its own line: as real processes."""
 
 import re
 

@@ -20,7 +20,7 @@ ORDER = (
   ('language', 'operations'),
   ('cli',),
 )
-# What a package may import of official_ext beside itself, if that is less than all that is below it.
+# The imports allowed within official_ext, for packages that may import fewer than all below them.
 ONLY = {'operations': ('base',)}
 # The packages in a package, from the ground up in the same way.
 SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -144,7 +144,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
   ),
 }
 
-# Configurations flow one way, from the command line to the step: what reads them is for those packages alone.
+# Configurations flow one way, from the command line to the step: only those packages may read them.
 RESERVED = {
   'official_ext.training.config.parser': ('training.config', 'training.diagnosis', 'training.trained', 'cli'),
   'official_ext.training.config.overrides': ('training.config', 'training.diagnosis', 'cli'),
@@ -189,7 +189,7 @@ def imports(path: pathlib.Path, known: set[str] | dict[str, pathlib.Path]) -> se
 
 
 def graph(root: pathlib.Path) -> dict[str, set[str]]:
-  """Module -> what it imports."""
+  """Module -> its imports."""
   known = sources(root)
   return {name: imports(path, known) for name, path in known.items()}
 
@@ -254,7 +254,7 @@ def _refusal(name, other):
   if name == 'train' and within(other, 'experiments'):
     return 'registry_imports does'
   if name == 'registry_imports' and not (within(other, 'experiments') or other == 'official'):
-    return 'it lists what registers experiments'
+    return 'it lists the modules that register experiments'
   return ''
 
 
@@ -319,7 +319,7 @@ _WIDTH, _ROW, _BOX_WIDTH, _BOX_HEIGHT = 980, 130, 400, 84
 
 
 def picture(root: pathlib.Path) -> str:
-  """The packages as SVG: a row for each level, the highest on top; lines are imports, as thick as they are many."""
+  """The packages as SVG: a row for each level, the highest on top; lines are imports, thicker for more."""
   lines_of: dict[str, int] = {}
   parts_of: dict[str, set[str]] = {}
   for name, path in sources(root).items():
@@ -382,7 +382,7 @@ def _rounded(number):
 
 
 def main() -> int:
-  """Writes the picture; prints what is out of order."""
+  """Writes the picture; prints imports that are out of order."""
   (ROOT / 'docs/images/packages.svg').write_text(picture(ROOT))
   found = violations(ROOT) + circles(ROOT)
   print('\n'.join(found or ['All imports go downward.']))

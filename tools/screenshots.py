@@ -79,7 +79,7 @@ def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> N
         page.on('console', lambda message: message.type == 'error' and print(f'{page.url}: {message.text}'))  # noqa: B023
         for name in names:
           page.goto(url + PAGES[name].format(**words))
-          page.wait_for_timeout(1500)  # What is asked for, and drawn, has come.
+          page.wait_for_timeout(1500)  # All requested parts are drawn.
           page.locator('#view .loading').wait_for(state='detached', timeout=120_000)  # TensorFlow, for a new run.
           page.wait_for_timeout(500)
           _save(page.screenshot(), out / f'{name}-{theme}-{width}.png')
@@ -94,7 +94,7 @@ def _save(png: bytes, path: pathlib.Path) -> None:
 
 
 def main() -> int:
-  """Takes all pictures that are asked for."""
+  """Takes all requested pictures."""
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--runs', type=pathlib.Path)
   parser.add_argument('--pages', default=','.join(PAGES))

@@ -4,8 +4,8 @@ python -m benchmarks.gpt2                          each library at the largest b
 python -m benchmarks.gpt2 --batch_size=32          at this one
 python -m benchmarks.gpt2 --tiny --batch_size=2    two layers of 64 on the CPU: whether it runs at all
 
-The libraries have the GPU one after the other, each in a process of its own. MFU is the arithmetic of the network (six
-for each weight and token, and the products of attention) over what the GPU can do in bfloat16.
+The libraries have the GPU one after the other, each in a separate process. MFU is the arithmetic of the network (six
+for each weight and token, and the products of attention) over the GPU's peak in bfloat16.
 """
 
 import argparse
@@ -26,7 +26,7 @@ GOALS = 'goals: 40 % MFU, 0.95 of torch_compile'
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """What a library has done.
+  """The result of a library.
 
   Attributes:
     name: of the library, or of a way in it.
@@ -90,7 +90,7 @@ def table(found: Sequence[Found], sizes: sizes_lib.Sizes, peak: float) -> list[S
   """A row for each library.
 
   Args:
-    found: what they have done, ours first.
+    found: their results, ours first.
     sizes: of the network.
     peak: FLOP/s of the GPU; 0 if they are not known.
   """
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--turns', type=int, default=5, help='timed loops of each')
   parser.add_argument('--peak_tflops', type=float, default=0.0, help='of a GPU whose name is not known')
   parser.add_argument('--seconds_allowed', type=float, default=150.0, help='for a start, and for a turn')
-  parser.add_argument('--tiny', action='store_true', help='a small network, which tells nothing of speed')
+  parser.add_argument('--tiny', action='store_true', help='a small network, not a measure of speed')
   options = parser.parse_args(arguments)
   names = options.libraries.split(',')
   if not set(names) <= worker.LIBRARIES.keys():

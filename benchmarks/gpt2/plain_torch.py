@@ -1,4 +1,4 @@
-"""The training in PyTorch, as nanoGPT does it: autocast, fused attention, fused AdamW, TF32 for what is float32."""
+"""The training in PyTorch, as nanoGPT does it: autocast, fused attention, fused AdamW, TF32 for float32."""
 
 from collections.abc import Mapping
 import os

@@ -63,7 +63,7 @@ _PEAKS: Mapping[tuple[str, ...], float] = {
 
 
 def peak_flops(device: str) -> float:
-  """What a GPU can do by its name, such as 'NVIDIA H100 80GB HBM3'; 0 if its name is not known."""
+  """The peak of a GPU by its name, such as 'NVIDIA H100 80GB HBM3'; 0 if its name is not known."""
   words = device.replace('-', ' ').split()
   return next((peak for name, peak in _PEAKS.items() if all(word in words for word in name)), 0.0)
 

@@ -19,7 +19,7 @@ LIBRARIES = {
 
 
 def main() -> None:
-  """Builds the training, and serves; without a batch size, tells which GPU it would be on."""
+  """Builds the training, and serves; without a batch size, prints its GPU."""
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('library', choices=LIBRARIES)
   parser.add_argument('--batch_size', type=int, default=0)

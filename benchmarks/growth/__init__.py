@@ -6,7 +6,7 @@
 | `steps` | steps a second against the size of programs, models, their parts and metrics |
 | `resuming` | seconds of a resume against the step |
 | `peaks` | memory against batch and accumulation, by processes of benchmarks.memory |
-| `commands` | seconds of commands, by processes of their own |
+| `commands` | seconds of commands, by separate processes |
 | `drawing` | the pictures, by matplotlib |
 | `__main__` | the command; `--measure` is the process of one curve |
 """

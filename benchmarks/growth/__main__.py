@@ -1,10 +1,10 @@
 """Measures how cost grows, and draws it: `python -m benchmarks.growth [CURVE ...]`, part of `make bench`.
 
 python -m benchmarks.growth                      all curves; pictures and growth.json in docs/images/performance
-python -m benchmarks.growth metrics resume       these alone; the others stay as they are
+python -m benchmarks.growth metrics resume       these alone; the others are unchanged
 python -m benchmarks.growth --draw               no measuring: the pictures again from growth.json
 
-Each curve is measured by a process of its own, on a machine that does nothing else.
+Each curve is measured by a separate process, on a machine that does nothing else.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _FIGURES = 'growth.json'
 
 
 def measured(name: str, quick: bool) -> curves.Panels:
-  """The panels of a curve, by a process of its own."""
+  """The panels of a curve, by a separate process."""
   words = [sys.executable, '-m', 'benchmarks.growth', f'--measure={name}', *(['--quick'] if quick else [])]
   environment = {'TF_CPP_MIN_LOG_LEVEL': '3', 'TF_USE_LEGACY_KERAS': '1', 'CUDA_VISIBLE_DEVICES': ''}
   done = subprocess.run(
@@ -88,11 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument('curves', nargs='*', metavar='CURVE', help=f'of {", ".join(curves.CURVES)}; all without any')
   parser.add_argument('--folder', type=pathlib.Path, default=FOLDER, help='of the pictures')
   parser.add_argument('--draw', action='store_true', help='measures nothing')
-  parser.add_argument('--quick', action='store_true', help='few and small points: tells nothing of speed')
+  parser.add_argument('--quick', action='store_true', help='few and small points: not a measure of speed')
   parser.add_argument('--measure', choices=curves.CURVES, help=argparse.SUPPRESS)
   options = parser.parse_args(arguments)
   if options.measure:
-    with protocol.answers() as stream:  # What libraries print is no answer.
+    with protocol.answers() as stream:  # The output of libraries must not be taken for an answer.
       stream.write(json.dumps(_rounded(measure_here(options.measure, options.quick))) + '\n')
     sys.stdout.flush()
     os._exit(0)  # Threads of prefetching would hold up the exit.

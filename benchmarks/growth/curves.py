@@ -15,7 +15,7 @@ class Curve:
   Attributes:
     title: above it.
     module: of this package; its function `measure_NAME(quick)` returns the panels.
-    x: what grows.
+    x: the variable.
     log_x: whether its axis is logarithmic.
     log_y: likewise.
     bars: whether x is a name.
@@ -34,7 +34,7 @@ CURVES: Mapping[str, Curve] = {
   'model_size': Curve('Larger models', 'steps', 'parameters', log_y=True),
   'variables': Curve('The same kernel in more variables', 'steps', 'variables of the model'),
   'metrics': Curve('More metrics and logs', 'steps', 'metrics, or scalars logged by the task', log_x=False),
-  'resume': Curve('Resuming later', 'resuming', 'step at which the run goes on', log_y=True),
+  'resume': Curve('Resuming later', 'resuming', 'step at which the run resumes', log_y=True),
   'memory': Curve('Larger batches', 'peaks', 'rows of 128 tokens in an update'),
   'commands': Curve('Commands', 'commands', '', log_x=False, bars=True),
 }

@@ -10,7 +10,7 @@ from benchmarks.peers import process
 
 
 def peak(variant: str, batch_size: int, subject: str = 'decoder') -> float:
-  """MB that the steps take above what the process had before."""
+  """MB that the steps take above the process's earlier memory."""
   command = [sys.executable, '-m', 'benchmarks.memory.worker', subject, 'ours', variant, f'--batch_size={batch_size}']
   with tempfile.TemporaryDirectory() as folder:
     started = process.Process(command, pathlib.Path(folder, 'log'))

@@ -1,4 +1,4 @@
-"""How long a run needs to go on: from run_experiment in its folder to the end of ten steps more."""
+"""The time to resume a run: from run_experiment in its folder to the end of ten steps more."""
 
 import pathlib
 import tempfile
@@ -66,7 +66,7 @@ def measure_resume(quick: bool) -> curves.Panels:
     ((100, 10**6), (100,)) if quick else ((10**2, 10**4, 10**6, 10**8, 10**9), (10**2, 10**3, 10**4, 10**5))
   )
   repeats = 1 if quick else _REPEATS
-  seconds(False, 100, 1)  # Imports and makes what is made once.
+  seconds(False, 100, 1)  # Imports and makes the one-time parts.
   return {
     'seconds until ten more steps are done': {
       'input of this library': [(step, seconds(False, step, repeats)) for step in ours],

@@ -46,7 +46,7 @@ class Training:
 
   def turn(self, seconds: float) -> None:
     """Takes about so many seconds of loops, one at least."""
-    self._take(1)  # What another training has put out of the caches comes back.
+    self._take(1)  # Refills the caches after another training.
     taken, loops = 0.0, 0
     while not loops or taken < seconds:
       taken, loops = taken + self._take(1), loops + 1

@@ -1,4 +1,5 @@
-"""How much memory a training takes, here and in PyTorch, and what saves some of it: `python -m benchmarks.memory`.
+"""How much memory a training takes, here and in PyTorch, and the ways to save some of it: `python -m
+benchmarks.memory`.
 
 | module | what it knows |
 |---|---|

@@ -1,9 +1,9 @@
 """Memory of trainings, here and in PyTorch: `python -m benchmarks.memory [SUBJECT ...]`, part of `make bench`.
 
-python -m benchmarks.memory                               all: benchmarks/MEMORY.md, docs/images/performance/memory.json
-python -m benchmarks.memory decoder --variants=plain,remat     these alone; the others stay as they are
+python -m benchmarks.memory                                    all; benchmarks/MEMORY.md, docs/images/performance/memory.json
+python -m benchmarks.memory decoder --variants=plain,remat     these alone; the others are unchanged
 
-Each way of each training is a process of its own on all cores. What counts is what it takes at most above what it had
+Each way of each training is a separate process on all cores. The measure is the peak above the memory
 before the training was made: Python, libraries and data. The price of a variant in time is the ratio of its steps to
 those of 'plain', which takes turns with it.
 """
@@ -36,7 +36,7 @@ _HEAD = (
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """What one way of one library has taken.
+  """The memory of one variant of one library.
 
   Attributes:
     values: of the worker's last turn: bytes.
@@ -64,9 +64,9 @@ def measure(
   """Yields the ways of one library, each measured beside 'plain'.
 
   Args:
-    subject: what is trained.
+    subject: of the training.
     library: 'ours' or 'torch'.
-    variants: which ways; 'plain' is measured whatever they are.
+    variants: which ways; 'plain' is measured in any case.
     num_rounds: turns of each.
   """
   folder = pathlib.Path(tempfile.mkdtemp(prefix='memory-'))
@@ -102,7 +102,7 @@ def table(found: Mapping[str, Mapping[str, Found]]) -> list[Sequence[str]]:
   """A row for each way and library.
 
   Args:
-    found: library -> way -> what it has taken.
+    found: library -> way -> its memory.
   """
   rows: list[Sequence[str]] = [_HEAD]
   megabytes = lambda value: f'{value / 1e6:,.0f}'
@@ -140,11 +140,11 @@ def check(found: Mapping[str, Mapping[str, Found]]) -> None:
 
 
 def document(figures: Mapping[str, Any]) -> str:
-  """MEMORY.md, from what memory.json holds: the machine, and of each subject what was found."""
+  """MEMORY.md, from memory.json: the machine, and the results of each subject."""
   ways = ', '.join(f'`{name}`: {text}' for name, text in subjects.VARIANTS.items())
   parts = [
     '# Memory of a training',
-    '`python -m benchmarks.memory` has written this file. Each row is a process of its own. *start*: the most that it '
+    '`python -m benchmarks.memory` has written this file. Each row is a separate process. *start*: the most that it '
     'has taken, above what it had before the training was made, until the first steps were done (building, tracing, '
     "compiling); *steps*: the same in the steps after that. *XLA's plan*: what the program needs that is neither an "
     'input nor a result. *in place*: of its results, what takes the place of an input (donated: weights and slots are '
@@ -162,7 +162,7 @@ def _loaded(of_subject: Mapping[str, Any]) -> dict[str, dict[str, Found]]:
 
 
 def _merged(path: pathlib.Path, name: str, found: Mapping[str, Mapping[str, Found]]) -> dict[str, Any]:
-  """What the file holds, with what was found of a subject in the place of what was there."""
+  """The contents of the file, with new results of a subject in place of earlier ones."""
   figures = json.loads(path.read_text()) if path.exists() else {'found': {}}
   figures['machine'] = [
     *machine.describe()[:2],
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if missing
         else measure(subject, library, options.variants.split(','), options.rounds)
       )
-      for way, each in ways:  # Written at once: what fails later takes none with it.
+      for way, each in ways:  # Written at once: a later failure does not lose it.
         figures = _merged(options.figures, name, {library: {way: each}})
         check(_loaded(figures['found'][name]))
         options.figures.parent.mkdir(parents=True, exist_ok=True)

@@ -23,8 +23,8 @@ def trainer(
   """(takes `steps_per_loop` steps, number of parameters, how it is run).
 
   Args:
-    subject: what is trained.
-    variant: in which way.
+    subject: of the training.
+    variant: of the subject.
     work: of a decoder.
     batch_size: examples of an update.
   """

@@ -16,7 +16,7 @@ def peak() -> int:
 
 
 def forget_peak() -> None:
-  """Lets the peak begin with what is in memory now."""
+  """Lets the peak begin with the present memory."""
   pathlib.Path('/proc/self/clear_refs').write_text('5')
 
 

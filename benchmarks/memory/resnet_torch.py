@@ -43,7 +43,7 @@ class Recomputed(nn.Module):
     self.module = module
 
   def forward(self, x: torch.Tensor) -> torch.Tensor:
-    """What the module computes."""
+    """The function of the module."""
     return checkpoint.checkpoint(self.module, x, use_reentrant=False)
 
 

@@ -1,4 +1,4 @@
-"""What is trained, and in which ways. Imports no framework."""
+"""The subjects of training, and their variants. Imports no framework."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -25,7 +25,7 @@ class Subject:
   layers: int = 0
 
 
-# What each does; 'plain' is what comes without any setting.
+# The effect of each; 'plain' has default settings.
 VARIANTS: Mapping[str, str] = {
   'plain': 'as it comes',
   'xla': 'one program of XLA, where the rule picks another execution',

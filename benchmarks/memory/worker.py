@@ -26,7 +26,7 @@ MODULES = {'ours': 'ours', 'torch': 'plain_torch'}
 
 
 def work_of(subject: subjects.Subject, batch_size: int) -> training.Work | None:
-  """What a decoder computes, on so many rows; None for ResNet-50."""
+  """The work of a decoder, on so many rows; None for ResNet-50."""
   if not subject.layers:
     return None
   work = decoder.decoder(subject.layers)
@@ -37,10 +37,10 @@ def work_of(subject: subjects.Subject, batch_size: int) -> training.Work | None:
 def measurement(
   subject: subjects.Subject, library: str, variant: str, batch_size: int, dump: pathlib.Path
 ) -> protocol.Measurement:
-  """Loops of steps, and what they have taken of memory.
+  """Loops of steps, and their memory.
 
   Args:
-    subject: what is trained.
+    subject: of the training.
     library: 'ours' or 'torch'.
     variant: in which way.
     batch_size: examples of an update.

@@ -1,4 +1,4 @@
-"""What XLA has planned for its programs, from the files that `--xla_dump_to=FOLDER --xla_dump_hlo_as_text` makes."""
+"""XLA's memory plans for its programs, from the files that `--xla_dump_to=FOLDER --xla_dump_hlo_as_text` makes."""
 
 import dataclasses
 import pathlib
@@ -14,7 +14,7 @@ class Plan:
   """A program's memory, in bytes.
 
   Attributes:
-    temporary: what is neither an input nor a result.
+    temporary: neither inputs nor results.
     results: of its results.
     in_place: of those of its results that take the place of an input: the input is donated.
   """

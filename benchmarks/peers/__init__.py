@@ -11,7 +11,7 @@
 | `protocol`, `worker` | the process of one measurement: 'ready', then an amount on request, then its seconds |
 | `process` | the other end of it |
 | `rounds`, `checks` | A B A B; ratios of each round; whether both do the same work |
-| `conductor` | ours beside one peer after the other; one that fails is told, and the others go on |
+| `conductor` | ours beside one peer after the other; one that fails is reported, and the others continue |
 | `report`, `machine` | tables, goals that are met, and what they were measured on |
 | `results` | RESULTS.md: a section for each workload, kept until that is measured again |
 | `__main__` | the command |

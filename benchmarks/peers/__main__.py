@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   if all_well:
     shutil.rmtree(folder)
   else:
-    _tell(f'not all could be measured: what they have said is in {folder}')
+    _tell(f'not all could be measured: see their output in {folder}')
   return 0 if all_well else 1
 
 

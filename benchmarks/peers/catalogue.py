@@ -1,4 +1,4 @@
-"""All workloads: which peers run which, with which settings, and what this project wants. No framework here."""
+"""All workloads: which peers run which, with which settings, and this project's goals. No framework here."""
 
 from benchmarks.peers import entries
 from benchmarks.peers import other_workloads

@@ -11,11 +11,11 @@ LATER_TOLERANCE, REDUCED_LATER_TOLERANCE = 5e-2, 1e-1
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-  """In what a peer's work differs from ours; what only one of them tells is not compared.
+  """The differences of a peer's work from ours; values that only one of them reports are not compared.
 
   Args:
-    ours: what our process has said when it was ready.
-    theirs: what the peer's has said.
+    ours: the `ready` message of our process.
+    theirs: that of the peer.
   """
   found = []
   pair = lambda name: (ours.get(name), theirs.get(name))

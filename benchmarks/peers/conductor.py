@@ -33,7 +33,7 @@ class _Started:
   """A process that has had its first turn.
 
   Attributes:
-    peer: what it does.
+    peer: its definition.
     running: the process.
     first: its first turn, in which it has compiled; None if turns are counted from the first on.
     loss: after it; None if that is not compared.
@@ -58,15 +58,15 @@ class Conductor:
     """Starts nothing yet.
 
     Args:
-      folder: for what the processes say on standard error.
+      folder: for the processes' standard error.
       settings: how long it takes.
-      tell: is told each row as soon as it is known.
+      tell: called with each row immediately.
     """
     self._folder, self._settings, self._tell = folder, settings, tell
     self.versions: dict[str, str] = {}
 
   def measure(self, workload: entries.Workload, names: Sequence[str] = ()) -> list[report.Row]:
-    """A row for each peer of a workload, and one for the fastest; `names` are those that are wanted, none for all."""
+    """A row for each peer of a workload, and one for the fastest; `names` are those requested, none for all."""
     found: dict[str, report.Row] = {}
     wanted = [peer for peer in workload.peers if not names or peer.name in names]
     for beside in dict.fromkeys(peer.beside for peer in wanted):
@@ -106,7 +106,7 @@ class Conductor:
       first = ours.started()
       with contextlib.closing(_OnDemand(lambda: self._start(workload, peer, first))) as other:
         return self._duel(workload, first, other.started())
-    except Exception as error:  # Whatever it is: the other peers go on.
+    except Exception as error:  # After any error the other peers continue.
       return report.Row(peer, remarks=(f'failed: {type(error).__name__}: {error}',))
 
   def _duel(self, workload: entries.Workload, ours: _Started, theirs: _Started) -> report.Row:

@@ -1,4 +1,4 @@
-"""What a row and a table of the benchmark are: see `catalogue`."""
+"""The rows and tables of the benchmark: see `catalogue`."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -16,12 +16,12 @@ class Peer:
     name: on the command line and in tables.
     runner: the module of runners/.
     settings: of its `measurement`.
-    packages: that it needs, whose versions are told.
+    packages: that it needs, whose versions are reported.
     environment: a name in `environments.ENVIRONMENTS`.
     environment_variables: set before the framework is imported.
     goal: the ratio of our rate to this peer's that this project wants; None if it has said none.
     limits: the most that values of its turns may be, by name.
-    beside: which of our own ways takes turns with it; '' for the workload's `ours`.
+    beside: which of our variants takes turns with it; '' for the workload's `ours`.
   """
 
   name: str
@@ -65,7 +65,7 @@ class Workload:
     name: on the command line.
     title: in tables.
     unit: of which there are so many a second.
-    work: makes what is computed.
+    work: makes the computation.
     ours: this library.
     peers: the others, and ourselves in another way.
     final: a last row, if there is one.
@@ -76,7 +76,7 @@ class Workload:
     other_rounds: turns of a peer without.
     same_batches: whether all take the same examples in each step, so that losses after as many steps must agree.
     warms_up: whether the first turn is not counted; in it, what is compiled once is compiled.
-    same_work: whether all do the same; False for what is compared because it differs, such as depths.
+    same_work: whether all do the same; False for values compared because they differ, such as depths.
   """
 
   letter: str

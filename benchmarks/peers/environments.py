@@ -1,4 +1,4 @@
-"""The virtual environments of peers: the project's own, and one for what must not come into it."""
+"""The virtual environments of peers: the project's own, and one for packages that must not be in it."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -42,7 +42,7 @@ class Environment:
     return json.loads(found.stdout)
 
   def missing(self, packages: Sequence[str]) -> str:
-    """What to do about packages that are not installed; '' if all are."""
+    """The command for packages that are not installed; '' if all are."""
     absent = [name for name in packages if name not in self.versions(packages)]
     return f'missing: {self.install} {" ".join(absent)}' if absent else ''
 

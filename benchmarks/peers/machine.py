@@ -1,4 +1,4 @@
-"""What was measured on: lines for the head of a table."""
+"""The machine: lines for the head of a table."""
 
 from collections.abc import Mapping
 import os

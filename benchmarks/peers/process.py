@@ -14,18 +14,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class PeerError(RuntimeError):
-  """A process has ended, or has not answered in time; the message has the last lines of what it said."""
+  """A process has ended, or has not answered in time; the message has the last lines of its output."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-  """What a process has done when it was its turn.
+  """The result of a process's turn.
 
   Attributes:
     amount: of the workload's unit.
     seconds: on the wall.
     work_seconds: of all its cores.
-    values: what it has measured besides, such as the last loss.
+    values: other measurements, such as the last loss.
     note: how the work was run.
     peak_bytes: the most memory that the process has had.
   """
@@ -44,10 +44,10 @@ class Turn:
 
 
 class Process:
-  """One measurement, in a process of its own.
+  """One measurement, in a separate process.
 
   Attributes:
-    ready: what the process has said about itself: `multiple`, `parameters`, `first_loss`, `is_reduced`, `versions`.
+    ready: the process's description of itself: `multiple`, `parameters`, `first_loss`, `is_reduced`, `versions`.
     seconds_to_ready: from its start.
   """
 
@@ -55,12 +55,12 @@ class Process:
     """Starts it, and waits until it is ready.
 
     Args:
-      command: what is run.
+      command: of the process.
       log: where its standard error goes.
       seconds_allowed: for each answer.
 
     Raises:
-      PeerError: it has ended, or has said nothing.
+      PeerError: it has ended, or is silent.
     """
     self._log, self._seconds_allowed, self._rest = log, seconds_allowed, b''
     start = time.perf_counter()
@@ -89,7 +89,7 @@ class Process:
     return Turn(**self._ask({'amount': amount}))
 
   def loss(self) -> float | None:
-    """The loss of the check batch after what was done; None if the work has none.
+    """The loss of the check batch after the work so far; None if the work has none.
 
     Raises:
       PeerError: as in `__init__`.
@@ -137,10 +137,10 @@ class Process:
       while b'\n' not in self._rest:
         if not selector.select(max(0.0, deadline - time.monotonic())):
           self._process.kill()
-          raise self._error(f'has said nothing for {self._seconds_allowed:.0f} s')
+          raise self._error(f'was silent for {self._seconds_allowed:.0f} s')
         more = os.read(self._process.stdout.fileno(), 2**16)
         if not more:
-          self._wait()  # What it says at its end comes after it has closed the pipe.
+          self._wait()  # Its last output comes after it has closed the pipe.
           raise self._error('has ended')
         self._rest += more
     line, self._rest = self._rest.split(b'\n', 1)

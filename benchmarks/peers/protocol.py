@@ -1,4 +1,4 @@
-"""What the process of a measurement says: one JSON object a line.
+"""The protocol of a measurement's process: one JSON object a line.
 
     it            {"ready": {...}}                            once it has built everything; nothing is timed before
     the other     {"amount": 500}                             as often as it likes
@@ -7,7 +7,7 @@
     it            {"loss": 0.2}
     the other     closes
 
-Libraries print what they want: their standard output goes to standard error, and only this module has the real one.
+Libraries may print anything: their standard output goes to standard error, and only this module has the real one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ class Measurement:
     loss: of `Work.check_batch` at the weights of the moment, without dropout; None if the work has none.
     note: how the work is run, for people; called at the end.
     is_reduced: whether it computes in fewer bits, so that losses agree less closely.
-    close: ends what `run` has begun.
+    close: ends the work of `run`.
   """
 
   run: Callable[[int], Mapping[str, float]]
@@ -50,7 +50,7 @@ class Measurement:
 
 @contextlib.contextmanager
 def answers() -> Iterator[TextIO]:
-  """The stream for answers; what is printed inside goes to standard error."""
+  """The stream for answers; output inside goes to standard error."""
   sys.stdout.flush()
   with os.fdopen(os.dup(1), 'w', buffering=1) as stream:
     os.dup2(2, 1)
@@ -61,7 +61,7 @@ def serve(measurement: Measurement, requests: TextIO, stream: TextIO, versions: 
   """Answers until the requests end.
 
   Args:
-    measurement: what is measured.
+    measurement: the one to serve.
     requests: a line for each.
     stream: of `answers`.
     versions: of the libraries in use.

@@ -1,4 +1,4 @@
-"""What was found about a workload: its table, and which goals are met."""
+"""The results of a workload: its table, and which goals are met."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -13,14 +13,14 @@ GOAL_HEAD = ('goal', 'wanted', 'measured', '')
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What was found about a peer.
+  """The results of a peer.
 
   Attributes:
     peer: it.
     duel: its turns and ours; None if there are none.
-    remarks: why there are none, in what its work differs.
+    remarks: why there are none, the differences of its work.
     first: its first turn, in which it compiles.
-    first_of_ours: that of ours beside it.
+    first_of_ours: our first turn beside it.
   """
 
   peer: entries.Peer
@@ -68,7 +68,7 @@ def _median(turns, key):
 
 
 def _compiles_in(workload, turns, first):
-  """What the first turn took beyond a later one of as much."""
+  """The time of the first turn beyond a later one of the same amount."""
   if first is None or workload.most == 1:
     return ''
   return f'{max(0.0, first.seconds - first.amount / rounds.rate(turns).median):.1f} s'
@@ -84,7 +84,7 @@ def _speed(workload: entries.Workload, rate: rounds.Spread) -> tuple[str, str]:
 
 
 def goals(workload: entries.Workload, rows: Sequence[Row]) -> list[tuple[str, ...]]:
-  """What is wanted of a workload, what was measured, and whether that is enough: as `GOAL_HEAD` names them."""
+  """The goals of a workload, the measurements, and whether they meet the goals: as `GOAL_HEAD` names them."""
   found = []
   for row in rows:
     name, beside = row.peer.name, row.peer.beside or workload.ours.name

@@ -1,4 +1,4 @@
-"""RESULTS.md: a section for each workload, which stays as it is until that workload is measured again."""
+"""RESULTS.md: a section for each workload, which is unchanged until that workload is measured again."""
 
 from collections.abc import Sequence
 import os
@@ -19,12 +19,12 @@ _SECTION = re.compile(r'^## (?=\()', re.MULTILINE)
 
 
 def section(workload: entries.Workload, rows: Sequence[report.Row], head: Sequence[str]) -> str:
-  """What is written about a workload.
+  """The section of a workload.
 
   Args:
     workload: it.
-    rows: what was found.
-    head: when and on what it was measured.
+    rows: the results.
+    head: the date and the machine.
   """
   parts = [f'({workload.letter}) {workload.name}: {workload.title}', '\n'.join(f'- {line}' for line in head)]
   goals = report.goals(workload, rows)

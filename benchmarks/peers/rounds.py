@@ -1,7 +1,7 @@
-"""Two processes in turns, A B A B, and what that tells: ratios of each round, and their spread.
+"""Two processes in turns, A B A B, and the result: ratios of each round, and their spread.
 
-A machine that grows slower slows both turns of a round. So what counts is the ratio within a round; its median and
-range over the rounds are told, and never the ratio of two medians. Only two processes live at a time: ours, and one
+A machine that grows slower slows both turns of a round. So the ratio within a round counts; its median and
+range over the rounds are reported, and never the ratio of two medians. Only two processes live at a time: ours, and one
 peer after the other beside it.
 """
 
@@ -13,11 +13,11 @@ from typing import Protocol
 
 from benchmarks.peers import process
 
-_SETTLED = 0.8  # A turn that takes this part of the time asked for is long enough.
+_SETTLED = 0.8  # A turn that takes this part of the requested time is long enough.
 
 
 class Runner(Protocol):
-  """What takes turns: a `process.Process`."""
+  """A participant of the turns: a `process.Process`."""
 
   ready: dict
 
@@ -63,7 +63,7 @@ def rate(turns: Sequence[process.Turn]) -> Spread:
 
 
 def fitting_amount(runner: Runner, seconds: float, most: int = 0) -> int:
-  """How much a process does in so many seconds: a multiple of its own. It has compiled before.
+  """How much a process does in so many seconds: a multiple of its unit. It has compiled before.
 
   Args:
     runner: the process.

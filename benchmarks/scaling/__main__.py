@@ -3,8 +3,8 @@
 python -m benchmarks.scaling                          the tables of docs/how_to/scale.md, which are a calculation
 python -m benchmarks.scaling --measure [EXPERIMENT]   steps of train.py on 1, 2, 4 replicas and in 2 processes
 
-All replicas and processes of a measurement share the cores of this machine: it tells what splitting costs, not what
-more machines bring. It wants a machine that does nothing else.
+All replicas and processes of a measurement share the cores of this machine: it measures the cost of splitting, not
+the gain of more machines. It needs a machine that does nothing else.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The decoders, devices and splits of the table. What is assumed is all here."""
+"""The decoders, devices and splits of the table. All assumptions are here."""
 
 from collections.abc import Iterator
 import types

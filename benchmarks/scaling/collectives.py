@@ -1,7 +1,7 @@
 """Seconds of the exchanges between devices, by their latencies and bandwidths. Pure functions; imports no framework.
 
 Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005): a message of b
-bytes costs latency + b / bandwidth, and all devices send and receive at the same time. What the sum itself costs is
+bytes costs latency + b / bandwidth, and all devices send and receive at the same time. The cost of the sum itself is
 left out.
 """
 
@@ -11,7 +11,7 @@ import math
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-  """What a device has towards others.
+  """The links of a device.
 
   Attributes:
     bandwidth: bytes a second, in each direction.
@@ -23,12 +23,12 @@ class Link:
 
 
 def reduce_scatter(num_bytes: float, devices: int, link: Link) -> float:
-  """Seconds in which each of a ring of devices, with so many bytes, comes to hold its part of the sum."""
+  """Seconds in which each of a ring of devices, with so many bytes, gets its part of the sum."""
   return (devices - 1) * link.latency + num_bytes * (devices - 1) / devices / link.bandwidth
 
 
 def all_gather(num_bytes: float, devices: int, link: Link) -> float:
-  """Seconds in which all of a ring come to hold so many bytes, of which each has its part."""
+  """Seconds in which all of a ring get so many bytes, of which each has its part."""
   return reduce_scatter(num_bytes, devices, link)
 
 
@@ -36,7 +36,7 @@ def all_reduce(num_bytes: float, devices: int, link: Link) -> float:
   """Seconds until all hold the sum of so many bytes: a ring, or Rabenseifner's halving and doubling if that is sooner.
 
   Both move 2 (n - 1) / n of the bytes; a ring takes 2 (n - 1) messages one after the other, halving and doubling
-  2 log2(n), rounded up here where n is no power of two.
+  2 log2(n), rounded up here if n is not a power of two.
   """
   messages = min(2 * (devices - 1), 2 * math.ceil(math.log2(devices)))
   return messages * link.latency + sent_by_all_reduce(num_bytes, devices) / link.bandwidth

@@ -1,4 +1,4 @@
-"""Steps a second of train.py on several replicas and in several processes of this machine, by what the runs note."""
+"""Steps a second of train.py on several replicas and in several processes of this machine, from the runs' records."""
 
 from collections.abc import Sequence
 import json

@@ -1,6 +1,6 @@
 """A step on many devices, computed: arithmetic, exchanges, memory. Pure functions; imports no framework.
 
-Rajbhandari et al., ZeRO (2020): what sharding of weights, gradients and slots saves and sends. Shoeybi et al.,
+Rajbhandari et al., ZeRO (2020): memory and communication of sharded weights, gradients and slots. Shoeybi et al.,
 Megatron-LM (2019): two all-reduces of activations a block forward, and two backward, under tensor parallelism.
 """
 
@@ -46,10 +46,10 @@ class Decoder:
 
 
 def count(config: Any, length: int) -> Decoder:
-  """Counts what `official_ext.LanguageModel(config)` has, without making it.
+  """Counts the weights of `official_ext.LanguageModel(config)`, without making it.
 
   Args:
-    config: an `official_ext.DecoderConfig`, or what has its fields. No experts, post-norms or norms of heads.
+    config: an `official_ext.DecoderConfig`, or an object with its fields. No experts, post-norms or norms of heads.
     length: tokens of a row.
   """
   width, inner = config.hidden_size, config.intermediate_size
@@ -75,7 +75,7 @@ def count(config: Any, length: int) -> Decoder:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-  """Devices and what is between them.
+  """Devices and their links.
 
   Attributes:
     flops: of a device, at best, in a second.
@@ -172,7 +172,7 @@ class Step:
 
 
 def reduced_bytes(parameters: int, sizes: Sizes = Sizes()) -> int:
-  """What a replica of this library's trainer hands to all-reduce in a step: gradients, the loss, whether it is bad.
+  """The all-reduce traffic of a replica of this library's trainer in a step: gradients, the loss, whether it is bad.
 
   Args:
     parameters: whose gradients are dense: those of a `Decoder` without `unmultiplied`.
@@ -182,12 +182,12 @@ def reduced_bytes(parameters: int, sizes: Sizes = Sizes()) -> int:
 
 
 def activation_bytes(decoder: Decoder, tokens: int, sizes: Sizes = Sizes()) -> int:
-  """What tensor parallelism sums in a step over so many tokens: a tensor behind attention and MLP, each way."""
+  """The sums of tensor parallelism in a step over so many tokens: a tensor behind attention and MLP, each way."""
   return 4 * decoder.layers * tokens * decoder.width * sizes.activation
 
 
 def state_bytes(decoder: Decoder, plan: Plan, sizes: Sizes = Sizes()) -> float:
-  """Weights, gradients and slots on a device; if sharded also two gathered blocks, or what is outside of blocks.
+  """Weights, gradients and slots on a device; if sharded also two gathered blocks, or the weights outside of blocks.
 
   That everything is split evenly, norms and biases too, is an assumption: they are small.
   """
@@ -213,7 +213,7 @@ def step(decoder: Decoder, plan: Plan, machine: Machine, sizes: Sizes = Sizes())
   """The step of a plan.
 
   Blocks are computed once more for the gradient, which is a third more arithmetic than `flops_per_token`. Gradients of
-  embeddings count as dense ones, whatever `Decoder.unmultiplied` says.
+  embeddings count as dense ones, with any `Decoder.unmultiplied`.
 
   Raises:
     ValueError: there is no such step.

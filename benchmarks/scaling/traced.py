@@ -1,4 +1,4 @@
-"""What a trainer's step hands to collective operations, counted while it is traced."""
+"""The collective operations of a trainer's step, counted while it is traced."""
 
 from typing import Any
 from unittest import mock
@@ -12,7 +12,7 @@ def reduced_tensors(trainer: Any) -> list[int]:
 
   Args:
     trainer: of this library, on replicas that reduce by collective operations: several processes, several GPUs, or a
-      `tf.distribute.MirroredStrategy` that was not told otherwise. Its step is traced, and not run.
+      `tf.distribute.MirroredStrategy` with default settings. Its step is traced, and not run.
   """
   found: list[int] = []
   all_reduce = collective_ops.all_reduce_v2
@@ -29,5 +29,5 @@ def reduced_tensors(trainer: Any) -> list[int]:
 
 
 def reduced_bytes(trainer: Any) -> float:
-  """What one replica hands to all-reduce in a step."""
+  """The all-reduce traffic of one replica in a step."""
   return sum(reduced_tensors(trainer)) / len(trainer.strategy.extended.worker_devices)

@@ -1,7 +1,7 @@
 """Measures the experiments of this repository in every execution: `python -m benchmarks.shapes [EXPERIMENT ...]`.
 
-Each has a process of its own, in which the executions take turns. What is measured takes its place in
-benchmarks/shapes.json, with what the rule was asked: it should pick what is nearly the fastest.
+Each has a separate process, in which the executions take turns. The measurements are written to benchmarks/shapes.json,
+with the rule's input: it should pick nearly the fastest.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What was measured, in a file: for each experiment what the rule saw, and the time of a step in each execution."""
+"""The measurements, in a file: for each experiment the rule's input, and the time of a step in each execution."""
 
 from collections.abc import Mapping
 import json
@@ -12,7 +12,7 @@ Record = Mapping[str, Any]
 def read(path: pathlib.Path) -> dict[str, Record]:
   """Name of an experiment -> its record; {} if there is no file.
 
-  A record has `traits` and `arguments`, those of `step_plan.choose_plan`; `plan`, what it returned; `milliseconds`:
+  A record has `traits` and `arguments`, those of `step_plan.choose_plan`; `plan`, its result; `milliseconds`:
   execution -> the median of a step over the turns, and `range`: execution -> [least, most].
   """
   return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}

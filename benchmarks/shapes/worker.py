@@ -53,7 +53,7 @@ class Subject:
   Attributes:
     strategy: its strategy.
     trainer: it.
-    seen: what the rule was asked and said: (traits, arguments, plan), once it was.
+    seen: the rule's inputs and outputs: (traits, arguments, plan), once it was.
     milliseconds: of a step, for each turn.
   """
 
@@ -110,7 +110,7 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
     seconds: of a turn, at least.
   """
   subject = make(_LOOPS[0], *_EXECUTIONS[records.RULE])
-  subject.run(1)  # May compile what runs a single step.
+  subject.run(1)  # May compile the program of a single step.
   loop = _LOOPS[subject.run(1) > _SLOW]
   subjects: dict[str, Subject] = {}
   plans: list[tuple[Any, ...]] = []
@@ -126,7 +126,7 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
     if fields not in plans:  # That of the rule comes under its own name alone.
       plans.append(fields)
       subjects[name] = subject
-  for subject in subjects.values():  # What is compiled at first.
+  for subject in subjects.values():  # The first compilation.
     subject.run(loop)
   for _ in range(rounds):
     for subject in subjects.values():

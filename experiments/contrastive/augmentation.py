@@ -27,7 +27,7 @@ def views(pixels: tf.Tensor, draws: tf.Tensor, config: configs.AugmentationConfi
 
   Args:
     pixels: float32 of shape [b, 64], in [0, 1].
-    draws: what `draw` gives for each: float32 of shape [b, v, 71].
+    draws: the result of `draw` for each: float32 of shape [b, v, 71].
     config: an `AugmentationConfig`.
 
   Returns:

@@ -24,7 +24,7 @@ class ContrastiveModelConfig(base_config.Config):
 
 @dataclasses.dataclass
 class AugmentationConfig(base_config.Config):
-  """What makes two views of an image differ. Each is drawn uniformly from [-value, value].
+  """The differences of two views of an image. Each is drawn uniformly from [-value, value].
 
   Attributes:
     rotation: In degrees.
@@ -56,7 +56,7 @@ class ContrastiveTaskConfig(ext.TaskConfig):
 
   Attributes:
     model: The networks.
-    augmentation: What makes the views differ.
+    augmentation: The differences of the views.
     temperature: By which similarities, from -1 to 1, are divided.
     probe_l2: The regularisation of the linear probe, per example.
     train_data: 1,437 of scikit-learn's images. An image's negatives are the other images of the global batch, on all

@@ -39,7 +39,7 @@ class ContrastiveTask(ext.Task):
   ) -> tf.data.Dataset:
     """Batches {'views': float32 [b, 2, 64]} for training, {'pixels': float32 [b, 64], 'example': int64 [b]} otherwise.
 
-    The views are a function of (seed, position), whatever replica they go to.
+    The views are a function of (seed, position), on any replica.
     """
     examples = data.examples()
     if not params.is_training:

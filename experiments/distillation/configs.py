@@ -113,10 +113,10 @@ def distillation_teacher() -> ext.ExperimentConfig:
 
 @ext.register_experiment('distillation')
 def distillation() -> ext.ExperimentConfig:
-  """A 64-32-10 perceptron that learns from a large one what 200 images cannot teach it.
+  """A 64-32-10 perceptron that learns from a large one more than 200 images can teach.
 
   The teacher, `distillation_teacher`, has seen all 1,437 images and is to be trained first. Of the same 200 images its
-  softened probabilities tell more than the labels do (Hinton et al., 2015, section 6).
+  softened probabilities contain more information than the labels (Hinton et al., 2015, section 6).
 
   Command: python train.py --experiment=distillation --mode=train_and_eval --model_dir=runs/distillation
     --set=task.teacher_checkpoint=runs/distillation_teacher

@@ -32,7 +32,7 @@ def examples(is_training: bool) -> Mapping[str, np.ndarray]:
 
 
 def shifted(pixels: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
-  """Moves images by fractions of a pixel, by linear interpolation; what moves in is empty.
+  """Moves images by fractions of a pixel, by linear interpolation; the new pixels are empty.
 
   Args:
     pixels: float32 of shape [b, 64].
@@ -42,7 +42,7 @@ def shifted(pixels: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
     float32 of shape [b, 64].
   """
   places = tf.range(_SIZE, dtype=tf.float32)
-  # Entry [b, axis, i, j]: how much of the pixel at place j comes to place i.
+  # Entry [b, axis, i, j]: how much of the pixel at place j moves to place i.
   distances = places[:, tf.newaxis] - places - shifts[:, :, tf.newaxis, tf.newaxis]
   shares = tf.nn.relu(1 - tf.abs(distances))
   images = tf.reshape(pixels, [-1, _SIZE, _SIZE])

@@ -1,8 +1,8 @@
 """The losses of a student, by name.
 
-Each is a function of (student, teacher, labels, temperature). `student` and `teacher` are what their networks return:
-{'logits': float32 [b, c], 'features': float [b, d]}, the student's with 'hint', float [b, d of the teacher], where the
-loss `feature` is in use. `labels` is int64 [b]. Each returns the mean over the examples, a scalar.
+Each is a function of (student, teacher, labels, temperature). `student` and `teacher` are the outputs of their
+networks: {'logits': float32 [b, c], 'features': float [b, d]}, the student's with 'hint', float [b, d of the teacher],
+where the loss `feature` is in use. `labels` is int64 [b]. Each returns the mean over the examples, a scalar.
 """
 
 from collections.abc import Callable, Mapping

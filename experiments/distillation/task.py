@@ -1,4 +1,4 @@
-"""The task `distillation`: a student learns from labels and from a teacher whose weights stay as they are."""
+"""The task `distillation`: a student learns from labels and from a teacher whose weights are frozen."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ class DistillationTask(ext.Task):
   """Classification of 64 pixels into ten digits.
 
   The teacher belongs to the task, not to the model: a checkpoint holds the student alone, and the teacher is read from
-  `task.teacher_checkpoint` whenever a run starts or goes on.
+  `task.teacher_checkpoint` whenever a run starts or resumes.
   """
 
   def __init__(self, params: configs.DistillationTaskConfig, logging_dir: str | None = None, name: str | None = None):
@@ -42,7 +42,7 @@ class DistillationTask(ext.Task):
     """The student (see `build_network`). Reads the teacher.
 
     Raises:
-      UserError: `task.teacher_checkpoint` is not there, or does not fit `task.teacher`.
+      UserError: `task.teacher_checkpoint` is missing, or does not fit `task.teacher`.
     """
     if self._needs_teacher and self.teacher is None:
       self.teacher = self._build_teacher()

@@ -1,4 +1,4 @@
-"""A classifier that judges generated digits, and what it says of many of them."""
+"""A classifier that judges generated digits, and its answers for many of them."""
 
 import functools
 import warnings
@@ -32,7 +32,7 @@ def _weights() -> tuple[tuple[np.ndarray, np.ndarray], ...]:
 
 
 def class_probabilities(pixels: tf.Tensor) -> tf.Tensor:
-  """What the judge takes images for.
+  """The judge's classes of images.
 
   Args:
     pixels: float32 of shape [b, 64], in [0, 1].

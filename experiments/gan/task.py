@@ -1,4 +1,4 @@
-"""The task `gan`: alternating updates of two networks, each by an optimizer of its own."""
+"""The task `gan`: alternating updates of two networks, each with its own optimizer."""
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +32,7 @@ class GanTask(ext.Task):
     super().__init__(params, logging_dir=logging_dir, name=name)
     if params.adversarial_loss not in losses_lib.LOSSES:
       raise ext.UserError(
-        f'task.adversarial_loss: {params.adversarial_loss!r} is none of {", ".join(losses_lib.LOSSES)}'
+        f'task.adversarial_loss: {params.adversarial_loss!r} is not one of {", ".join(losses_lib.LOSSES)}'
       )
     if params.n_critic < 1:
       raise ext.UserError(f'task.n_critic: expected at least 1, got {params.n_critic}')
@@ -113,13 +113,13 @@ class GanTask(ext.Task):
     return tf.random.stateless_normal([num_images, self.config.model.latent_size], self.make_seed())
 
   def _apply(self, tape, loss, network, optimizer):
-    """Updates one network. The optimizer sums its gradients over the replicas; their mean is wanted."""
+    """Updates one network. The optimizer sums its gradients over the replicas; their mean is needed."""
     gradients = tape.gradient(loss, network.trainable_variables)
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
     optimizer.apply_gradients([(g / num_replicas, v) for g, v in zip(gradients, network.trainable_variables)])
 
   def validation_step(self, inputs, model, metrics=None) -> dict[str, tf.Tensor]:
-    """Lets the judge classify what the generator draws from the fixed latent vectors.
+    """Lets the judge classify the generator's images from the fixed latent vectors.
 
     Returns:
       'confidence', the judge's mean probability of the class that it finds likeliest; 'samples', the images.

@@ -28,7 +28,7 @@ _EVERY = 5  # Steps between two looks at how often the base model is right.
 
 @dataclasses.dataclass
 class PretrainingConfig(base_config.Config):
-  """How the base model of the arithmetic comes about: by predicting answers, until some of those that it samples are
+  """The training of the arithmetic's base model: by predicting answers, until some of those that it samples are
   right.
 
   Attributes:
@@ -118,8 +118,8 @@ def base_weights(model: ext.DecoderConfig, config: PretrainingConfig, seed: int)
   """The weights of the base model: the same for the same arguments, on the same kind of machine.
 
   Args:
-    model: what it is made of.
-    config: how it learns.
+    model: its structure.
+    config: of its training.
     seed: of weights and problems.
   """
   key = repr((model.as_dict(), config.as_dict(), seed))
@@ -129,7 +129,7 @@ def base_weights(model: ext.DecoderConfig, config: PretrainingConfig, seed: int)
     _taught[key] = [variable.numpy() for variable in base.trainable_variables]
 
   if key not in _taught:
-    _in_new_thread(teach)  # It knows nothing of the strategy, under whose scope tasks make their models.
+    _in_new_thread(teach)  # It is independent of the strategy, under whose scope tasks make their models.
   return _taught[key]
 
 
@@ -159,7 +159,7 @@ def _make_base(model_config, config, seed):
 
 
 def _initializer(deviation, seed):
-  """Makes an initializer for each matrix, with a seed of its own."""
+  """Makes an initializer for each matrix, with its own seed."""
   numbers = iter(range(10**9))
   return lambda: tf_keras.initializers.RandomNormal(stddev=deviation, seed=seed * 100_003 + next(numbers))
 

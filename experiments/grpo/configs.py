@@ -32,7 +32,7 @@ def _losses() -> ext.LossesConfig:
 
 @dataclasses.dataclass
 class GrpoTaskConfig(ext.FineTuningConfig):
-  """A language model that learns from rewards of what it says. The names are those of TRL's GRPOConfig.
+  """A language model that learns from rewards of its completions. The names are those of TRL's GRPOConfig.
 
   A batch counts prompts: an update has gradient_accumulation_steps * global_batch_size * num_generations completions.
   The completions of a prompt are never divided among replicas.
@@ -46,8 +46,8 @@ class GrpoTaskConfig(ext.FineTuningConfig):
     min_p: Only tokens with this part of the likeliest one's probability are drawn; 0 for all.
     reward_funcs: Rewards by their names: see ext.register_reward. Empty: exact_answer and answer_format; of the
       built-in arithmetic exact_tokens.
-    reward_weights: What each reward is multiplied by before they are added; empty: 1.
-    scale_rewards: What advantages are divided by: the standard deviation of the rewards in a 'group', in the 'batch'
+    reward_weights: The weight of each reward in their sum; empty: 1.
+    scale_rewards: The divisor of advantages: the standard deviation of the rewards in a 'group', in the 'batch'
       (of a replica), or 'none'.
     mask_truncated_completions: Whether the loss leaves out completions that were cut off.
     num_iterations: Updates that are made with the same completions. The batches of the updates between are passed over.
@@ -144,7 +144,7 @@ class GrpoTaskConfig(ext.FineTuningConfig):
 
 @ext.register_experiment('grpo')
 def grpo() -> ext.ExperimentConfig:
-  """Group relative policy optimization: a language model learns from rewards of what it says.
+  """Group relative policy optimization: a language model learns from rewards of its completions.
 
   Without arguments: the sum of two numbers of two digits, by a small decoder that has seen a few answers.
 

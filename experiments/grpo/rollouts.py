@@ -1,4 +1,4 @@
-"""Groups of sampled completions: from a batch of prompts to what GRPO learns from.
+"""Groups of sampled completions: from a batch of prompts to GRPO's training data.
 
 Prompts are rows of ext.TextDataConfig's `prompt`: `input_ids` and `segment_ids`, int32 [p, seq_length], padded on the
 left, and `record`. A rollout holds n = p * num_generations completions, those of a prompt beside each other:
@@ -60,7 +60,7 @@ class Sampler:
 def log_probs(
   model: Callable[..., tf.Tensor], rollout: Mapping[str, tf.Tensor], temperature: float, training: bool = False
 ) -> tf.Tensor:
-  """The logarithms of the probabilities of the completions' tokens, as they are drawn at a temperature.
+  """The logarithms of the probabilities of the completions' tokens, in the distribution at a temperature.
 
   Args:
     model: takes (input_ids, segments=..., training=...), as a language model does.
@@ -92,7 +92,7 @@ def weighted(rewards: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
 def logs_of(
   rollout: Mapping[str, tf.Tensor], rewards: tf.Tensor, names: tuple[str, ...], count: int
 ) -> dict[str, tf.Tensor]:
-  """What a rollout tells of itself, under TRL's names: float32 scalars.
+  """The metrics of a rollout, under TRL's names: float32 scalars.
 
   Args:
     rollout: the completions.

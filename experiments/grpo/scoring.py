@@ -153,7 +153,7 @@ class HostRewards:
     return np.stack(found, axis=1)
 
   def _known(self, records, ids, mask):
-    """What functions are called with, a list each."""
+    """The arguments of functions, a list each."""
     tokens = [row[: int(length)].tolist() for row, length in zip(ids, mask.sum(axis=1))]
     texts = [self._source.tokenizer.decode(row, skip_special_tokens=True) for row in tokens]
     prompts = [record[self._params.prompt_column] for record in records]

@@ -67,7 +67,7 @@ class GrpoTask(ext.FineTuningTask):
     """See base class."""
     return trainer.GrpoTrainer if self.why_between_steps else None
 
-  # What the arithmetic brings.
+  # The arithmetic's parts.
 
   def make_tokenizer(self) -> ext.Tokenizer:
     """That of the arithmetic: otherwise there is a model, which has one."""
@@ -91,7 +91,7 @@ class GrpoTask(ext.FineTuningTask):
   def build_inputs(
     self, params: ext.TextDataConfig, input_context: tf.distribute.InputContext | None = None
   ) -> tf.data.Dataset:
-    """Batches of prompts: see rollouts.py; with `answer_ids`, if a reward asks for them."""
+    """Batches of prompts: see rollouts.py; with `answer_ids`, if a reward requires them."""
     source: Any = self.source(params)
     scoring.check_columns(self.rewards, source, params)
     if any(scoring.takes_answers(reward) for reward in self.rewards):
@@ -100,7 +100,7 @@ class GrpoTask(ext.FineTuningTask):
 
   @functools.cached_property
   def samplers(self) -> Mapping[bool, rollouts.Sampler]:
-    """What draws completions, by whether it is for training: as the configuration says; else the likeliest tokens."""
+    """The generator of completions, by whether it is for training: as configured; else the likeliest tokens."""
     return {training: rollouts.Sampler(self._sampling(training)) for training in (False, True)}
 
   def _sampling(self, training):
@@ -171,7 +171,7 @@ class GrpoTask(ext.FineTuningTask):
     logs['clip_fraction'] = ext.losses.clip_fraction(
       **parts, epsilon_low=settings.epsilon_low, epsilon_high=settings.epsilon_high
     )
-    if config.temperature == 1:  # What the sampler has is at that.
+    if config.temperature == 1:  # The sampler's state is at that step.
       difference = tf.abs(policy - rollout['sampled_log_probs']) * tf.cast(rollout['completion_mask'], tf.float32)
       logs['sampling/sampling_logp_difference/max'] = tf.reduce_max(difference)
     if settings.beta:

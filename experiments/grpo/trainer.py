@@ -14,8 +14,8 @@ import official_ext as ext
 class GrpoTrainer(ext.Trainer):
   """Samples and scores the completions of an update before it, with the present weights: see base class.
 
-  What is drawn is a function of (seed, step, weights). With `task.num_iterations` above 1 rollouts are kept for as many
-  updates, in variables that every checkpoint holds.
+  The completions are a function of (seed, step, weights). With `task.num_iterations` above 1 rollouts are kept for as
+  many updates, in variables that every checkpoint holds.
   """
 
   def __init__(
@@ -114,13 +114,13 @@ class GrpoTrainer(ext.Trainer):
     return [self._share(number) for number in range(len(batches))]
 
   def _gathered(self, values, dtype):
-    """What all replicas have, one behind the other. Truth values are gathered as numbers."""
+    """The tensors of all replicas, concatenated. Truth values are gathered as numbers."""
     if dtype != tf.bool:
       return self.strategy.gather(values, axis=0)
     return tf.cast(self.strategy.gather(self.strategy.run(tf.cast, args=(values, tf.int32)), axis=0), tf.bool)
 
   def _share(self, number):
-    """What each replica has of the rollouts of a micro-batch."""
+    """Each replica's part of the rollouts of a micro-batch."""
     num_replicas = self.strategy.num_replicas_in_sync
     values = {name: variable.read_value() for name, variable in self._memory.items()}
 

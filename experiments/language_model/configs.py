@@ -13,7 +13,7 @@ class LanguageModelTaskConfig(ext.TaskConfig):
     model: The decoder. It has room for `vocab_size` tokens.
     tokenizer_path: A folder with a tokenizer in Hugging Face's files. Empty: byte-level BPE with `model.vocab_size`
       tokens, trained on the topics of Python's language reference at its first use.
-    losses: What is minimized: label, z_loss, or both.
+    losses: The losses to minimize: label, z_loss, or both.
     train_data: Text. Without an `input_path`: seven in eight of the topics.
     validation_data: Text. Without an `input_path`: the other topics.
   """

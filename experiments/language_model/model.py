@@ -1,4 +1,4 @@
-"""The network of `language_model`: a decoder, and the head that stands on it."""
+"""The network of `language_model`: a decoder, and the head on top of it."""
 
 import tf_keras
 

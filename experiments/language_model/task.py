@@ -32,7 +32,7 @@ class LanguageModelTask(ext.TextTask):
     return ext.build_dataset(self._source(params), params, input_context)
 
   def build_metrics(self, training: bool = True):
-    """The share of tokens whose logit is the largest; what the model needs to write a byte of the text, in bits."""
+    """The share of tokens whose logit is the largest; the bits per byte of the text."""
     return [tf_keras.metrics.Mean('accuracy'), tf_keras.metrics.Mean('bits_per_byte')]
 
   def num_examples(self, params: ext.DataConfig) -> int:
@@ -57,7 +57,7 @@ class LanguageModelTask(ext.TextTask):
     return loss, {**losses, 'accuracy': (is_right, is_learned), 'bits_per_byte': (bits, is_learned)}
 
   def tokens_per_byte(self, params: ext.DataConfig) -> float:
-    """How many tokens a byte of the split's text is, also of what was cut off."""
+    """How many tokens a byte of the split's text is, including text that was cut off."""
     report = self._source(params).report
     return (report.tokens + report.lost_tokens) / report.text_bytes
 

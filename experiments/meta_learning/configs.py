@@ -48,7 +48,7 @@ class MetaLearningTaskConfig(ext.TaskConfig):
       trains on the points of all tasks without any inner step.
     inner_learning_rate: Of the steps on a task's own points, in training and in evaluation.
     inner_steps: Such steps in training.
-    eval_inner_steps: After which numbers of such steps an evaluation tells the error.
+    eval_inner_steps: After which numbers of such steps an evaluation reports the error.
     train_data: The tasks of training.
     validation_data: The tasks of evaluation.
   """

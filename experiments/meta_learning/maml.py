@@ -20,7 +20,7 @@ def build_mlp(hidden_sizes: Sequence[int]) -> tf_keras.Model:
 
 
 def predict(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-  """What the perceptron of `build_mlp` gives with other weights than its own, for each task its own ones.
+  """The output of the perceptron of `build_mlp` with other weights than its own, for each task its own ones.
 
   Args:
     weights: kernel and bias of each layer, in the order of the model's, [tasks, inputs, units] and [tasks, 1, units].

@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn, what is asked of them, and how they are damaged."""
+"""The handwritten digits that come with scikit-learn, the questions about them, and how they are damaged."""
 
 from collections.abc import Mapping
 import functools

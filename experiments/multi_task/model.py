@@ -30,7 +30,7 @@ def build_network(config: configs.MultiTaskModelConfig) -> tf_keras.Model:
 
 
 class WeighedNetwork(tf_keras.Model):
-  """A network, and how its losses are weighed: what is learned of the latter is in every checkpoint too.
+  """A network, and how its losses are weighed: learned weights of losses are in every checkpoint too.
 
   Attributes:
     network: see `build_network`.

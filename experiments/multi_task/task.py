@@ -16,7 +16,7 @@ _WEIGHTINGS = ('fixed', 'uncertainty')
 
 @ext.register_task(configs.MultiTaskConfig)
 class MultiTask(ext.Task):
-  """Says of a damaged image which digit it is, what it looked like, and how much ink there is where."""
+  """Says of a damaged image the digit, the original image, and the amount of ink by place."""
 
   def __init__(self, params: configs.MultiTaskConfig, logging_dir: str | None = None, name: str | None = None):
     """See base class.
@@ -26,7 +26,7 @@ class MultiTask(ext.Task):
     """
     super().__init__(params, logging_dir=logging_dir, name=name)
     if params.weighting not in _WEIGHTINGS:
-      raise ext.UserError(f'task.weighting: {params.weighting!r} is none of {", ".join(_WEIGHTINGS)}')
+      raise ext.UserError(f'task.weighting: {params.weighting!r} is not one of {", ".join(_WEIGHTINGS)}')
 
   def build_model(self) -> tf_keras.Model:
     """The network, with the learned weights of its losses where they are learned: see `WeighedNetwork`."""
@@ -76,7 +76,7 @@ class MultiTask(ext.Task):
   def forward(
     self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
   ) -> tuple[tf.Tensor, Mapping[str, object]]:
-    """The sum of the weighed losses; each is logged as it is: see base class."""
+    """The sum of the weighed losses; each is logged unweighted: see base class."""
     terms, logs = self._terms_and_logs(inputs, model, training)
     return tf.add_n(list(terms.values())), logs
 
@@ -91,7 +91,7 @@ class MultiTask(ext.Task):
     return self.weighed(losses, model), logs
 
   def train_step(self, inputs, model, optimizer, metrics=None):
-    """One update: see base class. With gradient surgery every loss has a backward pass of its own."""
+    """One update: see base class. With gradient surgery every loss has a separate backward pass."""
     if not self.config.gradient_surgery:
       return super().train_step(inputs, model, optimizer, metrics)
     with tf.GradientTape(persistent=True) as tape:

@@ -42,7 +42,7 @@ def without_conflicts(gradients: Sequence[Gradients], seed: tf.Tensor) -> list[G
   """Gradient surgery: takes from every loss's gradient the part that points against another loss's.
 
   T. Yu et al., Gradient Surgery for Multi-Task Learning (PCGrad), 2020, algorithm 1: for each gradient g_i and the
-  others g_j in random order, g_i -= (g_i . g_j / |g_j|^2) g_j where g_i . g_j < 0, g_j being as it was at first.
+  others g_j in random order, g_i -= (g_i . g_j / |g_j|^2) g_j where g_i . g_j < 0, g_j being the original.
 
   Args:
     gradients: for each loss its gradients, one tensor for each variable; None where it has none.

@@ -12,7 +12,7 @@ class PreferenceTaskConfig(ext.PairsConfig):
   """One answer to a prompt is better than another.
 
   Attributes:
-    losses: What is minimized: dpo, orpo, label, z_loss. DPO is dpo alone. ORPO is orpo and label; it needs no
+    losses: The losses to minimize: dpo, orpo, label, z_loss. DPO is dpo alone. ORPO is orpo and label; it needs no
       reference.
     label_on_prompt: Whether `label` is on the prompt of the better answer too, as in TRL's ORPO.
   """

@@ -15,7 +15,7 @@ class PreferenceTask(ext.FineTuningTask):
 
   @property
   def needs_reference(self) -> bool:
-    """DPO holds the model against what it was."""
+    """DPO compares the model with its initial weights."""
     return bool(self.config.losses.dpo.weight)
 
   def built_in_records(self, split: str) -> ext.TextRecords:
@@ -31,7 +31,7 @@ class PreferenceTask(ext.FineTuningTask):
   ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """The losses of pairs, and TRL's measures of them.
 
-    The reward of an answer is what it has gained on the reference, times DPO's beta; under ORPO, which has none, the
+    The reward of an answer is its gain on the reference, times DPO's beta; under ORPO, which has none, the
     mean log-probability of its tokens, times ORPO's beta: see base class.
     """
     losses = self.config.losses
@@ -65,7 +65,7 @@ class PreferenceTask(ext.FineTuningTask):
     }
 
   def _label_inputs(self, rows, logits):
-    """What `label` and `z_loss` are computed from: the chosen answers."""
+    """The input of `label` and `z_loss`: the chosen answers."""
     rows = {name: tf.split(values, 2)[0] for name, values in rows.items()}
     labels = rows['labels'][:, 1:]
     if self.config.label_on_prompt:

@@ -20,7 +20,7 @@ State = dict[str, tf.Tensor]
 
 
 class CartPole:
-  """Games without a state of their own: it is handed in and out.
+  """Games without an internal state: it is handed in and out.
 
   A state is {'observation': float32 [n, 4] (position, velocity, angle, angular velocity), 'elapsed': int32 [n]}.
   """
@@ -31,7 +31,7 @@ class CartPole:
   is_tensorflow = True
 
   def state_specs(self) -> dict[str, tf.TensorSpec]:
-    """What the state of one game is made of."""
+    """The parts of the state of one game."""
     return {
       'observation': tf.TensorSpec([self.observation_size], tf.float32),
       'elapsed': tf.TensorSpec([], tf.int32),
@@ -48,7 +48,7 @@ class CartPole:
     return {'observation': np.array(starts, np.float32), 'elapsed': np.zeros(len(seeds), np.int32)}
 
   def step(self, state: State, action: tf.Tensor, uniform: tf.Tensor) -> tuple[State, dict[str, tf.Tensor]]:
-    """One step of every game; where an episode ends, the next one begins.
+    """One step of every game; after the end of an episode the next one begins.
 
     Args:
       state: see the class.

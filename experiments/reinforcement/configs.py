@@ -30,7 +30,7 @@ class PpoConfig(base_config.Config):
     epochs: How often all these steps are gone through, in minibatches of `train_data.global_batch_size`.
     discount: Of a reward that is one step away.
     gae_lambda: How much later steps count for an advantage.
-    clip_ratio: How far the probability of an action may move away from what it was, as a fraction.
+    clip_ratio: How far the probability of an action may move away from its old value, as a fraction.
     value_loss_weight: Of the error of the values.
     entropy_weight: Of the bonus for entropy.
   """
@@ -144,7 +144,7 @@ def reinforcement() -> ext.ExperimentConfig:
 
 @ext.register_experiment('reinforcement_gymnasium')
 def reinforcement_gymnasium() -> ext.ExperimentConfig:
-  """PPO on gymnasium's CartPole-v1, with environments on the host: docs/how_to/reinforcement.md states its cost.
+  """PPO on gymnasium's CartPole-v1, whose environments run on the host: docs/how_to/reinforcement.md has the cost of that.
 
   Command: python train.py --experiment=reinforcement_gymnasium --mode=train_and_eval --model_dir=runs/gymnasium
   Hardware and time: 2 CPU cores, 48 seconds, start-up included.

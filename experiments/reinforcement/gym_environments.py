@@ -14,7 +14,7 @@ State = dict[str, tf.Tensor]
 class GymEnvironments:
   """Copies of one gymnasium environment with discrete actions, in a `SyncVectorEnv`.
 
-  What they keep in Python is in no checkpoint. A state is {'observation': float32 [n, size]}: what the agent sees.
+  Their Python state is in no checkpoint. A state is {'observation': float32 [n, size]}: the agent's input.
   """
 
   reset_size = 0  # The environments draw their random numbers themselves.
@@ -53,11 +53,11 @@ class GymEnvironments:
     self._environments: Any | None = None
 
   def state_specs(self) -> dict[str, tf.TensorSpec]:
-    """What the state of one environment is made of."""
+    """The parts of the state of one environment."""
     return {'observation': tf.TensorSpec([self.observation_size], tf.float32)}
 
   def begin(self, seeds: Sequence[int]) -> State:
-    """Begins an episode with each of the seeds; what ran before is given up. The state as numpy arrays."""
+    """Begins an episode with each of the seeds; running episodes are given up. The state as numpy arrays."""
     import gymnasium  # pylint: disable=g-import-not-at-top
 
     numbers: list[int | None] = [int(seed) for seed in seeds]

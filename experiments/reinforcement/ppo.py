@@ -51,7 +51,7 @@ def advantages_of(
     value: of the state in which each step began.
     next_value: of the state to which it led, in the same episode.
     terminated: whether that was the end of the game, after which there is nothing to gain.
-    truncated: whether the time was over: the game had gone on.
+    truncated: whether the time was over: the game had continued.
     discount: of a reward that is one step away.
     gae_lambda: how much later steps count.
 
@@ -85,8 +85,8 @@ def ppo_loss(
 
   Args:
     outputs: of the model of `build_actor_critic`.
-    batch: 'action': int32 [b]; 'log_probability': of the action when it was chosen, 'advantage', and 'target', what the
-      value should have been: float32 [b].
+    batch: 'action': int32 [b]; 'log_probability': of the action when it was chosen, 'advantage', and 'target', the
+      target of the value: float32 [b].
     config: a `PpoConfig`.
 
   Returns:

@@ -23,7 +23,7 @@ def roll_out(
 
   Args:
     environments: a `cart_pole.CartPole` or a `gym_environments.GymEnvironments`, that plays n games.
-    policy: what chooses, and values.
+    policy: chooses, and values.
     state: where the games stand.
     running_return: the rewards so far of the episodes that are being played: float32 [n].
     num_steps: steps of each game, t.
@@ -31,7 +31,7 @@ def roll_out(
 
   Returns:
     'state': where the games stand then. 'running_return': see above, at the end. 'finished': the sum of the returns of
-    the episodes that ended, and their number: float32 [2]. 'steps': what happened: 'observation', 'next_observation'
+    the episodes that ended, and their number: float32 [2]. 'steps': the transitions: 'observation', 'next_observation'
     float32 [t, n, size], 'action' int32, 'log_probability', 'value', 'next_value', 'reward' float32, 'terminated',
     'truncated' bool, all of shape [t, n].
   """
@@ -91,7 +91,7 @@ def play_episodes(environments: Any, policy: Policy, state: Mapping[str, tf.Tens
 
   Args:
     environments: as in `roll_out`.
-    policy: what chooses.
+    policy: chooses.
     state: at the starts of n episodes.
 
   Returns:

@@ -18,7 +18,7 @@ import official_ext as ext
 
 @ext.register_task(configs.ReinforcementTaskConfig)
 class ReinforcementTask(ext.Task):
-  """PPO. The trainer plays, in `next_train_inputs`; the task learns from minibatches of what was played."""
+  """PPO. The trainer plays, in `next_train_inputs`; the task learns from minibatches of the rollout."""
 
   trainer_cls = trainer.PpoTrainer
 
@@ -40,7 +40,7 @@ class ReinforcementTask(ext.Task):
       raise ext.UserError(f"task.environment: expected 'tensorflow' or 'gymnasium', got {kind!r}")
     if self.config.environment_id != 'CartPole-v1':
       raise ext.UserError(
-        f'task.environment_id: {self.config.environment_id}: only CartPole-v1 is there in TensorFlow ops; set '
+        f'task.environment_id: {self.config.environment_id}: only CartPole-v1 has TensorFlow ops; set '
         'task.environment=gymnasium'
       )
     return cart_pole.CartPole()

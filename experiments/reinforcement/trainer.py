@@ -1,4 +1,4 @@
-"""The trainer of PPO: between the steps it plays, and remembers what it played."""
+"""The trainer of PPO: between the steps it plays, and keeps the rollouts."""
 
 from collections.abc import Mapping
 import hashlib
@@ -16,7 +16,7 @@ _FLOATS = ('log_probability', 'advantage', 'target')
 
 
 class Memory(tf.Module):
-  """What was played with one policy, and where the games stand: all of it variables, and so part of every checkpoint.
+  """The rollout of one policy, and the state of the games: all of it variables, and so part of every checkpoint.
 
   Attributes:
     iteration: the number of the rollout that is held, -1 for none: int64 scalar.
@@ -44,7 +44,7 @@ class Memory(tf.Module):
 class PpoTrainer(ext.Trainer):
   """Trains on minibatches of rollouts: see base class.
 
-  Batch number b belongs to rollout b // (epochs * minibatches). Where the memory holds another one, the present policy
+  Batch number b belongs to rollout b // (epochs * minibatches). If the memory holds another one, the present policy
   plays first: the draws are a function of (seed, number of the rollout).
   """
 
@@ -90,7 +90,7 @@ class PpoTrainer(ext.Trainer):
     return self._environments.begin(seeds.tolist())
 
   def checkpoint_restored(self, *args: Any, **kwargs: Any) -> None:
-    """See base class. What the environments keep on the host begins anew."""
+    """See base class. The environments' state on the host begins anew."""
     super().checkpoint_restored(*args, **kwargs)
     if self._plays and not self._environments.is_tensorflow:
       for name, value in self._begin(int(self.global_step.numpy())).items():
@@ -112,7 +112,7 @@ class PpoTrainer(ext.Trainer):
     return self._minibatch(number % per_rollout)
 
   def _minibatch(self, number: tf.Tensor) -> object:
-    """A minibatch of the memory: 'observation', 'action' and what the loss needs, by replicas."""
+    """A minibatch of the memory: 'observation', 'action' and the inputs of the loss, by replicas."""
     order = self._memory.order[number // self._minibatches]
     rows = tf.reshape(order, [self._minibatches, self._batch_size])[number % self._minibatches]
     batch = {name: tf.gather(values, rows) for name, values in self._memory.steps.items()}
@@ -147,7 +147,7 @@ class PpoTrainer(ext.Trainer):
   def _roll_out(
     self, state: Mapping[str, tf.Tensor], running_return: tf.Tensor, iteration: tf.Tensor
   ) -> dict[str, object]:
-    """What `rollouts.roll_out` returns, its 'steps' as the memory holds them."""
+    """The result of `rollouts.roll_out`, its 'steps' as the memory holds them."""
     config = self._ppo
     policy = lambda observation: self.model(observation, training=False)
     out = rollouts.roll_out(
@@ -195,7 +195,7 @@ class PpoTrainer(ext.Trainer):
 
 
 def _check_sizes(config: Any, num_steps: int, num_replicas: int) -> None:
-  """Refuses what cannot be cut evenly, and programs that would run over the end of a rollout.
+  """Refuses sizes that cannot be cut evenly, and programs that would run over the end of a rollout.
 
   Raises:
     UserError: with the field.

@@ -23,7 +23,7 @@ class RewardModelTaskConfig(ext.PairsConfig):
   center_rewards_coefficient: float = 0.0
 
   def check_values(self, path: str) -> None:
-    """Refuses what a model of scores has not: see base class."""
+    """Refuses fields that a model of scores lacks: see base class."""
     super().check_values(path)
     named = ext.weighted_losses.selected(self.losses)
     if named:
@@ -34,7 +34,7 @@ class RewardModelTaskConfig(ext.PairsConfig):
 
 @ext.register_experiment('reward_model')
 def reward_model() -> ext.ExperimentConfig:
-  """A model learns to score answers: higher for what was preferred.
+  """A model learns to score answers: higher for preferred ones.
 
   Command: python train.py --experiment=reward_model --mode=train_and_eval --model_dir=runs/reward_model
     --set=model_path=runs/sft/model --set=task.use_lora=false

@@ -1,4 +1,4 @@
-"""A Python file of one's own as a method of training."""
+"""A custom Python file as a method of training."""
 
 from experiments.script.configs import script
 from experiments.script.task import ScriptTask

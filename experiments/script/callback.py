@@ -1,4 +1,4 @@
-"""What a script hands to its trainer: a callback of Hugging Face and of Keras at once, and of neither.
+"""The object that a script hands to its trainer: a callback of Hugging Face and of Keras at once, and of neither.
 
 It has their methods, not their classes, so that no framework is imported for it: `transformers.TrainerCallback` and
 `Callback` of Keras 2 and 3 are called by name.
@@ -16,7 +16,7 @@ _SUMMARY = 'train_runtime'  # Hugging Face logs once more when training is done.
 
 
 class Callback:
-  """Reports training to its run, and ends it when the run is asked to stop.
+  """Reports training to its run, and ends it when the run receives a stop signal.
 
   Hugging Face: `Trainer(..., callbacks=[callback])`. Keras: `model.fit(..., callbacks=[callback])`. A loop of one's
   own calls `log` now and then, and ends if `should_stop` is true after a step:
@@ -28,7 +28,7 @@ class Callback:
           break
 
   Attributes:
-    summary: what the trainer has said of the whole training at its end.
+    summary: the trainer's metrics of the whole training at its end.
     last: the newest values, those of evaluations after `validation_`.
   """
 
@@ -42,7 +42,7 @@ class Callback:
     self.summary: dict[str, object] = {}
     self.last: dict[str, object] = {}
 
-  # For a loop of one's own.
+  # For a custom loop.
 
   @property
   def should_stop(self) -> bool:
@@ -79,11 +79,11 @@ class Callback:
       self._pace.advance(step)
 
   def pause(self) -> None:
-    """What was done since the last step is not training."""
+    """The time since the last step was not training."""
     self._pace.pause()
 
   def report(self, values: Mapping[str, object]) -> None:
-    """Tells the run about training, evaluation, or both."""
+    """Reports to the run training, evaluation, or both."""
     numbers = {name: _as_python(value) for name, value in values.items()}
     if _SUMMARY in numbers:
       self.summary = numbers
@@ -121,7 +121,7 @@ class Callback:
       return lambda *given, **named: (hugging_face if len(given) >= 3 else keras)(*given, **named)
     raise AttributeError(f'{type(self).__name__} has no attribute {name!r}')
 
-  # Keras asks for these.
+  # Keras requires these.
 
   def set_model(self, model: object) -> None:
     """See Keras."""
@@ -142,7 +142,7 @@ class Callback:
 
 
 def _nothing(*given: object, **named: object) -> None:
-  """What is done at hooks that do not matter."""
+  """The default for hooks that do not matter."""
 
 
 class _HuggingFace:

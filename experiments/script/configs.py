@@ -41,7 +41,7 @@ class ScriptTaskConfig(ext.TaskConfig):
     batch_size: BATCH_SIZE: examples of a batch.
     grad_accum_steps: GRAD_ACCUM_STEPS: batches of an update.
     learning_rate: LEARNING_RATE: the learning rate, at its highest.
-    warmup_steps: WARMUP_STEPS: updates until the learning rate is there.
+    warmup_steps: WARMUP_STEPS: updates until the full learning rate.
     prompt_input_column: PROMPT_INPUT_COLUMN, PromptInputColumn: the column of the prompts.
     prompt_output_column: PROMPT_OUTPUT_COLUMN, PromptOutputColumn: the column of the answers.
     parameters: Parameters of the script's own, by their names: task.parameters.temperature is TEMPERATURE.
@@ -90,9 +90,9 @@ class ScriptTaskConfig(ext.TaskConfig):
   parameters: dict[str, Any] = dataclasses.field(default_factory=base_config.Config)
 
   def check_given(self, path: str, params: object, given: Collection[str]) -> None:
-    """See `config/checks.py`: the script reads whatever is set."""
+    """See `config/checks.py`: the script reads all set values."""
     del path
-    if not (self.script and os.path.exists(self.script)):  # `check_run` tells.
+    if not (self.script and os.path.exists(self.script)):  # `check_run` reports it.
       return
     lines = list(parameters.mistakes(source.Script(self.script), params, script(), given))
     if lines:
@@ -114,7 +114,7 @@ class ScriptTaskConfig(ext.TaskConfig):
     return parameters.unread(script) if script else {}
 
   def unset_entries(self, path: str, params: object) -> list[str]:
-    """See `config/checks.py`: the parameters of its own that the script reads."""
+    """See `config/checks.py`: the custom parameters that the script reads."""
     del path
     script = self._source()
     return parameters.unset(script, params) if script else []
@@ -122,13 +122,13 @@ class ScriptTaskConfig(ext.TaskConfig):
   def _source(self) -> source.Script | None:
     try:
       return source.Script(self.script) if self.script else None
-    except ext.UserError:  # `check_run` tells.
+    except ext.UserError:  # `check_run` reports it.
       return None
 
 
 @dataclasses.dataclass
 class ScriptTrainerConfig(ext.TrainerConfig):
-  """What a run does around a loop that is not this library's.
+  """The run around a custom loop.
 
   Attributes:
     train_steps: MAX_STEPS: the number of updates.
@@ -147,7 +147,7 @@ class ScriptRuntimeConfig(ext.RuntimeConfig):
 
   Attributes:
     seed: SEED. Python, NumPy and TensorFlow are seeded by it, too; PyTorch is not.
-    hang_seconds: How long training may stand still, without a step, before the run ends with the stacks of all threads
+    hang_seconds: How long training may hang, without a step, before the run ends with the stacks of all threads
       and exit status 75. Ten times as long until the first step is done. 0: for ever.
   """
 
@@ -158,7 +158,7 @@ class ScriptRuntimeConfig(ext.RuntimeConfig):
 
 @ext.register_experiment('script')
 def script() -> ext.ExperimentConfig:
-  """A Python file of one's own that trains, with a trainer of Hugging Face, Keras or its own: docs/how_to/script.md.
+  """A custom Python file that trains, with a trainer of Hugging Face, Keras or its own: docs/how_to/script.md.
 
   The command trains the file that `official-ext new NAME --like=script` writes: 1,438 handwritten digits, two layers.
 

@@ -48,7 +48,7 @@ PARAMETERS = (
   _of_task('prompt_output_column', 'PromptOutputColumn', 'OutputTrainName'),
   Parameter('max_steps', 'trainer.train_steps', ('MAX_STEPS',)),
 )
-# What a script finds set, and may do without.
+# The optional variables of a script.
 _OPTIONAL = (
   Parameter('output_dir', 'task.output_dir', (OUTPUT_DIR,)),
   Parameter('seed', 'runtime.seed', ('SEED',)),
@@ -100,14 +100,14 @@ def unread(script: source.Script) -> dict[str, str]:
 
 
 def unset(script: source.Script, params: object) -> list[str]:
-  """The dotted paths of parameters of its own that a script reads, and that are not set: TEMPERATURE, ..."""
+  """The dotted paths of custom parameters that a script reads, and that are not set: TEMPERATURE, ..."""
   known = {*variables(params), OUTPUT_DIR, RESUME}
   names = sorted(name for name in script.unset_names() if name.isupper() and name not in known)
   return [f'{OWN}.{name.lower()}' for name in names]
 
 
 def mistakes(script: source.Script, params: object, defaults: object, given: Collection[str]) -> Iterator[str]:
-  """What is wrong with a script and its parameters, a line for each.
+  """The errors of a script and its parameters, a line for each.
 
   Args:
     script: the script.
@@ -118,7 +118,7 @@ def mistakes(script: source.Script, params: object, defaults: object, given: Col
   own = _own(params)
   for name in own:
     if not name.isidentifier() or keyword.iskeyword(name.upper()) or name.upper() in variables(defaults):
-      yield f'{OWN}.{name}: cannot be the name of a parameter of your own; take another name'
+      yield f'{OWN}.{name}: cannot be the name of a custom parameter; choose another name'
   is_set = lambda path: path in given or _value(params, path) != _value(defaults, path)
   known = [(parameter.name, parameter.variables, is_set(parameter.path)) for parameter in PARAMETERS]
   known += [(f'{OWN}.{name}', (name.upper(),), True) for name in own]
@@ -132,7 +132,7 @@ def mistakes(script: source.Script, params: object, defaults: object, given: Col
       yield f'script: {script.path}:{line}: replaces {variable}, which the script is given; remove the line'
   if not script.reads(CALLBACK):
     yield (
-      f'script: {script.path}: never reads `{CALLBACK}`, without which nothing is known of its training; hand it to '
+      f'script: {script.path}: never reads `{CALLBACK}`, so its training cannot be followed; hand it to '
       'the trainer: callbacks=[callback]'
     )
   missing = [f'`{name}`' for name in DEFINED if not script.sets(name)]

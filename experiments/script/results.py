@@ -1,4 +1,4 @@
-"""What is left of a script's training: its model and its tokenizer, saved the way that they are loaded."""
+"""The result of a script's training: its model and its tokenizer, saved the way that they are loaded."""
 
 from collections.abc import Callable, Iterator, Mapping
 import importlib
@@ -20,8 +20,8 @@ class Form(NamedTuple):
   Attributes:
     folder: the name of the folder.
     save: writes the object into a folder. It gets the tokenizer too, which is saved beside it.
-    load: reads a folder, given what was saved and the classes of the script.
-    values: arrays by name, of the object or of what was loaded, to be compared.
+    load: reads a folder, given the saved object and the classes of the script.
+    values: arrays by name, of the object or of the loaded one, for comparison.
   """
 
   folder: str
@@ -47,13 +47,13 @@ def form_of(model: object) -> Form:
   if _package(model) == 'torch':
     return Form(MODEL, _save_torch, _load_torch, _state_dict)
   raise ext.UserError(
-    f'script: `model` is a {type(model).__name__}, which can not be saved: it is no model of Keras, PyTorch or this '
+    f'script: `model` is a {type(model).__name__}, which can not be saved: it is not a model of Keras, PyTorch or this '
     'library, and has no `save_pretrained`'
   )
 
 
 def check_tokenizer(tokenizer: object) -> None:
-  """Refuses a tokenizer that cannot be saved; None is none.
+  """Refuses a tokenizer that cannot be saved; None is skipped.
 
   Raises:
     UserError: it cannot.
@@ -94,12 +94,12 @@ def save(model: object, tokenizer: Any, output_dir: str) -> str:
 
 
 def check(model: Any, tokenizer: Any, folder: str, classes: Mapping[str, Any]) -> Iterator[str]:
-  """Loads what `save` has written, and compares it with what was saved. Yields a line for each.
+  """Loads the output of `save`, and compares it with the saved object. Yields a line for each.
 
   Args:
-    model: what was saved.
-    tokenizer: what was saved.
-    folder: where.
+    model: the one saved.
+    tokenizer: the one saved.
+    folder: theirs.
     classes: those of the script, by name, which a model of Keras may be made of.
 
   Raises:
@@ -130,7 +130,7 @@ def _package(model: object) -> str:
 
 
 def _array(value: Any) -> np.ndarray:
-  """Of a tensor of any framework; bfloat16 and the like as they are in memory."""
+  """Of a tensor of any framework; bfloat16 and similar by their bytes in memory."""
   if hasattr(value, 'detach'):
     value = value.detach().cpu()
     try:
@@ -188,7 +188,7 @@ def _keras_values(model):
   return {f'weight {number}': weight for number, weight in enumerate(model.get_weights())}
 
 
-# Hugging Face and PyTorch. What was loaded may be a dictionary of tensors by itself.
+# Hugging Face and PyTorch. The loaded object may be a dictionary of tensors by itself.
 
 
 def _save_pretrained(model, folder, tokenizer):

@@ -1,4 +1,4 @@
-"""A script's source: what can be said of it without running it."""
+"""A script's source: its analysis without running it."""
 
 import ast
 import builtins
@@ -49,7 +49,7 @@ class Script:
       place = f'{path}:{error.lineno}' if error.lineno else path
       raise ext.UserError(f'script: {place}: {type(error).__name__}: {error.msg}') from error
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-      raise ext.UserError(f'script: {path}: is no Python: {type(error).__name__}: {error}') from error
+      raise ext.UserError(f'script: {path}: is not valid Python: {type(error).__name__}: {error}') from error
     self._strings = self._strings_that_name()
 
   def _strings_that_name(self) -> set[str]:
@@ -97,9 +97,9 @@ class Script:
       yield from self._symbols(child)
 
   def line_that_replaces(self, name: str) -> int | None:
-    """The line at the top of the script that gives a variable a value whatever it had before; None if there is none.
+    """The line at the top of the script that gives a variable a value unconditionally; None if there is none.
 
-    `if 'NAME' not in globals():` and the like are no such line, nor is one that reads the value that it replaces, nor
+    `if 'NAME' not in globals():` and similar do not count, nor does one that reads the value that it replaces, nor
     any behind a line that has read it.
     """
     for statement in self._tree.body:

@@ -54,7 +54,7 @@ class ScriptTask(ext.LoopTask):
   # Before.
 
   def check_loop(self, params: object, model_dir: str, previous: Mapping[str, object] | None) -> None:
-    """See base class: the result gets no place that something else has, and a finished run stays what it is."""
+    """See base class: the result gets no place that something else has, and a finished run is unchanged."""
     if previous is not None and previous['status'] == 'finished':
       self._check_unchanged(params, model_dir, previous)
     elif previous is None or previous.get('output_dir') != self.config.output_dir:
@@ -90,7 +90,7 @@ class ScriptTask(ext.LoopTask):
       if self.config.model_path and os.path.realpath(folder) == os.path.realpath(self.config.model_path):
         raise ext.UserError(f'{named}: {folder} is the model that training begins with; name another folder')
       if os.path.isdir(folder) and os.listdir(folder):
-        raise ext.UserError(f'{named}: {folder} is there already; name another folder, or move it away')
+        raise ext.UserError(f'{named}: {folder} exists already; name another folder, or move it away')
     if _checkpoints(output_dir):
       raise ext.UserError(
         f'{named}: holds {os.path.basename(_checkpoints(output_dir)[-1])} of another run; name another folder, or '
@@ -172,14 +172,14 @@ class ScriptTask(ext.LoopTask):
       logging.warning('TensorFlow keeps a part of the memory of the GPUs: %s', error)
 
   def _execute(self, params: object, callback: callback_lib.Callback, output_dir: str, resume: str | None) -> object:
-    """Runs the file as a module of its own, and returns its trainer."""
+    """Runs the file as a separate module, and returns its trainer."""
     name = self._module_name()
     self._module = types.ModuleType(name)
     self._module.__file__ = self._script.absolute_path
     self._module.__spec__ = machinery.ModuleSpec(name, None, origin=self._script.absolute_path)
     given = {parameters.OUTPUT_DIR: output_dir, parameters.RESUME: resume, parameters.CALLBACK: callback}
     self._namespace.update({**parameters.variables(params), **given})
-    sys.modules[name] = self._module  # Where pickle, and data classes, look for what it defines.
+    sys.modules[name] = self._module  # The place where pickle, and data classes, look for its definitions.
     folder = os.path.dirname(self._script.absolute_path)
     if folder not in sys.path:
       sys.path.insert(0, folder)
@@ -207,12 +207,12 @@ class ScriptTask(ext.LoopTask):
     return name if found is None or is_itself else f'{name}_script'
 
   def _trained(self, trainer: object) -> Any:
-    """What is trained: a trainer may have put adapters around the model of the script."""
+    """The trained model: a trainer may have put adapters around the model of the script."""
     model = getattr(trainer, 'model', None)
     return self._namespace['model'] if model is None or not hasattr(trainer, 'callback_handler') else model
 
   def _train(self, trainer: Any, checkpoint: str | None) -> None:
-    """Lets the trainer train; one of Hugging Face's goes on from a checkpoint."""
+    """Lets the trainer train; one of Hugging Face's resumes from a checkpoint."""
     takes_checkpoint = 'resume_from_checkpoint' in inspect.signature(trainer.train).parameters
     with self._named_failures(self._script.line_that_sets('trainer')):
       if checkpoint and takes_checkpoint:
@@ -247,7 +247,7 @@ class ScriptTask(ext.LoopTask):
 
 @contextlib.contextmanager
 def _current_folder_kept() -> Iterator[None]:
-  """A context in which the script may go to another folder; what is told afterwards is told of this one."""
+  """A context in which the script may go to another folder; later reports refer to this one."""
   folder = os.getcwd()
   try:
     yield

@@ -1,4 +1,4 @@
-"""A script that trains: docs/how_to/script.md. It works as it is; put your own training in its place.
+"""A script that trains: docs/how_to/script.md. It works unchanged; put your own training in its place.
 
     official-ext check script --set=script=template.py
     python train.py --experiment=script --mode=train --model_dir=runs/template --set=script=template.py \
@@ -36,11 +36,11 @@ model.compile(
   loss=tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True),
   metrics=['accuracy'],
 )
-tokenizer = None  # The data are no text.
+tokenizer = None  # The data are not text.
 
 
 class KerasTrainer:
-  """A trainer is what has a method `train`."""
+  """A trainer is an object with a method `train`."""
 
   def train(self) -> None:
     """Trains for MAX_STEPS batches, and evaluates after each tenth of them."""
@@ -86,7 +86,7 @@ trainer = KerasTrainer()
 #       max_grad_norm=MAX_GRAD_NORM,
 #       max_length=MAX_SEQ_LENGTH,
 #       logging_steps=1,
-#       save_steps=50,  # What the same command goes on from after a stop.
+#       save_steps=50,  # The same command resumes from these after a stop.
 #       report_to='none',
 #     ),
 #     callbacks=[callback],

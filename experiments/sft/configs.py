@@ -28,8 +28,9 @@ class SftTaskConfig(ext.FineTuningConfig):
   """Prompts and answers, conversations, or texts, that a language model learns to continue as they do.
 
   Attributes:
-    losses: What is minimized: label, z_loss, or both.
-    train_data: Records with answers. Without an `input_path`: what the functions of Python's standard library do.
+    losses: The losses to minimize: label, z_loss, or both.
+    train_data: Records with answers. Without an `input_path`: descriptions of the functions of Python's standard
+      library.
     validation_data: Others. Without an `input_path`: a part of those of `train_data`; see `validation_share`.
   """
 
@@ -55,7 +56,7 @@ class SftTaskConfig(ext.FineTuningConfig):
 def sft() -> ext.ExperimentConfig:
   """Supervised fine-tuning of a language model, on prompts and answers: docs/how_to/fine_tune.md.
 
-  Without arguments a new decoder learns to say what the functions of Python's standard library do, from 23,000 tokens
+  Without arguments a new decoder learns to describe the functions of Python's standard library, from 23,000 tokens
   of answers. The text comes with Python and differs from one version to the next, and the figures with it.
 
   Command: python train.py --experiment=sft --mode=train_and_eval --model_dir=runs/sft --set=learning_rate=2e-3

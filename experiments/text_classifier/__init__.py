@@ -1,4 +1,4 @@
-"""A decoder that tells what a text is about."""
+"""A decoder that classifies texts by topic."""
 
 from experiments.text_classifier.configs import text_classifier
 from experiments.text_classifier.task import TextClassifierTask

@@ -20,7 +20,7 @@ class TextClassifierDataConfig(ext.TextDataConfig):
   label_column: str = 'label'
 
   def check_values(self, path: str) -> None:
-    """Refuses formats that are no single text."""
+    """Refuses formats other than a single text."""
     super().check_values(path)
     if self.example_format != 'prompt':
       raise ext.UserError(f'{path}.example_format: a classifier reads the format prompt, got {self.example_format}')
@@ -37,7 +37,7 @@ class TextClassifierTaskConfig(ext.TaskConfig):
     tokenizer_path: A folder with a tokenizer in Hugging Face's files. Empty: that of `model_path`, or without one
       byte-level BPE with `model.vocab_size` tokens, trained on the topics of Python's language reference.
     class_names: The classes, in the order of their numbers.
-    losses: What is minimized: label.
+    losses: The loss to minimize: label.
     train_data: Texts. Without an `input_path`: three in four of the paragraphs of Python's topics.
     validation_data: Texts. Without an `input_path`: the other paragraphs.
   """
@@ -55,7 +55,7 @@ class TextClassifierTaskConfig(ext.TaskConfig):
   )
 
   def check_values(self, path: str) -> None:
-    """Refuses losses that this task cannot compute, classes that are none, and files without a tokenizer."""
+    """Refuses losses that this task cannot compute, invalid classes, and files without a tokenizer."""
     ext.weighted_losses.check(self.losses, ('label',), f'{path}.losses')
     if len(set(self.class_names)) != len(self.class_names) or len(self.class_names) < 2:
       raise ext.UserError(f'{path}.class_names: expected two different names or more, got {list(self.class_names)}')
@@ -69,7 +69,7 @@ class TextClassifierTaskConfig(ext.TaskConfig):
 
 @ext.register_experiment('text_classifier')
 def text_classifier() -> ext.ExperimentConfig:
-  """A decoder tells from which of eight parts of Python's language reference a paragraph is.
+  """A decoder classifies paragraphs by the eight parts of Python's language reference.
 
   Command: python train.py --experiment=text_classifier --mode=train_and_eval --model_dir=runs/text_classifier \\
     --set=init_checkpoint=runs/language_model
@@ -77,8 +77,8 @@ def text_classifier() -> ext.ExperimentConfig:
   Result: accuracy 55.2 % on 357 paragraphs (54.6 % at the end), with Python 3.11 and seed 0.
   Reference: the largest class has 26.3 %; scikit-learn's logistic regression on TF-IDF of words reaches 78.4 %.
 
-  936 paragraphs are few for a decoder, which after five epochs knows 91 % of them by heart; words alone tell most. The
-  decoder of `language_model` has seen many of the validation paragraphs, without their labels.
+  936 paragraphs are few for a decoder, which after five epochs knows 91 % of them by heart; words alone suffice for
+  most. The decoder of `language_model` has seen many of the validation paragraphs, without their labels.
   """
   num_steps = 300
   task = TextClassifierTaskConfig(init_checkpoint_may_miss=('*score*',))

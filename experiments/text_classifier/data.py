@@ -13,14 +13,14 @@ import official_ext as ext
 class LabelledTexts(ext.Source):
   """Rows of tokens, and the number of each row's class, int32 [].
 
-  A row ends with the last token of its text; what fills it up stands before.
+  A row ends with the last token of its text; padding comes first.
   """
 
   def __init__(self, texts: Any, column: str, class_names: Sequence[str]):
     """Takes rows, and finds their classes.
 
     Args:
-      texts: what `ext.text_source` has opened, of the format `prompt`.
+      texts: the result of `ext.text_source`, of the format `prompt`.
       column: of the label in the records.
       class_names: the labels, in the order of their numbers.
     """

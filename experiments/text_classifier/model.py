@@ -1,4 +1,4 @@
-"""The network of `text_classifier`: a decoder, and the head that stands on it."""
+"""The network of `text_classifier`: a decoder, and the head on top of it."""
 
 import tensorflow as tf
 import tf_keras
@@ -8,7 +8,7 @@ import official_ext as ext
 
 
 class TextClassifierModel(tf_keras.Model):
-  """A decoder with logits of classes, from what it makes of the last token: it has seen the whole text.
+  """A decoder with logits of classes, from its output for the last token: it has seen the whole text.
 
   Attributes:
     decoder: an `ext.Decoder`.

@@ -28,7 +28,7 @@ CLASSES = {
 def paragraphs(split: str) -> tuple[dict[str, str], ...]:
   """The paragraphs of a split, in the order of their texts: `{'text': ..., 'label': ...}` each.
 
-  A paragraph that topics of several classes share is in neither split, one that is there twice is there once.
+  A paragraph that topics of several classes share is in neither split, duplicates are removed.
 
   Args:
     split: 'train' or 'validation'. Its text alone says which of them a paragraph is in: three in four are to learn.

@@ -21,7 +21,7 @@ _WORDS = (
   r'(?:access|auth|api|bearer|refresh|session|security|bot|secret|hf|github|gitlab)[_-]?token)'
 )
 _TELLING = re.compile(rf'(?:[a-z0-9]+[_.-])*{_WORDS}|token', re.IGNORECASE)
-# Names of secrets in a text; `pad_token` and the like are not.
+# Names of secrets in a text; `pad_token` and similar are not.
 _NAME = rf'(?:(?<![A-Za-z0-9]){_WORDS}|(?<![A-Za-z0-9_-])token)'
 _IN_QUERY = rf'(?:[a-z0-9_.-]*{_WORDS}|token|pass|key|code|sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)'
 _VALUE = r"""[^\s"'&,;{}()\[\]]+"""
@@ -107,7 +107,7 @@ def _of_environment() -> Iterator[str]:
 
 
 class MaskedStream:
-  """A text stream that masks what is written to it, and otherwise behaves as the stream inside it."""
+  """A text stream that masks passwords written to it, and otherwise behaves as the stream inside it."""
 
   def __init__(self, stream: TextIO):
     self._stream = stream

@@ -1,4 +1,4 @@
-"""What can end a run, and with which exit status."""
+"""The errors that end a run, with their exit statuses."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -8,7 +8,7 @@ import traceback
 class UserError(ValueError):
   """A mistake in the command line, the configuration or the files that it names.
 
-  The message is one line: the dotted path, file or flag, what is wrong with it, what to do. The driver prints it as
+  The message is one line: the dotted path, file or flag, the error, the fix. The driver prints it as
   `error: <message>`, without a traceback, and exits with status 2.
   """
 
@@ -29,12 +29,12 @@ class UserErrors(UserError):  # noqa: N818  # Several.
 
 def lines_of(error: BaseException) -> Sequence[str]:
   """The lines of one of this module's errors: one line, or several for `UserErrors`."""
-  # gin adds lines that tell which configurable was called.
+  # gin adds lines that name the configurable called.
   return getattr(error, 'lines', None) or [str(error).strip().split('\n')[0]]
 
 
 def origin(error: BaseException) -> str:
-  """Where an error was raised: `module my_tasks (/home/me/my_tasks.py, line 3)`, the module that was being imported."""
+  """The origin of an error: `module my_tasks (/home/me/my_tasks.py, line 3)`, the module that was being imported."""
   frames = list(traceback.walk_tb(error.__traceback__))
   packages = [frame.f_globals.get('__name__', '').partition('.')[0] for frame, _ in frames]
   modules = [number for number, (frame, _) in enumerate(frames) if frame.f_code.co_name == '<module>']
@@ -127,18 +127,18 @@ class DivergedError(RuntimeError):
 
 
 class HungError(RuntimeError):
-  """Nothing has moved for `runtime.hang_seconds`: the same command goes on from the newest checkpoint."""
+  """No progress for `runtime.hang_seconds`: the same command resumes from the newest checkpoint."""
 
   exit_status = 75
   status = 'hung'
 
 
 class EvaluationInterruptedError(Exception):
-  """An evaluation was interrupted because the run was asked to stop."""
+  """An evaluation was interrupted because the run was preempted."""
 
 
 class PreemptedError(Exception):
-  """The run was asked to stop, and has saved: the same command goes on from there."""
+  """The run was preempted and has saved: the same command resumes from there."""
 
   exit_status = 75
   status = 'preempted'

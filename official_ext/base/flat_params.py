@@ -1,4 +1,4 @@
-"""Configurations as flat dictionaries, dotted path -> value, and in what two of them differ. No TensorFlow."""
+"""Configurations as flat dictionaries, dotted path -> value, and the differences of two of them. No TensorFlow."""
 
 from official_ext.base import errors
 from official_ext.base import json_types

@@ -1,4 +1,4 @@
-"""Text of runs for a terminal: what would move its cursor, colour it or hide letters is shown as an escape."""
+"""Text of runs for a terminal: control characters are shown as escapes."""
 
 import unicodedata
 
@@ -7,7 +7,7 @@ _CATEGORIES = ('Cc', 'Cf', 'Zl', 'Zp', 'Cs')
 
 
 def harmless(text: object, keep: str = '') -> str:
-  r"""A text in one line, with `\x1b` and the like where it has characters that a terminal would obey.
+  r"""A text in one line, with escapes such as `\x1b` for characters that a terminal would obey.
 
   Args:
     text: anything; its str() is shown.

@@ -1,7 +1,7 @@
 """All that this library uses of the private parts of Model Garden and Orbit, each with the reason.
 
-`inherited` lists what our subclasses call and override of their bases. tests/base/tf_internals_test.py checks that all
-of it exists, in the form that we rely on. See also tf_internals.py.
+`inherited` lists the members that our subclasses call and override of their bases. tests/base/tf_internals_test.py
+checks that all of it exists, in the form that we rely on. See also tf_internals.py.
 """
 
 # pylint: disable=protected-access
@@ -42,7 +42,7 @@ def experiments_in_source() -> frozenset[str]:
 
 
 def is_locked(config: base_config.Config) -> bool:
-  """Whether a configuration refuses changes; publicly, only an attempt tells."""
+  """Whether a configuration refuses changes; publicly, only an attempt shows it."""
   return config._locked
 
 
@@ -57,7 +57,7 @@ def restrictions_of(config: base_config.Config) -> Sequence[str]:
 
 
 def is_valid_sequence(elements: Sequence[object]) -> bool:
-  """Whether a configuration can hold such a list; publicly, only an assignment tells, without the name of the field."""
+  """Whether a configuration can hold such a list; publicly, only an assignment shows it, without the field."""
   return base_config.Config._isvalidsequence(elements)
 
 
@@ -72,7 +72,7 @@ def remember_annotations() -> None:
   while pending:
     config_class: Any = pending.pop()
     pending += config_class.__subclasses__()
-    with contextlib.suppress(Exception):  # Whoever makes one will be told.
+    with contextlib.suppress(Exception):  # An error follows when one is made.
       read(config_class)
 
 

@@ -1,4 +1,4 @@
-"""Protocols of objects that come from elsewhere, by what this library uses of them.
+"""Protocols of objects that come from elsewhere, limited to the members that this library uses.
 
 Model Garden's classes have no type information, and a task or a trainer may derive from hers or from this library's. A
 value whose class TensorFlow defines is `Any`, or `object` if it is only passed on: TensorFlow has no type
@@ -16,7 +16,7 @@ class TextOutput(Protocol):
     """Writes text."""
 
   def flush(self) -> None:
-    """Passes on what was written."""
+    """Passes on the written text."""
 
 
 class Optimizer(Protocol):

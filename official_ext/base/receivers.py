@@ -17,7 +17,7 @@ from official_ext.base.files import regular_files
 
 _ENVIRONMENT = 'env:'
 _FILE = 'file:'
-# The kinds of events of which apprise is told that they are good, or bad.
+# The kinds of events that apprise shows as good, or bad.
 _GOOD = ('finished',)
 _BAD = ('failed', 'hung', 'killed', 'diverged', 'nan')
 
@@ -32,7 +32,7 @@ class Message:
 
   Attributes:
     kind: the name of an event, or a kind of alert; decides how the message looks.
-    title: what has happened, in a line.
+    title: the event, in a line.
     body: more about it.
   """
 
@@ -57,7 +57,7 @@ def digest(messages: Sequence[Message]) -> Message:
 
 
 def read_and_check(references: Sequence[str], field: str, files: bool = False) -> dict[str, str]:
-  """The URLs that references stand for, by names that may be shown; see `read_urls`.
+  """The URLs of references, by names that may be shown; see `read_urls`.
 
   Raises:
     UserError: see `read_urls`; or apprise does not know a URL.
@@ -71,16 +71,16 @@ def read_and_check(references: Sequence[str], field: str, files: bool = False) -
 
 
 def read_urls(references: Sequence[str], field: str, files: bool = False) -> list[str]:
-  """The URLs that references stand for. They hold secrets, which are masked from now on.
+  """The URLs of references. They hold secrets, which are masked from now on.
 
   Args:
     references: each `env:NAME`, the name of an environment variable with one URL, or several separated by blanks; or
       `file:PATH`, a file with the same, which nobody else may read.
-    field: what a message begins with.
+    field: the start of messages.
     files: whether `file:PATH` is allowed.
 
   Raises:
-    UserError: a reference is none, or there is nothing behind it.
+    UserError: a reference is invalid or empty.
   """
   optional_packages.require('apprise', 'notifications', field.rpartition('.urls')[0] or field)
   urls: list[str] = []
@@ -120,7 +120,7 @@ def make(urls: Sequence[str], where: str) -> list[Any]:
 
   Args:
     urls: in apprise's notation.
-    where: what a message begins with.
+    where: the start of messages.
 
   Raises:
     UserError: apprise does not know one of them.
@@ -130,7 +130,7 @@ def make(urls: Sequence[str], where: str) -> list[Any]:
   logging.getLogger('apprise').setLevel(logging.CRITICAL + 1)  # It prints URLs.
   receivers = [apprise.Apprise.instantiate(url) for url in urls]
   if None in receivers:
-    raise errors.UserError(f'{where}: the URL in it is none that apprise knows')
+    raise errors.UserError(f'{where}: apprise does not know the URL in it')
   return receivers
 
 
@@ -157,5 +157,5 @@ def be_patient(receiver: Any, seconds: float) -> None:
   default = type(receiver).socket_read_timeout
   if receiver.socket_read_timeout == default:
     receiver.socket_read_timeout = max(seconds, default)
-  # So that a connection that does not come about is not taken for an answer that does not.
+  # So that a failed connection is not mistaken for a missing answer.
   receiver.socket_connect_timeout = min(10.0, receiver.socket_read_timeout / 2)

@@ -8,8 +8,8 @@ def nearest(name: object, known: Iterable[str], count: int = 1, cutoff: float = 
   """Returns the known names most similar to a given one, the nearest first.
 
   Args:
-    name: what was given; it need not be a string.
-    known: what there is.
+    name: the given one; it need not be a string.
+    known: the valid ones.
     count: how many to return at most.
     cutoff: how similar they must be, from 0 (anything) to 1 (the same): see difflib.get_close_matches.
   """
@@ -27,7 +27,7 @@ def did_you_mean(
   """The part of a message that names the nearest known name: `<before>did you mean dense?<after>`.
 
   Args:
-    name: what was given.
+    name: the given one.
     known: the known names.
     otherwise: the text to use if no known name is near.
     before: text to put before it.

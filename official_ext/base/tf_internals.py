@@ -1,9 +1,9 @@
 """All that this library uses of the private parts of TensorFlow and tf_keras, each with the reason.
 
-No other module imports `tensorflow.python` and the like, or reads an attribute of their objects that begins with an
-underscore. `INHERITED` lists what our subclasses call and override of their bases. tests/base/tf_internals_test.py
-checks that all of it exists, in the form that we rely on: if another TensorFlow has changed it, that test fails and
-names it.
+No other module imports private modules such as `tensorflow.python`, or reads an attribute of their objects that begins
+with an underscore. `INHERITED` lists the members that our subclasses call and override of their bases.
+tests/base/tf_internals_test.py checks that all of it exists, in the form that we rely on: if another TensorFlow has
+changed it, that test fails and names it.
 """
 
 # pylint: disable=protected-access
@@ -48,14 +48,14 @@ from tf_keras.src import backend as keras_backend
 
 FunctionT = TypeVar('FunctionT', bound=Callable[..., object])
 
-# What the C++ code logs.
+# The logs of the C++ code.
 
 # absl::SetMinLogLevel(absl::LogSeverityAtLeast), of the version of Abseil in TensorFlow 2.20.
 _SET_MIN_LOG_LEVEL = '_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE'
 
 
 def hide_remarks() -> bool:
-  """Hides what TensorFlow's C++ code logs as information, such as its first program of XLA; warnings and errors stay.
+  """Hides the information logs of TensorFlow's C++ code, such as its first program of XLA; warnings and errors stay.
 
   A part of that code logs by Abseil itself, past TF_CPP_MIN_LOG_LEVEL; Python has no way to set Abseil's level. If that
   variable is '0', nothing is hidden.
@@ -75,7 +75,7 @@ def hide_remarks() -> bool:
   return True
 
 
-# Functions of Python, and what ends an operation.
+# Functions of Python, and the ends of operations.
 
 
 def register_py_function(name: str, function: Callable[..., object]) -> None:
@@ -89,8 +89,8 @@ def register_py_function(name: str, function: Callable[..., object]) -> None:
 class CancellableIterator:
   """An iterator over a dataset of tensors whose `next` another thread can end.
 
-  TensorFlow has a way to cancel what a thread waits for, but no public one, and `CancellationManagerContext` would
-  cancel what all other threads call as well.
+  TensorFlow has a way to cancel the operation that a thread waits for, but no public one, and
+  `CancellationManagerContext` would cancel the calls of all other threads as well.
   """
 
   def __init__(self, dataset: tf.data.Dataset):
@@ -148,7 +148,7 @@ CoordinatedJob = coordination_config_pb2.CoordinatedJob
 # The class of a variable that each replica writes for itself, such as the statistics of batch normalization; a variable
 # that mixed precision wraps has no public `synchronization`.
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
-# tf.config.experimental enables determinism, but does not tell whether it is enabled.
+# tf.config.experimental enables determinism, but does not report whether it is enabled.
 is_op_determinism_enabled = framework_config.is_op_determinism_enabled
 
 # Checkpoints.
@@ -207,7 +207,7 @@ EagerTensor = ops._EagerTensorBase
 ResourceVariable = resource_variable_ops.BaseResourceVariable
 # The class of the variables that tf.Variable makes; it has its base's methods as its own.
 OrdinaryVariable = resource_variable_ops.ResourceVariable
-# Graphs of branches and loops, which run inside another graph; a tf.Graph does not tell its purpose.
+# Graphs of branches and loops, which run inside another graph; a tf.Graph does not know its purpose.
 ControlFlowGraph = control_flow_v2_func_graphs.ControlFlowFuncGraph
 WhileBodyGraph = control_flow_v2_func_graphs.WhileBodyFuncGraph
 # Modules whose functions are replaced for a while: all random operations, also those of images, end here, and no public
@@ -249,14 +249,14 @@ def tensor_id(tensor: tf.Tensor) -> int:
 
 
 def dtype_of_variable_at(handle: tf.Tensor) -> tf.DType | None:
-  """The dtype of the variable that a resource refers to; None for tables and the like. No public function has it."""
+  """The dtype of the variable that a resource refers to; None for tables and similar. No public function has it."""
   data = getattr(handle, '_handle_data', None)
   return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.is_set else None
 
 
 @functools.cache
 def _autograph_context() -> Any:
-  """What AutoGraph tells the functions that it converts: the context inside of a tf.function."""
+  """AutoGraph's information for the functions that it converts: the context inside of a tf.function."""
   contexts: list[object] = []
   tf.function(lambda: contexts.append(tf.__internal__.autograph.control_status_ctx())).get_concrete_function()
   return contexts[0]
@@ -268,16 +268,16 @@ def autograph_in_graphs() -> contextlib.AbstractContextManager[Any]:
 
 
 def autograph_unconverted(function: FunctionT) -> FunctionT:
-  """Marks a function that AutoGraph calls as it is, which saves the time of converting it.
+  """Marks a function that AutoGraph calls unconverted, which saves the time of converting it.
 
-  What it calls is not converted either, but Keras layers and metrics are, and what it calls through `autograph_called`:
+  Its callees are not converted either, but Keras layers and metrics are, and calls through `autograph_called`:
   `tf.autograph.experimental.do_not_convert` would leave those alone too.
   """
   return autograph_api.autograph_artifact(function)
 
 
 def autograph_called(function: FunctionT) -> FunctionT:
-  """`function` as a converted caller would call it here: converted if AutoGraph is at work, as it is if not."""
+  """`function` as a converted caller would call it here: converted if AutoGraph is at work, unconverted if not."""
   context = tf.__internal__.autograph.control_status_ctx()
   return tf.__internal__.autograph.tf_convert(function, context, convert_by_default=False, user_requested=False)
 
@@ -317,13 +317,13 @@ def shared_name(variable: tf.Variable) -> str:
 
 
 def is_functional(model: tf_keras.Model) -> bool:
-  """Whether a model is a graph of layers, functional or tf_keras.Sequential; its class does not always tell."""
+  """Whether a model is a graph of layers, functional or tf_keras.Sequential; its class does not always show it."""
   return bool(getattr(model, '_is_graph_network', False))
 
 
 @contextlib.contextmanager
 def layer_names_given_back() -> Iterator[None]:
-  """A context: layers that are made after it have the names that they would have without what was made in it.
+  """A context: layers that are made after it have the names that they would have without the layers made in it.
 
   tf_keras numbers the names of layers on, and publicly can only forget all numbers.
   """

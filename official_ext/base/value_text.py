@@ -9,7 +9,7 @@ from official_ext.base import yaml_text
 
 # Words that are the same in any place of a list or mapping; all others are quoted there.
 _PLAIN_IN_BRACKETS = re.compile(r'[A-Za-z_/][\w./*+-]*', re.ASCII)
-# What a YAML document may hold as it is, and what a quoted text would fold or lose.
+# The characters that a YAML document may hold unescaped, and those that a quoted text would fold or lose.
 _ESCAPED = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]')
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _SHORT_ESCAPES = {'"': '\\"', '\\': '\\\\', '\n': '\\n', '\t': '\\t', '\r': '\\r'}
@@ -18,13 +18,13 @@ _SHORT_ESCAPES = {'"': '\\"', '\\': '\\\\', '\n': '\\n', '\t': '\\t', '\r': '\\r
 def of_value(value: object) -> str:
   """The text that `yaml_text.load_value` reads as `value`, for a field whose type has a place for it.
 
-  Strings stand as they are if they mean themselves there, and are quoted otherwise: '10', 'true', ' a', two lines.
+  Strings are unquoted if YAML reads them as themselves, and are quoted otherwise: '10', 'true', ' a', two lines.
 
   Args:
     value: None, a bool, a number, a string, or nested lists and mappings of these.
 
   Raises:
-    UserError: a string that is no text: half of a surrogate pair, which no file and no command can hold.
+    UserError: a string that is not valid Unicode: half of a surrogate pair, which no file and no command can hold.
     TypeError: it is of another type.
   """
   if isinstance(value, str):
@@ -68,7 +68,7 @@ def _float(value: float) -> str:
 
 def _quoted(text: str) -> str:
   if _SURROGATE.search(text):
-    raise errors.UserError(f'{yaml_text.shortened(text)}: is no text: it has half of a surrogate pair')
+    raise errors.UserError(f'{yaml_text.shortened(text)}: is not valid Unicode: it has half of a surrogate pair')
   return '"' + _ESCAPED.sub(_escape, text) + '"'
 
 

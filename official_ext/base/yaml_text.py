@@ -1,7 +1,7 @@
 """Configuration as text: YAML 1.2 (of which JSON is a part) and `a.b=1,c=2`.
 
 PyYAML reads YAML 1.1, where `yes` is a bool, `010` is eight and `1e3` is a string. The classes here follow the core
-schema of YAML 1.2, and leave PyYAML's own as they are.
+schema of YAML 1.2, and leave PyYAML's own unchanged.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ _CORE_SCHEMA = (
 )
 
 
-# Far above what a configuration needs, far below what fills memory or the stack.
+# Far above the needs of a configuration, far below the limits of memory and the stack.
 _MAX_CHARACTERS = 10_000_000
 _MAX_VALUES = 1_000_000
 _MAX_DEPTH = 100
@@ -40,7 +40,7 @@ class Literal(NamedTuple):
   """A null, bool or number of the command line, and how it was written: its meaning depends on the field's type.
 
   Attributes:
-    value: what the text means in YAML.
+    value: the meaning of the text in YAML.
     text: the text.
   """
 
@@ -91,7 +91,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-  """Writes what `_Loader` reads back: tuples as lists, every list on one line, no aliases.
+  """Writes YAML that `_Loader` reads back: tuples as lists, every list on one line, no aliases.
 
   It also quotes strings that YAML 1.1 would read as something else, for other readers of the file.
   """
@@ -111,7 +111,7 @@ def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
       children = node.value
     known[id(node)] = 1 + sum(_num_values(child, known) for child in children)
   elif not known[id(node)]:
-    raise yaml.MarkedYAMLError(problem='an alias stands inside of what it stands for')
+    raise yaml.MarkedYAMLError(problem='an alias is inside its own anchor')
   return known[id(node)]
 
 
@@ -139,7 +139,7 @@ def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.Sca
   def construct(loader, node):
     text = loader.construct_scalar(node)
     if not re.fullmatch(pattern, text):
-      raise yaml.MarkedYAMLError(problem=f'{shortened(text)} is no {name}', problem_mark=node.start_mark)
+      raise yaml.MarkedYAMLError(problem=f'{shortened(text)} is not a valid {name}', problem_mark=node.start_mark)
     try:
       return _CONVERTERS[name](text)
     except ValueError as error:
@@ -250,7 +250,7 @@ def load_overrides(text: str, source: str) -> json_types.JsonObject:
     Nested dicts. In the first form the leaves that are not strings or lists are `Literal`.
 
   Raises:
-    UserError: it is none of these.
+    UserError: it is invalid.
   """
   if _KEY.match(text):
     return nest(_assignments(text, source), source)

@@ -28,7 +28,7 @@ _EXPERIMENT_FLAGS = {
 
 
 class HelpPrinted(SystemExit):  # No error.
-  """The help was asked for, and is printed."""
+  """`--help` was given; the help is printed."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
     Args:
       prog: the program and its command, such as `official-ext queue add`.
       description: the first paragraphs of its help.
-      behind: what follows `--`, such as `COMMAND`, and becomes `options.behind`; '' if `--` has no such meaning.
+      behind: the arguments after `--`, such as `COMMAND`, and becomes `options.behind`; '' if `--` has no such meaning.
       takes_flags: whether unknown flags are returned by `parse_known_args` instead of refused.
     """
     formatter = functools.partial(_Formatter, behind=behind)
@@ -87,10 +87,10 @@ class Parser(argparse.ArgumentParser):
 
   def error(self, message: str) -> NoReturn:
     """Overrides the base class: raises a UserError."""
-    raise errors.UserError(f'{self.command}: {message}; `{self.prog} --help` tells more')
+    raise errors.UserError(f'{self.command}: {message}; `{self.prog} --help` lists all flags')
 
   def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-    """Overrides the base class, which calls it after the help: `official-ext` must tell that from other exits."""
+    """Overrides the base class, which calls it after the help: `official-ext` must recognize this exit."""
     raise HelpPrinted(status)
 
 
@@ -163,14 +163,14 @@ def folder(text: str) -> str:
 
 
 def size_of(text: str, flag: str) -> int:
-  """The number of bytes that a text such as 5GB, 200MB or 4GiB stands for.
+  """The number of bytes that a text such as 5GB, 200MB or 4GiB means.
 
   Args:
-    text: what was given.
+    text: the text.
     flag: to whom, for messages.
 
   Raises:
-    UserError: it stands for none.
+    UserError: it is not a number of bytes.
   """
   match = _SIZE.fullmatch(text.strip())
   size = float(match[1]) * (1024 if match[3] else 1000) ** ' KMGT'.index(match[2].upper() or ' ') if match else 0

@@ -1,4 +1,4 @@
-"""From parsed flags to the configuration of a run, and to its task: what the driver does before it runs anything."""
+"""From parsed flags to the configuration of a run, and to its task: the driver's work before the run starts."""
 
 from absl import flags
 from official.core import task_factory
@@ -14,7 +14,8 @@ from official_ext.training.devices import workers
 
 
 def configuration() -> definitions.ExperimentConfig:
-  """Imports what registers experiments, and returns the checked, locked configuration that the flags describe.
+  """Imports the modules that register experiments, and returns the checked, locked configuration that the flags
+  describe.
 
   Raises:
     UserError: naming all mistakes that can be found without a model.
@@ -31,7 +32,7 @@ def strategy_and_task(
   """Sets up the devices, and makes the strategy and, inside its scope, the task.
 
   Raises:
-    UserError: the devices asked for are not there, or the task refuses its configuration.
+    UserError: the requested devices are missing, or the task refuses its configuration.
   """
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)

@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
   context = context_lib.make(root, registry=tuple(options.registry), host=options.host, port=port, password=password)
   url = f'http://{_in_url(socket.gethostname() if _is_any(options.host) else options.host)}:{port}'
   note = f', with the token in {security.PASSWORD}' if password else ''
-  print(f'The runs in {root}: {url}{note} (Ctrl-C ends it; runs go on)', flush=True)
+  print(f'The runs in {root}: {url}{note} (Ctrl-C ends it; runs continue)', flush=True)
   if options.open:
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
   return server.serve(context, listener)
@@ -58,7 +58,7 @@ def _parse(arguments: list[str]) -> Any:
     default='127.0.0.1',
     metavar='ADDRESS',
     help='default: 127.0.0.1, this machine alone. Another address requires a token of 16 letters or more in the '
-    'environment variable OFFICIAL_EXT_CONSOLE_TOKEN, which the page asks for',
+    'environment variable OFFICIAL_EXT_CONSOLE_TOKEN, which the page requests',
   )
   arguments_lib.add_registry(parser)
   parser.add_argument('--open', action='store_true', help='open the page in the browser')
@@ -69,7 +69,7 @@ def _parse(arguments: list[str]) -> Any:
 
 
 def _console(name: str) -> Any:
-  """A module of the console, which needs packages of its own."""
+  """A module of the console, which needs additional packages."""
   try:
     return importlib.import_module(f'official_ext.operations.console.{name}')
   except ModuleNotFoundError as error:
@@ -79,8 +79,8 @@ def _console(name: str) -> Any:
 
 
 def _password(host: str, security: Any) -> str | None:
-  """The token that an address asks for which others can reach; None on a loopback address without one."""
-  found = os.environ.pop(security.PASSWORD, '')  # What is started from here does not need it.
+  """The token that an address requires if others can reach; None on a loopback address without one."""
+  found = os.environ.pop(security.PASSWORD, '')  # Processes started from here do not need it.
   if not found and security.is_loopback(host):
     return None
   how = f'python -c "import secrets; print(secrets.token_urlsafe(32))" makes one for {security.PASSWORD}'
@@ -98,7 +98,7 @@ def _listen(host: str, port: int, root: str, app: object) -> socket.socket:
   try:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
   except (OSError, UnicodeError) as error:
-    raise errors.UserError(f'--host={host}: is no address of this machine: {error}') from None
+    raise errors.UserError(f'--host={host}: is not an address of this machine: {error}') from None
   listener = socket.socket(family, socket.SOCK_STREAM)
   try:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -121,8 +121,8 @@ def _who_listens(host: str, port: int, root: str, app: Any) -> str:
     answer = json.loads(connection.getresponse().read(10_000))
     if answer['console'] == 'official-ext':
       if answer['folder'] == app.folder_key(root):
-        return f'a console of this folder is there already: http://{_in_url(here)}:{port}'
-      return 'a console of another folder is there already; choose another port, or 0 for any that is free'
+        return f'a console of this folder is already running: http://{_in_url(here)}:{port}'
+      return 'a console of another folder uses this port; choose another port, or 0 for any that is free'
   except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
     pass
   return 'another program listens there; choose another port, or 0 for any that is free'

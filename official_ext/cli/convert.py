@@ -69,7 +69,7 @@ def _convert(known: Any) -> None:
     _refuse(known, _OF_RUNS, f'{source}, which is not the folder of a run')
     folders = model_folders.find(source, known.base_model, known.adapter)
     if not folders.adapter:
-      _refuse(known, ('load_in_4bit',), f'{source}, which holds no adapters that could stand on 4 bits')
+      _refuse(known, ('load_in_4bit',), f'{source}, which has no adapters to train on 4-bit weights')
   tokenizer_folder = known.tokenizer or (folders.tokenizer if folders is not None else None)
   from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
@@ -106,7 +106,7 @@ def _save(
   tokenizer: 'tokenizer_lib.Tokenizer | None',
   is_compared: bool,
 ) -> None:
-  """Writes a model, and compares what is read back with it.
+  """Writes a model, and compares the model read back with it.
 
   Args:
     models: the model alone; it is removed, so that one is in memory at a time.
@@ -114,7 +114,7 @@ def _save(
     dtype: see `pretrained.save`, as the next two.
     max_shard_bytes: of a file.
     tokenizer: that goes along.
-    is_compared: whether it is read back: what makes the model of a run is not known here.
+    is_compared: whether it is read back: the builder of a run's model is not known here.
   """
   from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import read_back  # pylint: disable=g-import-not-at-top
@@ -142,7 +142,7 @@ def _tokenizer(folder: str | None, is_needed: bool) -> 'tokenizer_lib.Tokenizer 
 
 
 def _tokenizer_of_task(task: protocols.Task) -> 'tokenizer_lib.Tokenizer | None':
-  """That which made the tokens of a run, with the chat template that it was trained with; None if it has told none."""
+  """The tokenizer of a run, with the chat template of its training; None if the run has not reported one."""
   from official_ext.language.text import text_sources  # pylint: disable=g-import-not-at-top
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
@@ -182,7 +182,7 @@ def _may_be_bfloat16(folders: model_folders.ModelFolders, dtype: str | None) -> 
 
 
 def _told_dtype(model: Any) -> str:
-  """What the folder that a model is from says about its dtype, as transformers' dtype='auto' has it; else float32."""
+  """The dtype in a model's folder, as for transformers' dtype='auto'; float32 by default."""
   fields = {} if model.origin is None else model.origin.fields
   told = fields.get('dtype') or fields.get('torch_dtype')
   return told if told in language_models.DTYPES else 'float32'

@@ -94,7 +94,7 @@ def _listens(port: int) -> bool:
 
 
 def _check_host(host: str) -> None:
-  """Refuses a name that is none: TensorFlow would look for it without an end."""
+  """Refuses an invalid name: TensorFlow would look for it without an end."""
   try:
     socket.getaddrinfo(host.strip('[]') or None, 0)
   except (OSError, UnicodeError) as error:
@@ -113,7 +113,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _wait_for(dispatcher: str, watch: preemption.PreemptionWatch) -> bool:
-  """Waits for a dispatcher, as TensorFlow does, which cannot be interrupted. Returns whether it is there."""
+  """Waits for a dispatcher, as TensorFlow does, which cannot be interrupted. Returns whether it exists."""
   print(f'connecting to  the dispatcher at {dispatcher}', flush=True)
   is_told = False
   while watch.requested is None:

@@ -38,12 +38,12 @@ def experiment_lines() -> Iterator[str]:
 
 
 class Description(NamedTuple):
-  """What there is to know of a field.
+  """A field and its documentation.
 
   Attributes:
     field: the field, with its path, value and type.
-    short_names: those that stand for it.
-    meaning: what it is for; '' if nobody has written it down.
+    short_names: those that mean it.
+    meaning: its purpose; '' if nobody has written it down.
     choices: the values that it takes; () if there is no such list.
     interval: the numbers that it takes; None if any, or if it takes none.
     is_secret: whether no message may show its value.
@@ -118,7 +118,7 @@ def _value(value: object) -> str:
 
 
 def read_classes() -> None:
-  """Reads the types and meanings of all configuration classes that there are, which are then at hand."""
+  """Reads the types and meanings of all configuration classes."""
   pending: list[Any] = [base_config.Config]
   while pending:
     config_class = pending.pop()
@@ -126,7 +126,7 @@ def read_classes() -> None:
     try:
       overrides.class_hints(config_class)
       attribute_docs(config_class)
-    except Exception:  # pylint: disable=broad-except  # Told when it is used.
+    except Exception:  # pylint: disable=broad-except  # Reported when it is used.
       continue
 
 
@@ -179,7 +179,7 @@ def _source_of(cls: Any) -> str:
 
 @functools.cache
 def _classes_in(path: str) -> tuple[list[str], Mapping[str, tuple[int, int]]]:
-  """The lines of a file, and the first and last line of each class in it, by its name with what it is in."""
+  """The lines of a file, and the first and last line of each class in it, by its qualified name."""
   with tokenize.open(path) as file:
     text = file.read()
   found: dict[str, tuple[int, int]] = {}

@@ -1,6 +1,6 @@
-"""What the driver would say to a command line, and which fields a form for it has.
+"""The driver's answer to a command line, and the fields of a form for it.
 
-Each function is meant for a process of its own (driver_server.py): flags, gin and devices are states of the process.
+Each function is meant for a separate process (driver_server.py): flags, gin and devices are states of the process.
 Nothing is written.
 """
 
@@ -59,7 +59,7 @@ def answer(request: json_types.JsonMapping) -> Iterator[json_types.JsonObject]:
 
 
 def lines_of(error: BaseException) -> list[str]:
-  """What the driver prints when an error ends it, without `error: ` and the place of a traceback."""
+  """The driver's message for an error that ends it, without `error: ` and the place of a traceback."""
   if hasattr(error, 'exit_status'):
     lines = exit_status.messages_of(error)
   elif isinstance(error, SystemExit):
@@ -74,7 +74,7 @@ def lines_of(error: BaseException) -> list[str]:
 
 
 def _list(arguments: Sequence[str]) -> json_types.JsonObject:
-  """The experiments, with what keeps others from being there."""
+  """The experiments, with the errors of those that cannot be loaded."""
   lines = []
   ext_flags.parse(['train.py', *arguments])
   for do in (
@@ -120,7 +120,7 @@ def _check(arguments: Sequence[str], wishes: json_types.JsonMapping) -> Iterator
       os.chdir(wishes['cwd'])
     try:
       ext_flags.parse_for_driver(['train.py', *arguments])
-    except errors.UserError as error:  # Printed as it is.
+    except errors.UserError as error:  # Printed unchanged.
       raise errors.UserErrors([str(error)]) from error
     params = configuring.configuration()
     run_record.check_writable(flags.FLAGS.model_dir)
@@ -164,11 +164,11 @@ def _flags(*without: str) -> object:
 
 
 def _params_of(flags_obj: flags.FlagValues) -> definitions.ExperimentConfig | None:
-  """The configuration as far as it can be made: what is wrong is left out. None if there is no such experiment."""
+  """The configuration as far as it can be made: invalid values are left out. None if there is no such experiment."""
   configuration = parser.ExperimentParser(flags_obj)
   try:
     params = configuration.base_experiment()
-  except Exception:  # pylint: disable=broad-except  # The factory's own; it was told above.
+  except Exception:  # pylint: disable=broad-except  # The factory's own; it was reported above.
     return None
   try:
     with errors.Mistakes() as mistakes:
@@ -189,12 +189,12 @@ class _Form:
     self._entries = [] if params is None else checks.unset_entries(params)
 
   def answer(self, with_fields: bool) -> json_types.JsonObject:
-    """What a form shows.
+    """The contents of a form.
 
     `values`: path -> text for --set, `strings`: the string that this means where it is quoted, `shape`: changes when
-    other fields are to be shown, and, if they are asked for, `fields` and `about` the experiment. Of a field: its
-    `path`; `key`, the best name for --set; `names`, all that set it first; `also`, what `key` sets besides; `kind`, the
-    input that suits it; `default`, its text without any --set; and what `official-ext describe` tells.
+    other fields are to be shown, and, if requested, `fields` and `about` the experiment. Of a field: its
+    `path`; `key`, the best name for --set; `names`, all that set it first; `also`, the other values that `key` sets;
+    `kind`, the input that suits it; `default`, its text without any --set; and the text of `official-ext describe`.
     """
     shape = [(field.path, overrides.type_name(field.hint), self._unread.get(field.path)) for field in self._fields]
     values = {field.path: _text(field.value) for field in self._fields}
@@ -236,7 +236,7 @@ class _Form:
     }
 
   def assigned(self, lines: Sequence[str]) -> list[dict[str, object]]:
-    """Lines of the driver, each with what it is about."""
+    """Lines of the driver, each with its subject."""
     return [{'text': line, 'field': self._field_of(line)} for line in lines]
 
   def _field_of(self, line: str) -> str | None:

@@ -1,4 +1,4 @@
-"""A process that holds TensorFlow and the experiments, and tells what the driver would say: `python -m` runs it.
+"""A process that holds TensorFlow and the experiments, and returns the driver's answers: `python -m` runs it.
 
     python -m official_ext.cli.driver_server PROGRAM [--registry=MODULE]... [--without=MODULE]...
 
@@ -6,9 +6,9 @@ PROGRAM is the driver, train.py, beside which modules are looked for first. Requ
 stdin; the answers come on stdout, in their order: see driver_answers.py, with `id` as in the request. The first line,
 without a request, is `{"ready": true}`.
 
-Each request is answered by a fork, so that nothing of it is left, and it may take so long, and so much memory, and no
+Each request is answered by a fork, so that it leaves no state, and it may take so long, and so much memory, and no
 more. When a file changes that a module was read from, the answer is `{"stale": true}`, and the process ends: another
-one reads the modules anew. It ends with its stdin, whatever it does.
+one reads the modules anew. It ends with its stdin, at any time.
 """
 
 import official_ext  # noqa: F401  # Before tensorflow.
@@ -35,7 +35,7 @@ from official_ext.cli import describe
 from official_ext.cli import driver_answers
 from official_ext.cli import flags as ext_flags
 
-_SECONDS = 20.0  # For an answer. The checks that need devices and the task get what is left.
+_SECONDS = 20.0  # For an answer. The checks that need devices and the task get the remaining time.
 _MORE_BYTES = 8 << 30  # Of address space, for an answer.
 _PR_SET_PDEATHSIG = 1
 _NAME = 'official_ext.cli.driver_server'
@@ -45,7 +45,7 @@ class _Modules:
   """The modules of experiments, imported once, and the files that they were read from.
 
   Attributes:
-    failed: what has failed, and may have done something before: this process is of no use.
+    failed: the import that failed and may have had side effects: this process is unusable.
   """
 
   def __init__(self, names: list[str], without: list[str]):
@@ -94,7 +94,7 @@ def _end_with_stdin() -> None:
   poll = select.poll()
   poll.register(0, 0)  # Only that the other end is closed.
   poll.poll()
-  os.killpg(0, signal.SIGKILL)  # With what is answering.
+  os.killpg(0, signal.SIGKILL)  # With the process that answers.
 
 
 def _answer_in_fork(request: Mapping[str, object], seconds: float) -> dict[str, object]:
@@ -120,7 +120,7 @@ def _answer_in_fork(request: Mapping[str, object], seconds: float) -> dict[str, 
 
 
 def _read(reader: int, deadline: float) -> bytes:
-  """What comes until the other end is closed, or the time is over."""
+  """The bytes received until the other end is closed, or the time is over."""
   parts = []
   while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
     part = os.read(reader, 1 << 16)
@@ -166,14 +166,14 @@ def main(arguments: list[str]) -> None:
     [flag.removeprefix(prefix) for flag in flags if flag.startswith(prefix)] for prefix in ('--registry=', '--without=')
   )
   if os.getpgrp() != os.getpid():
-    os.setpgid(0, 0)  # What answers is ended with it.
+    os.setpgid(0, 0)  # The answering process ends with it.
   answers = os.fdopen(os.dup(1), 'w', buffering=1)
-  os.dup2(2, 1)  # Whatever prints must not be taken for an answer.
+  os.dup2(2, 1)  # Printed output must not be taken for an answer.
   threading.Thread(target=_end_with_stdin, daemon=True).start()
   sys.path[0] = os.path.dirname(os.path.abspath(program))
   ext_flags.define_flags()
   modules = _Modules(names, without)
-  if modules.failed:  # What a module has done until it failed is not to be found by a request: begin without it.
+  if modules.failed:  # The side effects of a failed import must not reach a request: start a new process.
     os.dup2(answers.fileno(), 1)
     os.execv(sys.executable, [sys.executable, '-m', _NAME, *arguments, f'--without={modules.failed}'])
   model_garden_internals.remember_annotations()

@@ -51,9 +51,9 @@ def run_main(main: Callable[[Sequence[str]], object], argv: Sequence[str]) -> in
 
 
 def report(error: BaseException) -> int:
-  """Prints what has ended a program, and returns the exit status: see `run_main`.
+  """Prints the cause of a program's end, and returns the exit status: see `run_main`.
 
-  It raises again an exit with a status of its own, and an error that the debugger must see.
+  It raises again an exit with a custom status, and an error that the debugger must see.
   """
   if isinstance(error, _WITH_STATUS):
     label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
@@ -89,7 +89,7 @@ def _without_folder(error: BaseException) -> errors.UserError | None:
 
 
 def messages_of(error: BaseException) -> list[str]:
-  """What `report` prints of an error with a status of its own, without `error: `, and with its passwords."""
+  """The message of `report` for an error with a custom status, without `error: `, and with its passwords."""
   return list(getattr(error, 'lines', None) or [failures.text_of(error)])
 
 
@@ -165,7 +165,7 @@ def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strateg
 
 
 def _save_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> None:
-  """Does the same as Model Garden's train_utils.save_gin_config, but masks passwords and the like."""
+  """Does the same as Model Garden's train_utils.save_gin_config, but masks passwords and other secrets."""
   if strategy.extended.should_checkpoint:
     text = credentials.mask(gin.operative_config_str())
     storage.write(os.path.join(model_dir, f'operative_config.{mode}.gin'), text)

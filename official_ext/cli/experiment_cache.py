@@ -1,4 +1,4 @@
-"""Keeps what `official-ext list` and `describe` have found for the next time: importing all experiments takes seconds.
+"""Caches the results of `official-ext list` and `describe`: importing all experiments takes seconds.
 
 It is valid as long as nothing changes that it was read from: the files of all modules that were imported, other files
 that were opened and folders that were listed meanwhile, the modules in the search path, installed packages, Python,
@@ -24,11 +24,11 @@ class ExperimentCache:
   """The lines of a command with some arguments, in this environment and directory."""
 
   def __init__(self, command: str, arguments: Sequence[str]):
-    """Notes what is opened and listed from now on. Make it before anything is imported.
+    """Records the files opened and the folders listed from now on. Make it before anything is imported.
 
     Args:
       command: its name.
-      arguments: of the command. They may name no files: TensorFlow would open them without this being told.
+      arguments: of the command. They may name no files: TensorFlow would open them without this function's knowledge.
     """
     # If a registry is in memory already, reading it is cheap, and it may have more than a new process finds.
     self._is_fresh = 'official' not in sys.modules

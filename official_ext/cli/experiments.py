@@ -143,7 +143,7 @@ def _print_cached(command: str, key: list[str], flags: list[str], make: Callable
   Args:
     command: its name.
     key: the arguments that the lines depend on.
-    flags: what absl parses.
+    flags: the arguments for absl.
     make: the lines, once all experiments are registered.
   """
   cache = experiment_cache.ExperimentCache(command, key)
@@ -168,7 +168,7 @@ def _params() -> Any:
 
 
 def _parse(arguments: Sequence[str]) -> None:
-  """Parses flags and imports what registers experiments, registry_imports of the current directory first."""
+  """Parses flags and imports the modules that register experiments, registry_imports of the current directory first."""
   ext_flags = _module('official_ext.cli.flags')
   ext_flags.define_for_command()
   ext_flags.parse(['official-ext', *arguments])

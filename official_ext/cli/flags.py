@@ -49,7 +49,7 @@ def define_flags() -> None:
     return
   if 'experiment' not in flags.FLAGS:
     tfm_flags.define_flags()
-  flags.DEFINE_enum('mode', None, MODES, 'What to do: train, evaluate, or both; or export.', allow_override=True)
+  flags.DEFINE_enum('mode', None, MODES, 'The mode: train, evaluate, or both; or export.', allow_override=True)
   flags.DEFINE_multi_string(
     'set',
     None,
@@ -82,7 +82,7 @@ def define_flags() -> None:
   for name in _NAMES:
     # A flag that takes one value is refused a second; this has no effect on those that take several.
     flags.FLAGS[name].allow_overwrite = isinstance(flags.FLAGS[name], flags.MultiFlag)
-    # What --help shows.
+    # The flags in --help.
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
@@ -102,7 +102,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     argv: the program's name and its arguments.
 
   Returns:
-    What is not a flag: the program's name.
+    The positional argument: the program's name.
   """
   try:
     return parse_for_driver(argv)

@@ -34,7 +34,7 @@ def _parser() -> arguments_lib.Parser:
 
 
 def run(arguments: list[str]) -> None:
-  """Runs `official-ext generate ARGUMENTS`: token by token on a terminal, otherwise when all is there.
+  """Runs `official-ext generate ARGUMENTS`: token by token on a terminal, otherwise at the end.
 
   Raises:
     UserError: with the flag, file or field.

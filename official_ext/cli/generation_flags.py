@@ -24,7 +24,7 @@ def add(parser: arguments_lib.Parser, length: str) -> None:
 
 
 def given(known: argparse.Namespace) -> dict[str, object]:
-  """What was given of `GenerationConfig`'s fields.
+  """The values of `GenerationConfig`'s fields that were set.
 
   Raises:
     UserError: a value that means nothing.

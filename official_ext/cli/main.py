@@ -1,6 +1,6 @@
 """official-ext: lists, describes, checks, makes and exports experiments, and manages runs.
 
-Each command imports what it needs when it runs: TensorFlow takes seconds.
+Each command imports its modules when it runs: TensorFlow takes seconds.
 """
 
 from collections.abc import Sequence

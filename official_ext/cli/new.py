@@ -34,7 +34,7 @@ Files = dict[str, str]
 
 
 def run(name: str, like: str = '', as_package: bool = False) -> None:
-  """Runs the command in the current folder, after importing what registers experiments.
+  """Runs the command in the current folder, after importing the modules that register experiments.
 
   Args:
     name: of the new experiment.
@@ -42,7 +42,7 @@ def run(name: str, like: str = '', as_package: bool = False) -> None:
     as_package: whether to make a package in this folder.
 
   Raises:
-    UserError: the name cannot be used, or what it would write exists already. Nothing was written.
+    UserError: the name cannot be used, or a file that it would write exists already. Nothing was written.
   """
   folder = pathlib.Path.cwd()
   file = _folders().get(like, folder) / f'{_FILE}.py'
@@ -54,7 +54,7 @@ def run(name: str, like: str = '', as_package: bool = False) -> None:
   if not as_package and not is_checkout:
     raise errors.UserError(
       f'{folder}: is not a checkout of official_ext (no train.py, registry_imports.py, experiments/); go to one, or '
-      'add --package for a package of its own'
+      'add --package for a separate package'
     )
   _check_name(name)
   code, test = _files(name, like, as_package)
@@ -211,7 +211,7 @@ def _write_file(path: pathlib.Path, template: str) -> None:
 
 
 def _lay_out(paths: Sequence[pathlib.Path]) -> None:
-  """Formats what was written, if the project's formatter is installed: a longer name breaks lines elsewhere."""
+  """Formats the new files, if the project's formatter is installed: a longer name breaks lines elsewhere."""
   for command in (['format'], ['check', '--fix']):
     arguments = [sys.executable, '-m', 'ruff', *command, '--quiet', '--no-cache', *map(str, paths)]
     subprocess.run(arguments, check=False, capture_output=True)
@@ -241,7 +241,7 @@ def _undone_on_error() -> Iterator[list[pathlib.Path]]:
 def _place(folder: pathlib.Path, files: Files, undo: list[pathlib.Path]) -> None:
   """Makes a folder with files, which appears at once and complete."""
   if folder.exists():
-    raise errors.UserError(f'{folder}: is there already; nothing was written')
+    raise errors.UserError(f'{folder}: exists already; nothing was written')
   staged = pathlib.Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
   undo.append(staged)
   for path, text in files.items():
@@ -261,7 +261,7 @@ def _umask() -> int:
 def _write(path: pathlib.Path, text: str, undo: list[pathlib.Path]) -> None:
   """Writes a new file."""
   if path.exists():
-    raise errors.UserError(f'{path}: is there already; nothing was written')
+    raise errors.UserError(f'{path}: exists already; nothing was written')
   undo.append(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(text)

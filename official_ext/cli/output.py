@@ -1,4 +1,4 @@
-"""Output of what runs long, as train.py: it may be closed meanwhile (`train.py ... | head`), and shows no passwords."""
+"""Output of long-running programs such as train.py: it may be closed early (`train.py ... | head`); masks passwords."""
 
 from collections.abc import Iterator
 import contextlib
@@ -13,7 +13,7 @@ from official_ext.base import credentials
 
 
 def outlive_readers() -> None:
-  """Makes sys.stdout and sys.stderr discard what they cannot write.
+  """Makes sys.stdout and sys.stderr discard unwritable output.
 
   A run must not end because nobody reads its output. The first failure of stdout is reported on stderr. Passwords and
   the like are masked, also in the logs.
@@ -26,7 +26,7 @@ def outlive_readers() -> None:
 
 @contextlib.contextmanager
 def outliving_readers() -> Iterator[None]:
-  """A context in which sys.stdout and sys.stderr are what `outlive_readers` makes of them; logs stay as they are."""
+  """A context in which sys.stdout and sys.stderr are wrapped by `outlive_readers`; logs are unchanged."""
   before = sys.stdout, sys.stderr
   _replace_streams()
   try:
@@ -66,7 +66,7 @@ def _stream(stream: TextIO | None, number: int) -> TextIO:
 
 
 class _MaskedText(io.TextIOWrapper):
-  """A text stream that masks passwords and the like."""
+  """A text stream that masks passwords and other secrets."""
 
   def write(self, text: str) -> int:
     """See base class."""
@@ -96,11 +96,11 @@ class _Descriptor(io.RawIOBase):
     return os.isatty(self._descriptor)
 
   def write(self, data: Any) -> int:
-    """Writes what it can; the rest counts as written too."""
+    """Writes as much as possible; the rest counts as written too."""
     try:
       return os.write(self._descriptor, data)
     except OSError as error:
       if not self._failed and self.name == '<stdout>':
-        print(f'stdout cannot be written any more ({error.strerror}); the run goes on', file=sys.stderr)
+        print(f'stdout cannot be written any more ({error.strerror}); the run continues', file=sys.stderr)
       self._failed = True
       return len(data)

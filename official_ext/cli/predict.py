@@ -1,4 +1,4 @@
-"""official-ext predict: what a SavedModel answers to values, or to pictures."""
+"""official-ext predict: the outputs of a SavedModel for values or pictures."""
 
 import base64
 import json
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> None:
   known = _parser().parse_args(arguments)
   folder = os.path.expanduser(known.folder)
   if not os.path.isfile(os.path.join(folder, 'saved_model.pb')):
-    raise errors.UserError(f'{folder}: is no SavedModel; `official-ext export RUN` writes one')
+    raise errors.UserError(f'{folder}: is not a SavedModel; `official-ext export RUN` writes one')
   _check_base(folder, known.load_in_4bit)
   inputs: dict[str, dict[str, object]] = {}
   for flag, texts in (('input', known.input), ('image', known.image)):
@@ -86,7 +86,7 @@ def _check_base(folder: str, load_in_4bit: bool | None) -> None:
 
 
 def _note(folder: str) -> dict[str, object]:
-  """What an export has noted beside the SavedModel; {} if there is nothing."""
+  """The notes of an export beside the SavedModel; {} if there are none."""
   try:
     found = json.loads(paths.read(os.path.join(folder, _NOTE), _MAX_NOTE_BYTES))
   except (OSError, ValueError):

@@ -71,7 +71,7 @@ def run(arguments: list[str]) -> None:
   Raises:
     UserError: with the flag, or the file and line.
     StorageError: the output cannot be written.
-    PreemptedError: it was asked to end.
+    PreemptedError: it was preempted.
   """
   known = _parser().parse_args(arguments)
   settings = settings_lib.Settings(
@@ -137,7 +137,7 @@ def _print_summary(done: preparing.Prepared, output: str) -> None:
   report, plan = done.report, done.plan
   for line in report.warnings(output, '--'):
     print(f'warning: {line}')
-  there = f', {done.num_there} of which were there' if done.num_there else ''
+  there = f', {done.num_there} of which existed' if done.num_there else ''
   what = {
     'texts': f'{done.rows} rows of {plan.settings.get("seq_length")} tokens from {report.records} records',
     'images': f'{done.rows} images of {len(plan.labels)} classes',

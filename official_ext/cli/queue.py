@@ -104,7 +104,7 @@ def _add_run(commands: Any) -> None:
   found.add_argument('--gpus', metavar='0,1', help=gpus)
   until_empty = 'end when no job waits or runs; the status is 1 if one has failed'
   found.add_argument('--until_empty', action='store_true', help=until_empty)
-  alert = f'where receivers of alerts are, as URLs of apprise; {arguments_lib.REPEATED}; default: env:{_ALERTS}, if set'
+  alert = f'receivers of alerts, as URLs of apprise; {arguments_lib.REPEATED}; default: env:{_ALERTS}, if set'
   found.add_argument('--alert', action='append', default=[], metavar='env:NAME|file:PATH', help=alert)
   alert_on = (
     f'{", ".join(alert_rules.KINDS)} (default: all of these), or a condition such as validation_accuracy>0.9; '
@@ -138,7 +138,7 @@ def _add(options: argparse.Namespace) -> int:
   if options.start:
     _start_dispatcher(queue, options.slots)
   elif queue.dispatcher() is None:
-    print(f'no dispatcher runs; `official-ext queue run {options.runs_dir} --slots=N` starts what is queued')
+    print(f'no dispatcher runs; `official-ext queue run {options.runs_dir} --slots=N` starts queued jobs')
   return 0
 
 
@@ -186,7 +186,7 @@ def _cancel(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   for state in [queue.find(job) for job in options.jobs]:
     queue_changes.cancel(queue, state.number, options.kill)
-    print(f'job {state.number}: ' + ('is asked to stop' if state.has_slot and not options.kill else 'is cancelled'))
+    print(f'job {state.number}: ' + ('is stopping' if state.has_slot and not options.kill else 'is cancelled'))
   return 0
 
 
@@ -201,12 +201,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _alerts(queue: queue_folder.Queue, options: argparse.Namespace) -> alerts_lib.Alerts | None:
-  """Tells those whom --alert or the environment names; None if nobody is to be told."""
+  """Alerts the receivers whom --alert or the environment names; None if there are no receivers."""
   rules = alert_rules.parse([word for text in options.alert_on for word in text.split(',')], options.hung_minutes * 60)
   references = options.alert or ([f'env:{_ALERTS}'] if os.environ.get(_ALERTS) else [])
   if not references:
     if options.alert_on:
-      raise errors.UserError(f'--alert_on: nobody is to be told; name who, as in --alert=env:NAME, or set {_ALERTS}')
+      raise errors.UserError(f'--alert_on: there are no receivers; name one, as in --alert=env:NAME, or set {_ALERTS}')
     return None
   return alerts_lib.Alerts(queue, rules, receivers.read_and_check(references, '--alert', files=True))
 
@@ -239,7 +239,7 @@ def _place(queue: queue_folder.Queue, options: argparse.Namespace, default: str 
 
 
 def _words(words: Sequence[str], program: str) -> list[str]:
-  """What is to be run: a command as it is; train.py, if there are only flags.
+  """The command to run, unchanged; train.py, if there are only flags.
 
   Raises:
     UserError: there is nothing.
@@ -253,15 +253,15 @@ def _words(words: Sequence[str], program: str) -> list[str]:
   return [sys.executable, '-u', os.path.abspath(commands.find_program(program)), *words]
 
 
-# What is printed.
+# The printed lines.
 
 
 def _about(queue: queue_folder.Queue, used: int) -> list[str]:
-  """What is to be said about the queue as a whole."""
+  """The summary of the queue as a whole."""
   found = queue.dispatcher()
-  lines = ['the queue is paused; `queue resume` goes on'] if queue.is_paused else []
+  lines = ['the queue is paused; `queue resume` continues'] if queue.is_paused else []
   if found is None:
-    return [*lines, f'no dispatcher runs; `official-ext queue run {queue.runs_dir} --slots=N` starts what is queued']
+    return [*lines, f'no dispatcher runs; `official-ext queue run {queue.runs_dir} --slots=N` starts queued jobs']
   who = process_identity.parse(found) or 'a process'
   return [*lines, f'{used} of {found.get("slots", "?")} slots are in use; dispatched by {who}']
 

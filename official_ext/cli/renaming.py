@@ -4,7 +4,7 @@ It relies on a convention of experiments: every name of an experiment that is kn
 task, data set, modules, classes, constants) begins with the folder's name: `my_task`, `my_task_small`, `MyTask`,
 `MyTaskConfig`, `MY_TASK_DIR`. Prose writes the name of the experiment in backticks; the same word without them stays.
 Nothing else in the code has exactly that name, but for names of the library behind `ext.`, which stay, as do
-what `--like=` names and the value of `example_format`.
+the value of `--like=` and the value of `example_format`.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the commands of `official-ext runs` share: arguments, the runs that are named, and how things are printed."""
+"""The common part of the commands of `official-ext runs`: arguments, the named runs, and printed output."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -45,9 +45,9 @@ def add_command(
   Args:
     commands: of `official-ext runs`.
     name: the command's.
-    function: what it does with the arguments.
+    function: the implementation, called with the arguments.
     text: its help.
-    runs: what the runs are called in the help.
+    runs: the name of the runs in the help.
     as_json: whether it prints JSON too.
   """
   found = arguments_lib.add_command(commands, name, function, text)
@@ -71,7 +71,7 @@ def runs_of(options: argparse.Namespace, at_least: int = 1) -> tuple[str, list[r
 
 
 def root_of(options: argparse.Namespace) -> str:
-  """RUNS_DIR, which must be there."""
+  """RUNS_DIR, which must exist."""
   root = os.path.expanduser(options.root)
   if not os.path.isdir(root):
     raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
@@ -84,7 +84,7 @@ def _is_below(root: str, name: str) -> bool:
 
 
 def each(runs: Sequence[object], do: Callable[[Any], None]) -> None:
-  """Does something with each of some runs, and tells of all that went wrong in the end."""
+  """Does something with each of some runs, and reports all errors at the end."""
   failures: list[str] = []
   for one in runs:
     try:
@@ -128,5 +128,5 @@ def run_of(options: argparse.Namespace) -> run_folder.Run:
 
 
 def tell(name: str, what: str) -> None:
-  """Prints what has become of a run, in a line."""
+  """Prints the state of a run, in one line."""
   print(run_tables.harmless(f'{name}: {what}'), flush=True)

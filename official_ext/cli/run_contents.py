@@ -1,4 +1,4 @@
-"""What a run has made, for `official-ext runs`: configuration, checkpoints, events, an evaluation, TensorBoard."""
+"""The output of a run, for `official-ext runs`: configuration, checkpoints, events, an evaluation, TensorBoard."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,12 +23,12 @@ def config(one: run_folder.Run, given: bool, changed: bool, registry: Sequence[s
 
   Args:
     one: the run.
-    given: only what its command gives.
-    changed: only what is other than the experiment's own, which a process with TensorFlow tells.
+    given: only the values that its command sets.
+    changed: only the values that differ from the experiment's own, which a process with TensorFlow reports.
     registry: modules that register experiments.
 
   Raises:
-    UserError: the run has none, or the experiment's own cannot be told.
+    UserError: the run has none, or the experiment's own is unknown.
   """
   values = params.read(one)
   if values is None:
@@ -52,7 +52,7 @@ def checkpoints(one: run_folder.Run) -> list[run_checkpoints.Checkpoint]:
 
 
 def events(one: run_folder.Run) -> 'timeline.Timeline':
-  """What has happened in a run."""
+  """The events of a run."""
   from official_ext.operations.curves import column_store  # pylint: disable=g-import-not-at-top  # NumPy, as the next.
   from official_ext.operations.curves import timeline  # pylint: disable=g-import-not-at-top
 
@@ -60,7 +60,7 @@ def events(one: run_folder.Run) -> 'timeline.Timeline':
 
 
 def evaluation(one: run_folder.Run, checkpoint: str | None) -> commands.Command:
-  """The command that evaluates a checkpoint of a run, by default the newest one to go on from.
+  """The command that evaluates a checkpoint of a run, by default the newest one to resume from.
 
   Raises:
     UserError: there is no such checkpoint, or it is damaged.
@@ -72,7 +72,7 @@ def evaluation(one: run_folder.Run, checkpoint: str | None) -> commands.Command:
 
 
 def tensorboard(one: run_folder.Run, stop: bool) -> str:
-  """Starts TensorBoard for a run, or ends it; returns its address, or what has become of it."""
+  """Starts TensorBoard for a run, or ends it; returns its address, or its state."""
   if stop:
     return f'{one.name}: TensorBoard {"ends" if tensorboard_server.stop(one) else "does not run"}'
   return tensorboard_server.start(one).url

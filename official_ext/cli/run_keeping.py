@@ -1,4 +1,4 @@
-"""official-ext runs tag, archive, delete, restore: notes, and what becomes of runs. No TensorFlow."""
+"""official-ext runs tag, archive, delete, restore: notes, and deletion. No TensorFlow."""
 
 import argparse
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def _delete(options: argparse.Namespace) -> None:
 
 def _delete_forever(root: str, names: Sequence[str]) -> None:
   if not names:
-    raise errors.UserError('--forever: name what is in the trash; `official-ext runs list --trash` shows it')
+    raise errors.UserError('--forever: name runs in the trash; `official-ext runs list --trash` shows it')
 
   def delete(name: str) -> None:
     each = trash.find_deleted(root, name)

@@ -1,4 +1,4 @@
-"""official-ext runs stop, resume, clone, evaluate, tensorboard: what concerns the processes of runs. No TensorFlow."""
+"""official-ext runs stop, resume, clone, evaluate, tensorboard: commands for the processes of runs. No TensorFlow."""
 
 import argparse
 from collections.abc import Sequence
@@ -59,10 +59,10 @@ def _clone(options: argparse.Namespace) -> None:
 
 
 def _check_changes(run: run_folder.Run, root: str, name: str | None, changes: Sequence[str]) -> None:
-  """Asks the driver of a run, in a process of its own, what it says to changes, before a folder is made.
+  """Asks the driver of a run, in a separate process, to check changes, before a folder is made.
 
   Raises:
-    UserError: what it says.
+    UserError: its message.
   """
   wanted = new_runs.NewRun(os.path.abspath(root), name or new_runs.UNNAMED, sets=tuple(changes), original=run)
   if name:
@@ -73,7 +73,7 @@ def _check_changes(run: run_folder.Run, root: str, name: str | None, changes: Se
   with driver_lib.Driver(os.path.dirname(program), program=program or 'train.py') as driver:
     try:
       lines = [line['text'] for line in wanted.check(driver)['lines']]
-    except driver_lib.DriverError as error:  # The run's start will tell.
+    except driver_lib.DriverError as error:  # The run's start will report it.
       print(f'warning: {error}', file=sys.stderr)
       return
   if lines:

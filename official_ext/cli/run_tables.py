@@ -1,4 +1,4 @@
-"""Runs as text for a terminal: what `official-ext runs` prints. Whatever comes from a run is made harmless."""
+"""Runs as text for a terminal: the tables of `official-ext runs`. Text from a run is escaped."""
 
 from collections.abc import Mapping, Sequence
 import datetime
@@ -122,7 +122,7 @@ def _group(title: str, rows: Mapping[str, Sequence[str]]) -> list[list[str]]:
 
 
 def of_trash(found: Sequence[trash.Deleted]) -> list[str]:
-  """A table of what is in the trash."""
+  """A table of the trash."""
   rows = [[harmless(each.name), harmless(each.deleted), each.key] for each in found]
   return table([['RUN', 'DELETED', 'KEY'], *rows])
 

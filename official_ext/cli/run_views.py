@@ -1,4 +1,4 @@
-"""official-ext runs list, show, log, compare, config, checkpoints, events, export: what there is. No TensorFlow."""
+"""official-ext runs list, show, log, compare, config, checkpoints, events, export. No TensorFlow."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ _EVENT_LINES = 5
 
 
 def _list(options: argparse.Namespace) -> None:
-  root = os.path.expanduser(options.root)  # That it is not there is told below.
+  root = os.path.expanduser(options.root)  # A missing file is reported below.
   if options.trash:
     gone = trash.deleted(root)
     if options.json:
@@ -68,7 +68,7 @@ def _show(options: argparse.Namespace) -> None:
   for number, one in enumerate(runs):
     summary = index.summary_of(one)
     record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
-    # Of one that a shell has started, what it would have printed there.
+    # Of a run started from a shell, the output that it would have printed there.
     lines = run_log.tail(one, _LOG_LINES) or run_log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
     if options.json:
       values.append({**summary.as_dict(), 'record': record, 'params': params.read(one), 'log': lines})

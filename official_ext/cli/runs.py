@@ -1,4 +1,4 @@
-"""official-ext runs: which of its commands is meant, and what they have in common. No TensorFlow."""
+"""official-ext runs: which of its commands is meant, and their common part. No TensorFlow."""
 
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib

@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
   if options.render:
     print(text, end='')
     if credentials.mask(text) != text and not options.output:
-      print('what is masked above (***) is whole in the file of --output=FILE', file=sys.stderr)
+      print('values masked above (***) are written in full to the file of --output=FILE', file=sys.stderr)
     return 0
   return 0 if options.output else _submit(engine, module, job, options, text)
 
@@ -139,7 +139,7 @@ def _engine_parser(engine: str) -> arguments_lib.Parser:
   return parser
 
 
-# What is submitted.
+# The submitted command.
 
 
 def _single(options: argparse.Namespace, flags: tuple[str, ...], module: types.ModuleType) -> jobs.Job:
@@ -184,7 +184,7 @@ def _array(options: argparse.Namespace, flags: tuple[str, ...], module: types.Mo
     sweep_lib.write(folder, sweep, text, options.slots)
   trials = sweep_trials.trials(folder, sweep, make)
   if not trials:
-    raise errors.UserError(f'--array={options.array}: no point is left; `official-ext sweep show` tells how they stand')
+    raise errors.UserError(f'--array={options.array}: no point is left; `official-ext sweep show` prints their state')
   return jobs.Job(
     name=_name(options, name),
     program=_program(options.program or sweep.program, module),
@@ -221,7 +221,7 @@ def _env(texts: Sequence[str]) -> dict[str, str]:
       raise errors.UserError(f'--env={name}: is set by the engine; leave it out')
     if credentials.mask_values({name: value})[name] != value:
       raise errors.UserError(
-        f'--env={name}: would be written to a file that others read; docs/how_to/cluster.md lists safe ways'
+        f'--env={name}: would be written where others can read it; see the secrets of an engine in docs/how_to/cluster.md'
       )
     found[name] = value
   return found

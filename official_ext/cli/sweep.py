@@ -32,7 +32,7 @@ _RUNS_DIR = 'runs'
 _BEHIND = 'FLAGS OF train.py'
 _PLACES = 'the folder of the runs and the name of the sweep, or its folder; the numbers of points'
 _MAX_MISTAKES = 20
-# Flags that stand for a key of the file.
+# Flags that set a key of the file.
 _KEYS = ('experiment', 'mode', 'method', 'run_cap', 'seed', 'name', 'description')
 
 
@@ -102,7 +102,7 @@ def _add_start(commands: Any) -> None:
   found.add_argument('--start', action='store_true', help='run in the background')
 
 
-# Starting, and going on.
+# Starting, and resuming.
 
 
 def _start(options: argparse.Namespace) -> int:
@@ -123,7 +123,7 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _source(options: argparse.Namespace) -> tuple[json_types.JsonObject, str, str, str]:
-  """What a sweep's file says: its values, its text, the folder of the runs, and a name."""
+  """The contents of a sweep's file: its values, its text, the folder of the runs, and a name."""
   places = [os.path.expanduser(place) for place in options.places]
   if places and os.path.isfile(os.path.join(places[0], sweep_folder.FILE)):
     path = os.path.abspath(places[0])
@@ -149,7 +149,7 @@ def _source(options: argparse.Namespace) -> tuple[json_types.JsonObject, str, st
 def _with_flags(
   values: Mapping[str, object], options: argparse.Namespace, flags: Sequence[str]
 ) -> json_types.JsonObject:
-  """The values of a file with what the command line says."""
+  """The values of a file overridden by the command line."""
   found = {**values, **{key: value for key in _KEYS if (value := getattr(options, key)) is not None}}
   if options.metric or options.goal:
     found['metric'] = {**_mapping(found.get('metric')), **({'name': options.metric} if options.metric else {})}
@@ -175,7 +175,7 @@ def _mapping(value: object) -> json_types.JsonObject:
 
 
 def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: str, slots: int | None) -> None:
-  """Makes a sweep, or takes up what has changed in its file, after the driver has checked it.
+  """Makes a sweep, or applies the changes of its file, after the driver has checked it.
 
   Raises:
     UserError: the driver refuses a value, or the sweep has points that another file has made.
@@ -196,7 +196,7 @@ def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: s
       folder.write(text, settings)
     return
   if paths.names(folder.path):
-    raise errors.UserError(f'{folder.path}: is there already, and is no sweep; choose another name: --name=NAME')
+    raise errors.UserError(f'{folder.path}: exists already and is not a sweep; choose another name: --name=NAME')
   program = (
     '' if sweep.command and not sweep.program else os.path.abspath(commands.find_program(sweep.program or 'train.py'))
   )
@@ -221,14 +221,14 @@ def _refuse_changes(folder: sweep_folder.SweepFolder, old: sweep_file.SweepFile,
 
 
 def _check(sweep: sweep_file.SweepFile, settings: json_types.JsonMapping) -> None:
-  """Lets the driver check the first point, and each value at a limit of what will be drawn.
+  """Lets the driver check the first point, and each limit of the sampled values.
 
   Raises:
     UserErrors: its mistakes.
   """
   first = {parameter.name: parameter.at(0.5) for parameter in sweep.parameters}
   points = [first] + [{**first, each.name: value} for each in sweep.parameters for value in each.extremes()]
-  if sweep.command or not sweep.experiment:  # Not a driver's: what is wrong with its words only it can tell.
+  if sweep.command or not sweep.experiment:  # Not a driver's: only that program can check its arguments.
     point_commands.words(sweep, '', '', first)
     return
   request = {
@@ -300,7 +300,7 @@ def _resume(options: argparse.Namespace) -> int:
   folder, numbers = _named(options.places, 'resume', needs_points=True)
   for number in numbers:
     sweep_changes.resume(folder, number)
-  print(f'sweep {folder.name}: points {_numbers(numbers)} are queued, and go on')
+  print(f'sweep {folder.name}: points {_numbers(numbers)} are queued, and continue')
   return _tell_how_to_go_on(folder, True)
 
 
@@ -314,7 +314,7 @@ def _delete(options: argparse.Namespace) -> int:
 
 def _tell_how_to_go_on(folder: sweep_folder.SweepFolder, has_jobs: bool) -> int:
   if has_jobs and folder.queue.dispatcher() is None:
-    print(f'no dispatcher runs; `official-ext sweep {folder.path}` starts what is queued')
+    print(f'no dispatcher runs; `official-ext sweep {folder.path}` starts queued points')
   return 0
 
 
@@ -328,7 +328,7 @@ def _named(
   if os.path.isfile(os.path.join(first, sweep_folder.FILE)):
     folder, rest = _sweep_at(first), places[1:]
   elif len(places) < 2:
-    raise errors.UserError(f'{first}: is no sweep; name the folder of the runs and the sweep')
+    raise errors.UserError(f'{first}: is not a sweep; name the folder of the runs and the sweep')
   else:
     folder, rest = sweep_folder.SweepFolder(first, places[1]), places[2:]
     folder.load()

@@ -41,7 +41,7 @@ def mistakes_in(flags: Sequence[str], points: Sequence[Sequence[str]]) -> list[s
 
 
 def main() -> int:
-  """Reads points, and prints what is wrong with them."""
+  """Reads points, and prints their errors."""
   request: json_types.JsonObject = json.load(sys.stdin)
   try:
     lines = mistakes_in(request['flags'], request['points'])

@@ -1,4 +1,4 @@
-"""Sweeps as text for a terminal: what `official-ext sweep` prints. Whatever comes from a file is made harmless."""
+"""Sweeps as text for a terminal: the tables of `official-ext sweep`. Text from a file is escaped."""
 
 from collections.abc import Mapping, Sequence
 
@@ -37,7 +37,7 @@ def of_sweep(values: json_types.JsonMapping, order: Sequence[int]) -> list[str]:
 
   Args:
     values: see results.py, with `importances`.
-    order: numbers of points, as they are to be shown.
+    order: numbers of points, in the order of the table.
   """
   metric = values['metric']
   goal = '' if metric is None else f'{metric["goal"]} {harmless(metric["name"])} ({metric["summary"]} evaluation)'

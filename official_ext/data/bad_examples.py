@@ -18,7 +18,7 @@ class BadExampleError(errors.UserError):
 
 
 class ExampleLog:
-  """A log of what an input reports about its examples, by their position in the run. Thread-safe.
+  """A log of an input's reports about its examples, by their position in the run. Thread-safe.
 
   Attributes:
     describe: a function from a position to a description of its example; None until an input that has one is built.

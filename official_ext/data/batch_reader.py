@@ -111,7 +111,7 @@ class BatchReader:
     raise bad_examples.BadExampleError(f'{message}; nor can the {min(size, MAX_RUN) - 1} after it be used')
 
   def _try(self, index) -> tuple[object, str | None]:
-    """Returns an example, and what is wrong with it."""
+    """Returns an example, and its error."""
     try:
       (example,) = self._source.fetch([index])
     except Exception as error:  # pylint: disable=broad-except
@@ -123,7 +123,7 @@ class BatchReader:
     return example, None
 
   def _told_alone(self, example) -> Exception | None:
-    """What is wrong with an example alone, which is clearer than what a collator says about two."""
+    """The error of a single example, which is clearer than a collator's message about two."""
     try:
       self._conform(self._collate([example]), 1)
     except Exception as error:  # pylint: disable=broad-except

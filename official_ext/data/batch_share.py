@@ -38,7 +38,7 @@ class Share:
     Args:
       params: a data configuration. Fields read: global_batch_size, is_training.
       input_context: which of the pipelines it is. None: the only one, for one replica.
-      what: the name in messages for what a batch is made of.
+      what: the name of the batch's source, for messages.
 
     Raises:
       UserError: `global_batch_size` is not positive, or cannot be divided among the replicas.

@@ -94,7 +94,7 @@ def get(name: str, params: base_config.Config) -> Collator:
 
 
 def as_array(value: object) -> np.ndarray:
-  """A value of an example as an array. Bytes and text stay as they are: NumPy's own strings lose zero bytes at the end.
+  """A value of an example as an array. Bytes and text are unchanged: NumPy's own strings lose zero bytes at the end.
 
   Args:
     value: an array, a number, bytes or text.

@@ -1,4 +1,4 @@
-"""Explains why a data configuration does not fit files that are sound: which field, and what the files hold."""
+"""Explains why a data configuration does not fit files that are sound: the field, and the contents of the files."""
 
 from collections.abc import Callable
 import dataclasses
@@ -18,17 +18,18 @@ def explain(
   data: base_config.Config,
   error_of: Callable[[base_config.Config], BaseException | None],
 ) -> str:
-  """Explains what does not fit, if no record of a file can be parsed.
+  """Explains the mismatch, if no record of a file can be parsed.
 
   Args:
     file: the file that was read.
     records: records of the file.
-    reason: what TensorFlow says about the first.
+    reason: TensorFlow's message about the first.
     data: the data configuration.
-    error_of: returns what the task's pipeline raises on that file with another data configuration; None if it works.
+    error_of: returns the exception of the task's pipeline on that file with another data configuration; None if it
+    works.
 
   Returns:
-    The message, to follow the dotted path of the data configuration: `.field: what is wrong`.
+    The message, to follow the dotted path of the data configuration: `.field: MESSAGE`.
   """
   key = _KEY.search(f'{reason} ')
   features = _features(records[0])

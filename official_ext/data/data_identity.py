@@ -55,7 +55,7 @@ def of_config(data: base_config.Config) -> Identity:
 
     info = tfds.builder(data.tfds_name, data_dir=data.tfds_data_dir or None).info
     found = {'tfds': info.full_name, 'num_examples': info.splits[data.tfds_split].num_examples}
-  except Exception:  # pylint: disable=broad-except  # The pipeline itself reports what is wrong.
+  except Exception:  # pylint: disable=broad-except  # The pipeline itself reports the error.
     found = {'tfds': data.tfds_name}
   return {**found, 'split': data.tfds_split, **identity}
 

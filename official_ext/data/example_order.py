@@ -48,7 +48,7 @@ def stream_key(seed: int, stream: int) -> int:
 
   Args:
     seed: any integer.
-    stream: a small integer that stands for the use of the key.
+    stream: a small integer that identifies the use of the key.
 
   Returns:
     An integer in [0, 2**64).

@@ -11,7 +11,7 @@ def load(package: str, what: str, extra: str = 'language_models') -> types.Modul
 
   Args:
     package: its name.
-    what: what needs it, for the message.
+    what: the feature that needs it, for the message.
     extra: which extra of official-ext installs it.
 
   Raises:

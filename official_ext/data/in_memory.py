@@ -27,11 +27,11 @@ class InMemoryBatches:
 
 
 def attach(dataset: tf.data.Dataset, batches: InMemoryBatches) -> tf.data.Dataset:
-  """Notes on a dataset what its elements are. A dataset that is made from it does not have the note."""
+  """Notes the contents of a dataset on it. A dataset that is made from it does not have the note."""
   setattr(dataset, _ATTRIBUTE, batches)
   return dataset
 
 
 def of(dataset: tf.data.Dataset) -> InMemoryBatches | None:
-  """What is noted on a dataset; None if nothing is."""
+  """The note on a dataset; None if nothing is."""
   return getattr(dataset, _ATTRIBUTE, None)

@@ -58,7 +58,7 @@ class Fault:
   Attributes:
     file: the path of the file.
     record: the number of the record in the file, from 0; None: the file as a whole.
-    reason: what is wrong.
+    reason: the error.
     misfit: the whole message, if the configuration is at fault, not the file.
   """
 
@@ -85,7 +85,7 @@ class OutOfRange:
 
 
 def out_of_range(error: BaseException | None) -> OutOfRange | None:
-  """Parses what a TensorFlow kernel says about a label or an index out of range; None if it says something else."""
+  """Parses a TensorFlow kernel's message about a label or an index out of range; None if it says something else."""
   for pattern in _OUT_OF_RANGE:
     match = pattern.search(str(error)) if isinstance(error, tf.errors.InvalidArgumentError) else None
     if match:
@@ -115,7 +115,7 @@ def explain(
     when: appended to the message.
 
   Returns:
-    The error; None if the exception has nothing to do with data: then the caller must raise it as it is.
+    The error; None if the exception has nothing to do with data: then the caller must raise it unchanged.
   """
   if not is_input_error(error):
     return None
@@ -148,7 +148,7 @@ def named_example(error: BaseException) -> str:
 def reason_of(error: BaseException) -> str:
   """The essential part of one of TensorFlow's messages, in one line."""
   if isinstance(error, UnicodeDecodeError):
-    return 'a record is no tf.Example'
+    return 'a record is not a tf.Example'
   text = re.split(r'\n(?:  .*\n)+(?! )', str(error))[-1]  # After the frames of the Python code that made the graph.
   text = re.sub(r'\[\[.*?\]\]|\{\{.*?\}\}|\[Op:.*', ' ', text, flags=re.DOTALL)
   text = re.split(r'transformation with iterator: \S+: ', text)[-1]
@@ -342,7 +342,7 @@ def _no_example(file: str) -> Fault | None:
   except (tf.errors.OpError, OSError):
     return None
   except Exception:  # pylint: disable=broad-except  # protobuf's DecodeError, without an import of protobuf.
-    return Fault(file, number, 'is no tf.Example')
+    return Fault(file, number, 'is not a tf.Example')
   return None
 
 
@@ -385,7 +385,7 @@ def _unparsable(file: str, data: base_config.Config, build_inputs: BuildInputs) 
 
 
 def pipeline_error(file: str, data: base_config.Config, build_inputs: BuildInputs) -> BaseException | None:
-  """Reads one file through the task's pipeline, in order, one example at a time; returns what it raises, or None."""
+  """Reads one file through the task's pipeline, in order, one example at a time; returns its exception, or None."""
   once = {'input_path': file, 'is_training': False, 'global_batch_size': 1, 'drop_remainder': False, 'cache': False}
   try:
     dataset = build_inputs(data.replace(**{name: value for name, value in once.items() if hasattr(data, name)}))

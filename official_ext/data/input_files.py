@@ -9,7 +9,7 @@ from official_ext.base.files import paths
 def patterns(input_path: object) -> Iterator[str]:
   """The patterns of an `input_path`: a string of patterns joined by commas, or lists and sections of such strings.
 
-  A local file or folder that is called just like the string is meant by it, whatever commas it has.
+  A string that is the path of a local file or folder means that one, even if it has commas.
   """
   if hasattr(input_path, 'as_dict'):
     input_path = input_path.as_dict()

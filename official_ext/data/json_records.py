@@ -140,13 +140,13 @@ def record_of(line: bytes, place: Callable[[], str]) -> numbered_records.Record:
   except UnicodeDecodeError as error:
     raise bad(f'is not UTF-8 at byte {error.start}') from error
   except json.JSONDecodeError as error:
-    raise bad(f'is no JSON: {error.msg} at column {error.colno}') from error
+    raise bad(f'is invalid JSON: {error.msg} at column {error.colno}') from error
   except strict_json.StrictJsonError as error:
     raise bad(str(error)) from error
   except (ValueError, RecursionError) as error:  # Of an integer with too many digits; of lists in lists in lists.
-    raise bad(f'is no JSON that can be read: {bad_examples.one_line(error)}') from error
+    raise bad(f'is invalid JSON that can be read: {bad_examples.one_line(error)}') from error
   if not isinstance(record, dict):
-    raise bad(f'is no JSON object, but {_json_name(record)}')
+    raise bad(f'is invalid JSON object, but {_json_name(record)}')
   return record
 
 
@@ -154,7 +154,7 @@ def _check_length(num_bytes: int, place: Callable[[], str]) -> None:
   """Refuses a line that is too long for a record: it would be read whole."""
   if num_bytes > MAX_LINE_BYTES:
     raise bad_examples.BadExampleError(
-      f'{place()}: is longer than {MAX_LINE_BYTES} bytes; a record must fit into that, each on a line of its own'
+      f'{place()}: is longer than {MAX_LINE_BYTES} bytes; a record must fit into that, each on a separate line'
     )
 
 
@@ -173,7 +173,7 @@ def json_list(file: str) -> numbered_records.ListRecords:
   """A file that is one list of objects.
 
   Raises:
-    UserError: it is none.
+    UserError: it is invalid.
   """
   try:
     with _opened(file) as f:
@@ -183,10 +183,10 @@ def json_list(file: str) -> numbered_records.ListRecords:
     number, what = strict_json.find_fault(text) or (0, str(error))
     raise errors.UserError(f'{file}, element {number}: {what}') from error
   except ValueError as error:
-    raise errors.UserError(f'{file}: is no JSON: {bad_examples.one_line(error)}') from error
+    raise errors.UserError(f'{file}: is invalid JSON: {bad_examples.one_line(error)}') from error
   for number, record in enumerate(records):
     if not isinstance(record, dict):
-      raise errors.UserError(f'{file}, element {number}: is no JSON object, but {_json_name(record)}')
+      raise errors.UserError(f'{file}, element {number}: is invalid JSON object, but {_json_name(record)}')
   return _FileRecords(records, file)
 
 
@@ -226,12 +226,12 @@ def begins_with(path: str, letter: bytes) -> bool:
 
 
 def _lines_of(file: BinaryIO, at_most: int, total: Any) -> tuple[np.ndarray, np.ndarray]:
-  """Where the lines are that hold something.
+  """The positions of lines that are not empty.
 
   Args:
     file: open, at its beginning.
     at_most: so many lines; -1: all.
-    total: a sum, which is given what was read.
+    total: a sum, updated with the bytes read.
 
   Returns:
     (start and end of each line, int64 `[n, 2]`; their numbers in the file, int64 `[n]`).

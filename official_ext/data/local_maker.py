@@ -37,7 +37,7 @@ class LocalMaker(Generic[T]):
 
     Raises:
       CancelledError: the maker was closed before this element was begun.
-      Exception: what making it raises.
+      Exception: of its construction.
     """
     self._begin(number)
     for each in ahead:
@@ -52,7 +52,7 @@ class LocalMaker(Generic[T]):
     return number in self._pending
 
   def close(self) -> None:
-    """Begins nothing more. Does not wait for what is being made."""
+    """Begins nothing more. Does not wait for the batch in progress."""
     with self._lock:
       self._is_closed = True
       self._pool.shutdown(wait=False, cancel_futures=True)

@@ -31,7 +31,7 @@ class Records(abc.ABC):
 
   @abc.abstractmethod
   def place(self, index: int) -> str:
-    """Where a record is, so that a person finds it: `FILE, line 12`. Lines count from 1, as editors do, rows from 0."""
+    """The place of a record, for messages: `FILE, line 12`. Lines count from 1, as editors do, rows from 0."""
 
   @property
   @abc.abstractmethod
@@ -55,11 +55,11 @@ class ListRecords(Records):
   """Records in memory: dictionaries of JSON values."""
 
   def __init__(self, records: Sequence[Record], name: str = 'record'):
-    """Takes the records as they are.
+    """Takes the records unchanged.
 
     Args:
       records: dictionaries of JSON values.
-      name: what a message calls one.
+      name: of a record, in messages.
     """
     self._records = records
     self._name = name
@@ -82,7 +82,7 @@ class ListRecords(Records):
 
 
 class ConcatenatedRecords(Records):
-  """Records of several files, one behind the other, as far as they are wanted."""
+  """Records of several files, one behind the other, as far as requested."""
 
   def __init__(self, parts: Sequence[Records], at_most: int = -1):
     """Puts records together.

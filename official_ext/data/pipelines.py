@@ -28,7 +28,7 @@ def without_autotune(
 
   For datasets that are iterated again and again: when an iterator with tuning is deleted, TensorFlow may first sleep to
   the end of the tuning period, up to a minute (it wakes the tuning thread before it marks it as cancelled). Without
-  tuning, AUTOTUNE means as many calls as there are threads, 16 at most. What is not a dataset is returned as it is.
+  tuning, AUTOTUNE means as many calls as there are threads, 16 at most. Anything but a dataset is returned unchanged.
   """
   del input_context
   if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:

@@ -1,4 +1,4 @@
-"""Tells an input pipeline at which batch to start.
+"""Gives an input pipeline its first batch.
 
 with position.starting_at(1000) as start:
   dataset = task.build_inputs(params)   # calls position.take_start()
@@ -36,7 +36,7 @@ def starting_at(num_batches: int) -> Iterator[Position]:
     num_batches: the number of global batches to skip, >= 0.
 
   Yields:
-    The position; `honoured` tells whether an input took it.
+    The position; `honoured` shows whether an input took it.
   """
   if num_batches < 0:
     raise ValueError(f'num_batches: {num_batches} is negative.')

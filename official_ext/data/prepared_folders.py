@@ -1,4 +1,4 @@
-"""Folders that `official-ext prepare` has filled: their files, and what prepared.json says of them. No TensorFlow."""
+"""Folders that `official-ext prepare` has filled: their files, and their record in prepared.json. No TensorFlow."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class PreparedFolder:
-  """What was prepared.
+  """The prepared input.
 
   Attributes:
     folder: its path.
@@ -25,7 +25,7 @@ class PreparedFolder:
     settings: with which it was made.
     files: (path, number of records, bytes, SHA-256) of each shard that has records, in order.
     labels: the classes of images, by number.
-    report: what became of the records.
+    report: counts of the records.
   """
 
   folder: str
@@ -64,7 +64,7 @@ def find(input_path: object, field: str = 'input_path') -> PreparedFolder | None
 
 
 def read(folder: str, field: str = 'input_path') -> PreparedFolder:
-  """What a folder says of itself.
+  """The description in a folder.
 
   Args:
     folder: its path.

@@ -18,7 +18,7 @@ class PreparedRows(sources.ArrayRecordSource):
   Those of images are `image`, the bytes of the file, and `label`, its number in `labels`.
 
   Attributes:
-    labels: the names of the classes, by number; [] of what has none.
+    labels: the names of the classes, by number; [] without classes.
   """
 
   def __init__(self, input_path: Any, parse: Callable[[dict[str, Any]], collators.Example] | None = None):
@@ -26,7 +26,7 @@ class PreparedRows(sources.ArrayRecordSource):
 
     Args:
       input_path: the folder: `input_path` of a data configuration.
-      parse: a function of an example as it was written, which makes one as it is wanted; None: as it was written.
+      parse: a function of an example as it was written, which converts it; None: as it was written.
 
     Raises:
       UserError: there is no such folder, it is not prepared to its end, or it holds rows of tokens.

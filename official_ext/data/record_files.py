@@ -1,6 +1,6 @@
-"""Files and folders of text data: JSON lines, JSON, Parquet, Arrow, what Hugging Face's `datasets` has written.
+"""Files and folders of text data: JSON lines, JSON, Parquet, Arrow, folders of Hugging Face's `datasets`.
 
-Paths are taken as they are, whatever letters they have.
+Paths are literal, with any characters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def open_records(
 
   Args:
     input_path: a path, or several; patterns too, where nothing is called just so. A folder is one of `datasets`
-      (`save_to_disk`), or holds files, whose names begin with the split where one is asked for:
+      (`save_to_disk`), or holds files, whose names begin with the split if one is requested:
       `train-00000-of-00002.parquet`.
     split: which part of a folder with several; '' where there is one.
     at_most: so many records; -1: all.
@@ -111,11 +111,11 @@ def read_file(file: str, at_most: int = -1, field: str = '') -> numbered_records
 
 @contextlib.contextmanager
 def reading(path: str, field: str = '') -> Iterator[None]:
-  """A context in which a file or a folder is opened: whatever goes wrong is a UserError that names it.
+  """A context in which a file or a folder is opened: errors become a UserError that names it.
 
   Args:
-    path: what is opened.
-    field: the flag or dotted path that it is from, which a message begins with; '': none does.
+    path: of the file or folder.
+    field: the flag or dotted path that it is from, the start of messages; '': none does.
   """
   prefix = f'{field}: ' if field else ''
   try:
@@ -163,7 +163,7 @@ def _files_in(folder: str, split: str, field: str) -> list[str]:
   splits = sorted({name for name in _SPLITS for file in files if os.path.basename(file).startswith(name)})
   if split:
     files = [file for file in files if os.path.basename(file).startswith(split)]
-  elif len(splits) > 1:  # Nobody wants to train on a test set.
+  elif len(splits) > 1:  # Training on a test set is never intended.
     raise errors.UserError(f'{_split_field(field)}: {folder} has several splits: {", ".join(splits)}; name one')
   if not files:
     which = f' that begin with {split!r}' if split else ''

@@ -10,12 +10,12 @@ MAX_NAMED = 5  # Bad records that are described.
 
 @dataclasses.dataclass
 class RecordReport:
-  """What became of the records.
+  """Counts of the records.
 
   Attributes:
     records: how many there were.
     examples: how many are used.
-    text_bytes: of all texts in UTF-8, before anything is cut: what bits per byte are told of.
+    text_bytes: of all texts in UTF-8, before anything is cut: the base of bits per byte.
     tokens: of the texts that are used.
     learned_tokens: those that a loss is on.
     cut_prompts: texts whose prompt was longer than `max_input_length`.
@@ -27,7 +27,7 @@ class RecordReport:
     joined_ends: texts with a token that begins in the prompt and ends behind it.
     bad_records: records that were left out, as they could not be used.
     without_loss: records that were left out, as nothing was left in them to learn.
-    named: what was wrong with the first few of the bad ones.
+    named: the errors of the first few bad ones.
   """
 
   records: int = 0
@@ -48,7 +48,7 @@ class RecordReport:
 
   @classmethod
   def total(cls, reports: Iterable['RecordReport']) -> 'RecordReport':
-    """What became of the records of all; of the first few bad ones it is known what was wrong."""
+    """The sum of several reports, with the errors of the first few bad records."""
     found = cls()
     for report in reports:
       for field in dataclasses.fields(cls):
@@ -80,7 +80,7 @@ class RecordReport:
 
     Args:
       path: the dotted path of the data configuration.
-      prefix: what stands in front of the name of a field; None: the path and a dot.
+      prefix: the prefix of a field's name; None: the path and a dot.
     """
     prefix = f'{path}.' if prefix is None else prefix
     total = self.tokens + self.lost_tokens

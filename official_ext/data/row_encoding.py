@@ -1,4 +1,4 @@
-"""Examples as records of ArrayRecord files: what `official-ext prepare` writes. No TensorFlow.
+"""Examples as records of ArrayRecord files: the output of `official-ext prepare`. No TensorFlow.
 
 An example is a JSON object in UTF-8. Bytes in it are written as `{"\\u0000": length}`, and follow behind a zero byte,
 in the order in which they are met; JSON itself has no zero byte. A row of texts is four arrays, little-endian, one
@@ -33,7 +33,7 @@ def decode_example(record: bytes) -> dict[str, object]:
   """The example of a record.
 
   Raises:
-    ValueError: it is none.
+    ValueError: it is invalid.
   """
   head, _, rest = record.partition(b'\0')
   example = json.loads(head)
@@ -111,7 +111,7 @@ def decode_texts(record: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   lengths = np.frombuffer(record, '<u4', num_parts, 4).astype(np.int64)
   start, count = 4 + 4 * num_parts, int(lengths.sum())
   if len(record) != start + 4 * count + -(-count // 8):
-    raise ValueError(f'has {len(record)} bytes, and is no row of {num_parts} texts with {count} tokens')
+    raise ValueError(f'has {len(record)} bytes, and is not a row of {num_parts} texts with {count} tokens')
   tokens = np.frombuffer(record, '<i4', count, start)
   learned = np.unpackbits(np.frombuffer(record, np.uint8, offset=start + 4 * count), count=count)
   return lengths, tokens, learned

@@ -55,13 +55,13 @@ class Source(abc.ABC):
     return f'example {index} of {type(self).__name__}'
 
   def summary(self) -> str:
-    """How many examples there are, and what became of the records that they are from, in words."""
+    """How many examples there are, and the counts of their records, in words."""
     return f'{len(self)} examples'
 
   def identity(self) -> data_identity.Identity:
     """Distinguishes this source from others, by JSON values: see identity.py. Cheap, and the same in every process.
 
-    Every checkpoint notes it. A subclass adds what it knows: files, a version, a split.
+    Every checkpoint notes it. A subclass adds details: files, a version, a split.
     """
     return {'source': type(self).__name__, 'num_examples': len(self)}
 
@@ -70,7 +70,7 @@ class ArraySource(Source):
   """Arrays in memory: example i is row i of each. Batches are gathered in the graph, without Python."""
 
   def __init__(self, arrays: Mapping[str, npt.ArrayLike]):
-    """Takes the arrays as they are, without a copy.
+    """Takes the arrays without a copy.
 
     Args:
       arrays: a dictionary, possibly nested, of arrays with the same leading dimension.
@@ -175,7 +175,7 @@ class RecordFiles:
     return list(self._records.__getitems__([int(index) for index in indices]))
 
   def place(self, index: int) -> str:
-    """Where a record is: `FILE, record 3`."""
+    """The place of a record: `FILE, record 3`."""
     left = index
     for file, count in self.counts:
       if left < count:

@@ -128,7 +128,7 @@ def _served(
 def _request(
   served: served_inputs.ServedInput, params: base_config.Config, share: batch_share.Share, plan: '_Plan'
 ) -> request.Request:
-  """What a pipeline asks the tf.data service of its data configuration for."""
+  """The request of a pipeline to the tf.data service of its data configuration."""
   return request.Request(
     served,
     share,

@@ -1,4 +1,4 @@
-"""JSON without what parsers read differently: repeated keys, NaN and infinities, numbers beyond float64."""
+"""JSON without the parts that parsers read differently: repeated keys, NaN and infinities, numbers beyond float64."""
 
 from collections.abc import Callable, Sequence
 import json

@@ -1,4 +1,4 @@
-"""Passwords, tokens and keys in what is written and printed."""
+"""Passwords, tokens and keys in files and printed output."""
 
 import io
 import logging

@@ -1,4 +1,4 @@
-"""Where an error was raised."""
+"""The origin of an error."""
 
 import importlib
 import sys

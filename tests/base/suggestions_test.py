@@ -1,4 +1,4 @@
-"""What a message says of a name that is not known."""
+"""The messages for unknown names."""
 
 from official_ext.base import suggestions
 

@@ -1,4 +1,4 @@
-"""What the library uses of the inside of TensorFlow, tf_keras, Model Garden and Orbit exists; nothing else uses it."""
+"""The private members of TensorFlow, tf_keras, Model Garden and Orbit in use exist, and are used in one place."""
 
 import ast
 import inspect
@@ -30,7 +30,7 @@ new, legacy = tf_keras.optimizers, tf_keras.optimizers.legacy
 
 
 def of_others(tree):
-  """The names with one underscore in front that code reads of what is not `self`, with their lines."""
+  """The names with one underscore in front that code reads of objects other than `self`, with their lines."""
   for node in ast.walk(tree):
     owner, name = None, ''
     if isinstance(node, ast.Attribute):
@@ -42,7 +42,7 @@ def of_others(tree):
 
 
 def leaks(root):
-  """Where another module reaches inside, as lines of text."""
+  """The places of private access in other modules, as lines of text."""
   paths = sorted((root / 'official_ext').rglob('*.py'))
   own = [path for path in paths if path.name in MODULES]
   names = {name for path in own for name, _ in of_others(ast.parse(path.read_text()))}
@@ -60,7 +60,7 @@ def leaks(root):
 
 
 def _of_base(line, name):
-  return f'super().{name}' in line  # Listed among what is inherited.
+  return f'super().{name}' in line  # Listed as inherited.
 
 
 def test_no_other_module_reaches_inside():
@@ -320,7 +320,7 @@ def test_what_is_left_as_it_is_calls_what_is_converted():
   called_by = lambda function: [float(function(tf.constant(x))) for x in (2.0, -1.0)]
   files = []
   tf_internals.autograph_called(lambda: files.append(inspect.stack()[0].filename))()
-  assert files == [__file__]  # Python alone runs what was written.
+  assert files == [__file__]  # Python alone runs it.
   assert called_by(tf.function(outer)) == called_by(outer) == [8.0, -2.0]
 
   def in_context(x):

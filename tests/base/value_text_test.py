@@ -35,7 +35,7 @@ _ODD = (
 
 
 def _read(text):
-  """What the driver makes of a text, for a field of any type."""
+  """The driver's parsing of a text, for a field of any type."""
   value = yaml_text.load_value(text, '--set')
   return value.value if isinstance(value, yaml_text.Literal) else value
 
@@ -74,7 +74,7 @@ def test_any_text_comes_back():
 
 
 def test_half_a_surrogate_pair_is_no_text():
-  with pytest.raises(errors.UserError, match='is no text'):
+  with pytest.raises(errors.UserError, match='is not valid Unicode'):
     value_text.of_value('a\ud83d')
   with pytest.raises(TypeError, match='object has no form'):
     value_text.of_value([object()])

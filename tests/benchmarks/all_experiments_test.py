@@ -75,7 +75,7 @@ def test_one_table_of_all_runs(script, forked, monkeypatch, capfd, tmp_path):
   monkeypatch.setattr(script, 'names', lambda: ['digits_mlp'])
   monkeypatch.setattr(sys, 'argv', ['all_experiments.py', f'--folder={tmp_path}', *flags])
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-  assert script.main() == 1  # A field that is not there ends the run.
+  assert script.main() == 1  # A field that does not exist ends the run.
   head, *rows = table_in(capfd.readouterr().out)
   assert head.split() == ['experiment', 'seconds', 'result', 'stated', 'reference']
   assert 'failed with status 2' in rows[0]

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.sh and benchmarks/gpt2 without a GPU: what is run in which order, the network of both libraries."""
+"""benchmarks/gpu.sh and benchmarks/gpt2 without a GPU: the order of commands, the network of both libraries."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def gpu_sh(*arguments, **environment):
 
 @pytest.fixture
 def machine(tmp_path):
-  """Stands for a machine with a GPU: (run, commands); both the driver's tool and Python only take notes."""
+  """Replaces a machine with a GPU: (run, commands); both the driver's tool and Python only take notes."""
   log = tmp_path / 'log'
   for path in (tmp_path / 'bin/nvidia-smi', tmp_path / 'venv/bin/python'):
     path.parent.mkdir(parents=True)

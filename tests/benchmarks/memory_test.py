@@ -1,4 +1,4 @@
-"""benchmarks/memory: what the kernel and XLA say, the same network in both libraries, and the table."""
+"""benchmarks/memory: the figures of the kernel and XLA, the same network in both libraries, and the table."""
 
 import json
 
@@ -134,7 +134,7 @@ def test_the_table_and_other_work(monkeypatch, capsys, tmp_path):
 
   monkeypatch.setattr(command, 'measure', measure)
   path, figures = tmp_path / 'MEMORY.md', tmp_path / 'memory.json'
-  for library in ('torch', 'ours'):  # One at a time: what was measured before stays.
+  for library in ('torch', 'ours'):  # One at a time: earlier measurements stay.
     command.main(['decoder', '--rounds=2', f'--libraries={library}', f'--results={path}', f'--figures={figures}'])
   text = path.read_text()
   assert '| remat | ours | 400 | 150 | 0.50 | 250 | 1.25 | 200 | 80 of 90 |' in text

@@ -41,7 +41,7 @@ def test_a_process_says_what_it_is_and_then_does_what_it_is_asked(worker):
   network = numpy_by_hand.Perceptron(work)
   assert worker.ready['first_loss'] == pytest.approx(network.loss(*work.check_batch), rel=1e-5)
   batches = work.batches()
-  for amount in (1, 2):  # It goes on from there.
+  for amount in (1, 2):  # It resumes from there.
     losses = [network.step(*next(batches)) for _ in range(amount)]
     done = worker.run(amount)
     assert done.amount == amount and done.seconds > 0 and done.work_seconds >= 0
@@ -53,7 +53,7 @@ def test_a_process_says_what_it_is_and_then_does_what_it_is_asked(worker):
 def test_a_process_that_ends_says_why(tmp_path):
   with pytest.raises(process.PeerError, match='has ended: .*no such peer'):
     process.Process([sys.executable, '-c', 'raise SystemExit("no such peer")'], tmp_path / 'log')
-  with pytest.raises(process.PeerError, match='has said nothing for 0 s'):
+  with pytest.raises(process.PeerError, match='was silent for 0 s'):
     process.Process([sys.executable, '-c', 'import time; time.sleep(60)'], tmp_path / 'log', seconds_allowed=0.2)
 
 
@@ -124,7 +124,7 @@ def test_other_work_is_told():
 
 
 def test_a_peer_whose_updates_differ_is_told():
-  """Losses after as many steps on the same batches tell of optimizer, decay and clipping: here, of the rate."""
+  """Losses after as many steps on the same batches test optimizer, decay and clipping: here, of the rate."""
   work = digits.dense((3, 4, 2), np.eye(3, dtype=np.float32)[[0, 1, 2, 0]], np.array([0, 1, 1, 0], np.int32))
   after = []
   for rate in (1e-2, 5e-2):
@@ -155,7 +155,7 @@ def test_the_table_says_how_fast_and_the_goals_whether_that_is_enough():
   first = process.Turn(10, 3.0, 3.0, {}, '', 0)
   rows = [
     report.Row(workload.peer('stock'), rounds.Duel([turn(90), turn(95)], [turn(50), turn(50)]), (), first, first),
-    report.Row(workload.peer('jax_scan'), rounds.Duel([turn(80)], [turn(100)])),  # 0.9 is wanted.
+    report.Row(workload.peer('jax_scan'), rounds.Duel([turn(80)], [turn(100)])),  # The goal is 0.9.
   ]
   head, ours, stock, scan = report.cells(workload, rows)
   column = lambda row, name: row[head.index(name)]

@@ -1,4 +1,4 @@
-"""benchmarks/scaling: what is computed, beside derived numbers, real traces and tensors that are really split."""
+"""benchmarks/scaling: the computation, beside derived numbers, real traces and tensors that are really split."""
 
 import dataclasses
 import math
@@ -47,7 +47,7 @@ GPT = ext.DecoderConfig(
 
 
 def simulated_ring(num_bytes, devices, link):
-  """Seconds of a ring: in each round every device sends a part to the next; all come to hold the sum of all."""
+  """Seconds of a ring: in each round every device sends a part to the next; all get the sum of all."""
   values = [[{device} for _ in range(devices)] for device in range(devices)]  # Whose terms are in each part.
   seconds = 0.0
   for number in range(2 * (devices - 1)):
@@ -130,7 +130,7 @@ def test_what_two_replicas_of_a_decoder_hand_to_all_reduce_is_what_the_model_say
   task_cls = type('Task', (Tokens,), {'config': config})
   trainer = harness.make_trainer(task_cls, (rows, np.zeros(8)), replicas='two', enable_xla=False)
   counted = model.count(config, 8)
-  rows_looked_up = 32 if config is SMALL else 8  # The embedding, which is no head; the learned positions.
+  rows_looked_up = 32 if config is SMALL else 8  # The embedding, which is not a head; the learned positions.
   assert counted.unmultiplied == rows_looked_up * 16
   assert traced.reduced_bytes(trainer) == model.reduced_bytes(counted.parameters - counted.unmultiplied)
 

@@ -1,4 +1,4 @@
-"""benchmarks/shapes: records and their table; what the rule picks beside what was measured."""
+"""benchmarks/shapes: records and their table; the rule's choice beside the measurements."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from benchmarks.shapes import records
 from official_ext.training.step import step_plan
 
 MEASURED = records.read(shapes.RECORDS)
-# What the rule is known to lose. A step of PPO runs alone, as its rollouts need: over the experiments, XLA's program of
-# one step takes from 0.7 to 1.5 times what the graph takes, and no trait tells which.
+# The known loss of the rule. A step of PPO runs alone, as its rollouts need: over the experiments, XLA's program of
+# one step takes from 0.7 to 1.5 times the graph's time, and no trait predicts it.
 KNOWN = {'reinforcement': 0.25}
 
 

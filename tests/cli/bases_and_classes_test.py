@@ -1,4 +1,4 @@
-"""Convert, generate and chat: what a folder does not represent is refused; adapters stand on what they learned on."""
+"""Convert, generate and chat: models that a folder cannot represent are refused; adapters need their base."""
 
 import importlib
 import io
@@ -136,7 +136,7 @@ def test_generate_and_chat_stand_on_what_adapters_were_trained_on(flags, run, pl
   _, err = run('generate', place / 'packed', *prompt, '--load_in_4bit=false')[1:]
   assert 'base: float32 weights' in err or flags
   status, out_of_plain, err = run('generate', place / 'plain', *prompt, '--load_in_4bit=true')
-  assert status == 0 and 'trained on ' in err and 'and stand on nf4 weights' in err
+  assert status == 0 and 'trained on ' in err and 'but are loaded onto nf4 weights' in err
   assert run('generate', place / 'base', *prompt, '--load_in_4bit=true')[0] == 0
   monkeypatch.setattr('sys.stdin', io.StringIO('hello\n'))
   status, _, err = run('chat', place / 'packed', '--max_new_tokens=4', *flags)

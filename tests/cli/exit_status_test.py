@@ -34,7 +34,7 @@ FORESEEN = [
   (errors.UserError('trainer.train_step: no such field'), 2, 'error: trainer.train_step: no such field'),
   (errors.DivergedError('11 updates were skipped'), 3, 'error: 11 updates were skipped'),
   (errors.PreemptedError('SIGTERM: stopped at step 7'), 75, 'preempted: SIGTERM: stopped at step 7'),
-  # gin adds to the message of whatever passes through a configurable.
+  # gin adds to the message of exceptions that pass through a configurable.
   (errors.UserError('first\n  In call to configurable "create_trainer"'), 2, 'error: first'),
   (KeyboardInterrupt(), 1, 'error: interrupted'),
 ]
@@ -137,7 +137,7 @@ def dish(salt=1):
 
 @pytest.fixture
 def one_device():
-  dish()  # What is called stands in the operative configuration.
+  dish()  # Called functions are in the operative configuration.
   return tf.distribute.OneDeviceStrategy('CPU:0')
 
 

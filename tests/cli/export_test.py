@@ -1,4 +1,4 @@
-"""What a run has trained, loaded and exported by the run's folder."""
+"""The model of a run, loaded and exported by the run's folder."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def register(kind):
 
 
 def save(folder, kind='linear', ema=False, dtype='float32'):
-  """What a training of this experiment leaves behind, without the training; the trained model."""
+  """The result of a training of this experiment, without the training; the trained model."""
   name = register(kind)
   params = cfg.upgrade(exp_factory.get_exp_config(name))
   if dtype != 'float32':
@@ -152,7 +152,7 @@ def test_what_cannot_be_loaded_is_an_error_in_one_line(tmp_path):
   refuse('ckpt-7: not a checkpoint of this model: .*is not in it')
   (folder / 'run.json').write_text(json.dumps({**record, 'experiment': None, 'command': 'python mine.py'}))
   refuse('run.json does not name the experiment')
-  # What older runs have recorded.
+  # The records of older runs.
   (folder / 'run.json').write_text(
     json.dumps(
       {**record, 'experiment': None, 'command': f'python train.py --experiment={register("linear")} --mode=train'}

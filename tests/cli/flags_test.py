@@ -179,7 +179,7 @@ print(json.dumps([lacks, 'digits_mlp' in before, sorted(added ^ in_source)]))
 
 @pytest.mark.slow
 def test_an_experiment_of_ours_imports_none_of_model_gardens_and_one_of_theirs_does():
-  """The names that Model Garden registers are those that its sources tell."""
+  """The names that Model Garden registers are those in its sources."""
   environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
   done = subprocess.run([sys.executable, '-c', PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""official-ext generate, chat and convert: what transformers makes of the same folders, and what a terminal shows."""
+"""official-ext generate, chat and convert: compared with transformers on the same folders; terminal output."""
 
 import importlib
 import io
@@ -71,12 +71,12 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def run(capsys, place, monkeypatch):
-  """A function: the arguments of official-ext, and what is piped in -> (status, stdout, stderr)."""
+  """A function: the arguments of official-ext, and the standard input -> (status, stdout, stderr)."""
   monkeypatch.chdir(place)
 
   def run(*arguments, stdin=''):
     monkeypatch.setattr('sys.stdin', io.StringIO(stdin))
-    capsys.readouterr()  # What transformers has printed.
+    capsys.readouterr()  # The output of transformers.
     status = cli.main(arguments)
     return status, *capsys.readouterr()
 
@@ -84,7 +84,7 @@ def run(capsys, place, monkeypatch):
 
 
 def continued(folder, text, count):
-  """What transformers writes behind a text."""
+  """transformers' continuation of a text."""
   tokenizer = checkpoints.transformers.AutoTokenizer.from_pretrained(folder)
   ids = tokenizer(text, return_tensors='pt')['input_ids']
   tokens = checkpoints.reloaded(folder).generate(ids, max_new_tokens=count, do_sample=False)[0, ids.shape[1] :]
@@ -182,7 +182,7 @@ def test_a_message_that_is_no_utf_8_is_told_and_on_a_terminal_ends_nothing(run, 
     monkeypatch.setattr('sys.stdin', stdin)
     return cli.main(['chat', 'base', '--max_new_tokens=2']), *capsys.readouterr()
 
-  message = 'error: the message: is no UTF-8: half of a surrogate pair at character 1, '
+  message = 'error: the message: is not valid UTF-8: half of a surrogate pair at character 1, '
   status, out, err = chat(False)
   assert (status, out, err.count('\n')) == (2, '', 1) and err.startswith(message)
   status, out, err = chat(True)
@@ -225,19 +225,22 @@ BAD = [
   (['generate', 'base'], 'generate: the following arguments are required: --prompt; `official-ext generate --help`'),
   (['generate', 'base', '--prompt=a', '--promt=b'], 'generate: unrecognized arguments: --promt=b; '),
   (['generate', 'base', '--prompt=a', '--top_k=x'], "generate: argument --top_k: invalid int value: 'x'; "),
-  (['generate', 'base', '--prompt=a\udce4'], '--prompt: is no UTF-8: half of a surrogate pair at character 1'),
-  (['chat', 'base', '--system_prompt=\udce4'], '--system_prompt: is no UTF-8: half of a surrogate pair at character 0'),
+  (['generate', 'base', '--prompt=a\udce4'], '--prompt: is not valid UTF-8: half of a surrogate pair at character 1'),
+  (
+    ['chat', 'base', '--system_prompt=\udce4'],
+    '--system_prompt: is not valid UTF-8: half of a surrogate pair at character 0',
+  ),
   (['generate', 'base', '--prompt='], '--prompt: is empty'),
   (['generate', 'base', '--prompt=a', '--top_p=0'], '--top_p: 0.0 must be above 0'),
   (['generate', 'base', '--prompt=a', '--top_p=0.5'], '--top_p: changes nothing at temperature 0'),
   (['generate', 'base', f'--prompt={"a" * 64}'], '--prompt: 64 tokens leave no room for more: the model has 64 pos'),
   (['generate', 'base', '--prompt=a', '--max_new_tokens=64'], '--max_new_tokens: 64 behind a prompt of 1 tokens make'),
-  (['generate', 'base', '--prompt=a', '--base_model=base'], '--base_model: base is no folder with adapters'),
+  (['generate', 'base', '--prompt=a', '--base_model=base'], '--base_model: base is not a folder with adapters'),
   (['generate', 'empty', '--prompt=a'], 'empty: no such folder, or nothing in it'),
   (['generate', 'run', '--prompt=a'], 'run: is the folder of a run; .*: official-ext convert run TARGET'),
   (['generate', 'bare', '--prompt=a'], 'bare: holds no tokenizer.json'),
   (['generate', 'pickled', '--prompt=a'], 'pickled/pytorch_model.bin: a pickle file runs any code'),
-  (['generate', 'mamba', '--prompt=a'], "mamba/config.json: the architecture 'mamba' is not there"),
+  (['generate', 'mamba', '--prompt=a'], "mamba/config.json: the architecture 'mamba' is not supported"),
   (['generate', 'lost', '--prompt=a'], 'lost/adapter_config.json: base_model_name_or_path: org/gone: no such folder'),
   (['generate', 'base', '--prompt=a', '--chat_template_path=x'], '--chat_template_path: only --use_chat_template'),
   (['chat', 'speechless'], 'speechless: has no chat template'),
@@ -247,8 +250,8 @@ BAD = [
   (['convert', '', 'new'], 'convert: argument SOURCE: is empty'),
   (['generate', '', '--prompt=a'], 'generate: argument FOLDER: is empty'),
   (['chat', 'base', '--base_model='], 'chat: argument --base_model: is empty'),
-  (['convert', 'base', 'base/config.json'], 'base/config.json: is there already'),
-  (['convert', 'base', 'long'], 'long: is there already; name a folder that is not'),
+  (['convert', 'base', 'base/config.json'], 'base/config.json: exists already'),
+  (['convert', 'base', 'long'], 'long: exists already; name a folder that does not'),
   (['convert', 'base', 'new', '--max_shard_size=x'], '--max_shard_size=x: expected a size such as 5GB'),
   (['convert', 'base', 'new', '--which=best'], '--which: has no meaning for base, which is not the folder of a run'),
   (['convert', 'base', 'new', '--adapter=long'], 'long: holds no adapter_config.json'),
@@ -296,7 +299,7 @@ def test_sizes_are_those_of_transformers(text, size):
 
 
 def leave_run(folder, registry, **changes):
-  """What a run leaves behind: its configuration, its record, a checkpoint; returns the model."""
+  """The files of a run: its configuration, its record, a checkpoint; returns the model."""
   module, experiment = importlib.import_module(registry), registry.rpartition('.')[2]
   # Another test of this process may have imported it, and have taken its experiment out again.
   exp_factory._REGISTERED_CONFIGS.setdefault(experiment, getattr(module, experiment))

@@ -16,7 +16,7 @@ from official_ext.cli import launch
 from official_ext.operations.launch import local_workers
 from tests import tiers
 
-# A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
+# A worker that notes its start, and then follows its arguments for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """
 import ctypes, json, os, pathlib, signal, socket, subprocess, sys, time
 from official_ext.base.processes import launcher
@@ -115,7 +115,7 @@ class Run:
     return self.process.returncode
 
   def starts(self, worker):
-    """What each attempt of a worker noted: its pid, TF_CONFIG, CUDA_VISIBLE_DEVICES, the secret."""
+    """The notes of each attempt of a worker: its pid, TF_CONFIG, CUDA_VISIBLE_DEVICES, the secret."""
     return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f'{worker}.*'))]
 
   def wait_for(self, line):
@@ -174,7 +174,7 @@ def test_a_worker_whose_interpreter_stands_still_is_killed_when_the_others_have_
   words = ['--num_workers=3', '--max_restarts=1', '--grace_seconds=1', f'--program={program}', '--', str(tmp_path)]
   assert launch.main([*words, *plans]) == 0
   _, err = capfd.readouterr()
-  assert 'launch: worker 2 gives no sign of life; where its threads are:' in err
+  assert 'launch: worker 2 sends no heartbeat; its threads:' in err
   line = 1 + _PROGRAM.splitlines().index('      ctypes.PyDLL(None).pthread_mutex_lock(mutex)')
   assert f'[2]   File "{program}", line {line} in ' in err
   assert 'launch: worker 2 has given no sign of life for ' in err
@@ -242,7 +242,7 @@ def test_a_suspended_worker_hears_a_stop_and_one_that_is_suspended_after_it_is_k
   run = Run(tmp_path, '0:*:wait', '1:*:wait')
   run.wait_for('waiting'), run.wait_for('waiting')
   os.kill(run.starts(1)[0][0], signal.SIGSTOP)
-  run.process.send_signal(signal.SIGHUP)  # Which this program does not take for a wish to save.
+  run.process.send_signal(signal.SIGHUP)  # Which this program does not treat as a request to save.
   assert run.end() == 75 and run.stdout.count('stopping') == 2
   other = tmp_path / 'other'
   other.mkdir()
@@ -267,7 +267,7 @@ def test_what_a_worker_leaves_behind_keeps_nobody_waiting(tmp_path, monkeypatch,
   assert time.monotonic() - start < 30
   child = int((tmp_path / 'left').read_text())
   assert f'[1] {child}\n' in capfd.readouterr().out
-  assert _is_running(child) == (do == 'leave_elsewhere')  # Who has left the session wants to live on.
+  assert _is_running(child) == (do == 'leave_elsewhere')  # A process that left the session is meant to live on.
   if do == 'leave_elsewhere':
     os.kill(child, signal.SIGKILL)
 

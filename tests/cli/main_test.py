@@ -64,7 +64,7 @@ def test_describe_shows_every_field(capsys):
   assert f'{learning_rate}: float or null = 0.002  [learning_rate]' in lines
   where = lines.index('trainer.optimizer_config.optimizer.type: str or null = adamw_experimental  [optimizer]')
   assert lines[where + 1].startswith('    One of sgd, sgd_experimental, adam, ')
-  # What nothing reads, and what is not selected.
+  # Fields that nothing reads, and those not selected.
   assert 'runtime.worker_hosts' not in out and 'optimizer.sgd.' not in out
 
 
@@ -82,7 +82,7 @@ def test_describe_takes_overrides_and_writes_a_config_file(capsys, tmp_path):
 
 
 def _is_unread(params, path):
-  """Whether a field, or what it is part of, is one that nothing reads."""
+  """Whether a field, or its parent, is one that nothing reads."""
   owner = params
   for name in path.split('.'):
     if name in getattr(type(owner), 'UNREAD_FIELDS', {}):
@@ -203,10 +203,10 @@ class CommentedConfig(base_config.Config):
   """Fields with and without comments.
 
   Attributes:
-    told: What the docstring says.
+    told: The text of the docstring.
   """
 
-  told: int = 0  # What a comment says.
+  told: int = 0  # The text of a comment.
   # Several fields.
   first: int = 0
   # What the second one is,
@@ -214,7 +214,7 @@ class CommentedConfig(base_config.Config):
   second: int = 0
   # fmt: off
   third: int = 0  # The third,
-                  # and how it goes on.
+                  # and how it continues.
   fourth: tuple[int, ...] = (
       1, 2)  # At the end of several lines.
   # fmt: on
@@ -329,7 +329,7 @@ PROGRAM = (
 
 
 def process(folder, cache, *arguments):
-  """The lines that a process of its own prints, and '<status> <whether it has imported TensorFlow>'."""
+  """The lines that a separate process prints, and '<status> <whether it has imported TensorFlow>'."""
   environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'XDG_CACHE_HOME': str(cache)}
   done = subprocess.run(
     [sys.executable, '-c', PROGRAM, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True
@@ -349,7 +349,7 @@ def test_mistakes_in_the_flags_of_a_model_folder_do_not_import_tensorflow(comman
 
 @pytest.mark.soak
 def test_a_second_list_or_describe_does_not_import_tensorflow_and_a_change_is_seen(tmp_path):
-  """With a registry that reads a file of its own."""
+  """With a registry that reads a file."""
   folder = tmp_path / 'folder'
   folder.mkdir()
   (folder / 'my_registry.py').write_text(REGISTRY)

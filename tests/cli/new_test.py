@@ -1,4 +1,4 @@
-"""official-ext new: what it writes trains, passes the project's tests, and nothing is left of what fails."""
+"""official-ext new: its files train and pass the project's tests, and failures leave nothing."""
 
 import importlib
 import importlib.util
@@ -146,7 +146,7 @@ def test_an_experiment_that_runs_files_gives_one_to_begin_with(tmp_path, monkeyp
   assert text.replace('custom01', 'template') == (ROOT / 'experiments/script/template.py').read_text()
   assert cli.main(['describe', 'script', '--set=script=custom01.py', '--set=learning_rate=1e-3']) == 0
   (tmp_path / 'custom01.py').write_text('mine')
-  for name, told in (('custom01', 'custom01.py: is there already'), ('yaml', 'yaml: a module of this name is')):
+  for name, told in (('custom01', 'custom01.py: exists already'), ('yaml', 'yaml: a module of this name is')):
     assert cli.main(['new', name, '--like=script']) == 2
     assert told in capsys.readouterr().err
   assert [path.read_text() for path in tmp_path.iterdir()] == ['mine']
@@ -225,7 +225,7 @@ def test_nothing_is_overwritten(path, checkout, capsys):
   (checkout / path).write_text('mine')
   before = {name: (checkout / name).read_bytes() for name in files_of(checkout)}
   assert cli.main(['new', 'rings', *(['--package'] if path.startswith('rings') else [])]) == 2
-  assert 'is there already; nothing was written' in capsys.readouterr().err
+  assert 'exists already; nothing was written' in capsys.readouterr().err
   assert {name: (checkout / name).read_bytes() for name in files_of(checkout)} == before
 
 
@@ -253,7 +253,7 @@ def test_elsewhere_a_package_is_proposed(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.soak
 def test_the_whole_project_takes_it_and_a_package_can_be_installed(tmp_path):
-  """A copy of the project: lint, types, golden files and its own test; then a package in an environment of its own."""
+  """A copy of the project: lint, types, golden files and its own test; then a package in a separate environment."""
   project = tmp_path / 'project'
   shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns('.*', 'runs', '__pycache__', '*.egg-info'))
   environment = {**os.environ, 'PYTHONPATH': str(project), 'CUDA_VISIBLE_DEVICES': ''}
@@ -292,7 +292,7 @@ def test_the_whole_project_takes_it_and_a_package_can_be_installed(tmp_path):
     f'--model_dir={tmp_path}/runs/rings',
     '--set=train_steps=100',
   )
-  # The packages of this environment, and what is installed beside them.
+  # The packages of this environment, and the packages installed beside them.
   subprocess.run([sys.executable, '-m', 'venv', '--without-pip', tmp_path / 'env'], check=True)
   (site,) = (tmp_path / 'env/lib').glob('python*/site-packages')
   packages = next(path for path in sys.path if path.endswith('site-packages'))

@@ -1,4 +1,4 @@
-"""Output that closes while a process goes on."""
+"""Output that closes while a process continues."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Writes until nobody reads any more, and then some; what it has come to is in its exit status.
+# Writes until nobody reads any more, and then some; its result is in its exit status.
 _CODE = """
 import logging, os, sys, time
 from official_ext.cli import output
@@ -39,7 +39,7 @@ def test_a_reader_of_stdout_may_go():
   _, err = process.communicate('x', timeout=60)
   assert process.returncode == 17
   lines = err.splitlines()
-  assert lines.count('stdout cannot be written any more (Broken pipe); the run goes on') == 1
+  assert lines.count('stdout cannot be written any more (Broken pipe); the run continues') == 1
   assert lines.count('to stderr') == 3 and 'Traceback' not in err and len(lines) == 1 + 3 + 4
 
 
@@ -74,7 +74,7 @@ def test_what_ascii_cannot_say_is_written_all_the_same():
   assert out.splitlines()[1] == '\\u2026' * 100_000
 
 
-# What a file that is opened, and a log, do where standard streams are closed.
+# The effect of opened files and logs if standard streams are closed.
 _CLOSED = """
 import os, sys, tempfile
 from absl import logging

@@ -1,4 +1,4 @@
-"""official-ext prepare: what it prints, several processes, signals and kills, without TensorFlow."""
+"""official-ext prepare: printed output, several processes, signals and kills, without TensorFlow."""
 
 import contextlib
 import importlib.util
@@ -28,7 +28,7 @@ def run(capsys, tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def started(folder, *words):
-  """`official-ext prepare` as a process of its own."""
+  """`official-ext prepare` as a separate process."""
   command = [sys.executable, '-m', 'official_ext.cli.main', 'prepare', *words]
   environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
   process = subprocess.Popen(
@@ -90,15 +90,18 @@ def test_several_processes_write_the_bytes_of_one(run, tmp_path):
   source = ext.PreparedRows(str(tmp_path / 'out [1]'))
   assert source.fetch(range(2000)) == records
   status, out, _ = run('a.jsonl', 'out [1]', '--shard_size=10KB')
-  assert status == 0 and f'{shards} of {shards} shards ({shards} were there)' in out
-  assert f'bytes in {shards} shards, {shards} of which were there' in out
+  assert status == 0 and f'{shards} of {shards} shards ({shards} existed)' in out
+  assert f'bytes in {shards} shards, {shards} of which existed' in out
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
   ('words', 'expected'),
   [
-    (['a.jsonl'], 'prepare: the following arguments are required: OUTPUT; `official-ext prepare --help` tells more'),
+    (
+      ['a.jsonl'],
+      'prepare: the following arguments are required: OUTPUT; `official-ext prepare --help` lists all flags',
+    ),
     (['none*.jsonl', 'out'], 'INPUT: none*.jsonl: No such file or directory'),
     (['a.jsonl', 'out', '--shard_size=big'], '--shard_size=big: expected a size such as 5GB, 200MB or 4GiB'),
     (['a.jsonl', 'out', '--packing=wrapped'], '--packing: says how texts become rows of tokens; --tokenizer=FOLDER is'),
@@ -148,7 +151,7 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
   words, _ = big(tmp_path)
   with started(tmp_path, *words) as first:
     wait_for_shards(tmp_path / 'out', 2, first)
-    first.send_signal(signal.SIGSTOP)  # It would be done before the second has come to the lock.
+    first.send_signal(signal.SIGSTOP)  # It would be done before the second has reached the lock.
     with started(tmp_path, *words) as second:
       assert second.communicate()[1] == (
         f'error: {tmp_path}/out: process {first.pid} on {os.uname().nodename} is preparing it; wait for its end, or '
@@ -239,9 +242,8 @@ def test_a_signal_to_all_processes_ends_ray_too_and_the_same_command_goes_on(num
   with started(tmp_path, *words, '--engine=ray') as process:
     wait_for_shards(tmp_path / 'out', 3, process)
     of_ray = descendants_of(process.pid)
-    for pid in (
-      (process.pid, *of_ray) if number == signal.SIGINT else (process.pid,)
-    ):  # Ctrl-C comes to all of a terminal.
+    # Ctrl-C reaches all processes of a terminal.
+    for pid in (process.pid, *of_ray) if number == signal.SIGINT else (process.pid,):
       with contextlib.suppress(ProcessLookupError):
         os.kill(int(pid), number)
     _, err = process.communicate()
@@ -292,7 +294,7 @@ def test_another_version_of_the_library_writes_nothing():
   answer = ray_engine._write_or_tell(job, '0.0.0', 'elsewhere')
   assert answer['end'] == 'bad_input' and answer['message'].startswith(
     f'{job["name"]}: version {ext.__version__} of this library is to write it, and 0.0.0 began; install the same one '
-    f'everywhere (on {os.uname().nodename}; input and output must be there under the same paths as on elsewhere)'
+    f'everywhere (on {os.uname().nodename}; input and output must exist under the same paths as on elsewhere)'
   )
 
 

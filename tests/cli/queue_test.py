@@ -33,7 +33,7 @@ def run(capsys, trial):
 def test_jobs_are_added_listed_moved_and_cancelled(run, trial):
   assert run('add --model_dir=', '--', 'true')[:2] == (
     0,
-    f'job 1 is queued\nno dispatcher runs; `official-ext queue run {trial.folder} --slots=N` starts what is queued\n',
+    f'job 1 is queued\nno dispatcher runs; `official-ext queue run {trial.folder} --slots=N` starts queued jobs\n',
   )
   run('add --max_restarts=0 --gpus=0 -- sh -c "exit 3" --model_dir=' + str(trial.folder / 'b'))
   run('add -- echo password=secret_1 --help')

@@ -105,7 +105,7 @@ def test_what_is_wrong_with_several_runs_is_told_of_each(tmp_path, runs):
   assert 'again' in runs('list', tmp_path)[1]
   assert runs('delete', tmp_path, 'again')[0] == 0
   assert runs('delete', tmp_path, 'ended', '--forever')[0] == 2  # It was deleted by its other name.
-  assert 'name what is in the trash' in runs('delete', tmp_path, '--forever')[2]
+  assert 'name runs in the trash' in runs('delete', tmp_path, '--forever')[2]
   assert runs('delete', tmp_path, 'again', '--forever')[1] == 'again: is deleted, and cannot be brought back\n'
   assert runs('list', tmp_path, '--trash')[1] == 'The trash is empty.\n'
 
@@ -210,7 +210,7 @@ def test_checkpoints_events_and_the_command_of_an_evaluation(tmp_path, runs):
 
 
 def _train(folder):
-  """Arguments of a training that ends when it is told to."""
+  """Arguments of a training that ends on request."""
   arguments = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={folder}', '--set=train_steps=1000000']
   return arguments + ['--set=steps_per_loop=20', '--set=summary_interval=20', '--set=checkpoint_interval=100000']
 

@@ -1,4 +1,4 @@
-"""Tests of official-ext submit: what it hands over, notes, refuses and follows."""
+"""Tests of official-ext submit: submission, notes, refusals and following."""
 
 import base64
 import contextlib

@@ -10,7 +10,7 @@ from official_ext.training.writers import events_writer
 
 
 def _run(model_dir, evaluations=(), **trainer):
-  """Leaves in `model_dir` what a run leaves there, short of the weights."""
+  """Leaves in `model_dir` a run's files, without the weights."""
   params = definitions.ExperimentConfig()
   params.override({'trainer': {'train_steps': 30, **trainer}})
   record = run_record.RunRecord(str(model_dir), 'train_and_eval', params, 0, '1 replica on CPU:0')

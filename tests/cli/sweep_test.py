@@ -89,7 +89,7 @@ def test_points_are_stopped_deleted_and_go_on_in_the_background(run):
   counts = lambda: json.loads(run('show runs lr --json')[1])['counts']
   queues.until(lambda: counts() == {'stopped': 2})
   assert run('delete runs lr 1')[0] == 0
-  assert run('resume runs lr 2')[1].splitlines()[0] == 'sweep lr: points 2 are queued, and go on'
+  assert run('resume runs lr 2')[1].splitlines()[0] == 'sweep lr: points 2 are queued, and continue'
   status, stdout, _ = run('runs/lr')
   assert stdout.splitlines()[-2] == 'sweep lr: 2 points: 1 finished, 1 deleted'
   assert status == 0
@@ -102,9 +102,9 @@ def test_points_are_stopped_deleted_and_go_on_in_the_background(run):
     ('none.yaml', 'none.yaml: no such file'),
     ('--set=x', '--set=x: expected NAME=VALUE,VALUE'),
     ('--set=x=1,2', 'experiment: name the one to run, as --experiment does, or a program'),
-    ('bad.yaml', "method: 'gird' is none; there are grid, random, bayes"),
+    ('bad.yaml', "method: 'gird' is invalid; choose one of grid, random, bayes"),
     ('list nowhere', 'nowhere: no such folder; name that of your runs'),
-    ('show runs', 'runs: is no sweep; name the folder of the runs and the sweep'),
+    ('show runs', 'runs: is not a sweep; name the folder of the runs and the sweep'),
     ('show runs x', 'x: no such sweep in'),
     ('stop . ../x', '--name=../x: must be a name in'),
     ('bad.yaml --slots=0', "sweep: argument --slots: invalid integer of 1 or more value: '0'"),

@@ -114,7 +114,7 @@ def test_a_compressed_file(tmp_path):
   'record, reason',
   [
     (tf.train.Example().SerializeToString(), 'cannot be parsed: Feature: '),
-    (b'\xb6\xff\xff\x01' * 20, 'is no tf.Example'),  # As text it is not even UTF-8.
+    (b'\xb6\xff\xff\x01' * 20, 'is not a tf.Example'),  # As text it is not even UTF-8.
     (b'abc', 'cannot be parsed: Could not parse example input'),
   ],
 )

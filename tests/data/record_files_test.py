@@ -130,11 +130,11 @@ def test_lines_are_found_wherever_blocks_end(tmp_path, monkeypatch, block):
 @pytest.mark.parametrize(
   'line, told',
   [
-    (b'{"a": 1', 'is no JSON: '),
+    (b'{"a": 1', 'is invalid JSON: '),
     (b'{"a": "\xff"}', 'is not UTF-8 at byte 7'),
-    (b'[1, 2]', 'is no JSON object, but a list'),
-    (b'null', 'is no JSON object, but null'),
-    (b'[' * 100000, 'is no JSON that can be read: RecursionError'),
+    (b'[1, 2]', 'is invalid JSON object, but a list'),
+    (b'null', 'is invalid JSON object, but null'),
+    (b'[' * 100000, 'is invalid JSON that can be read: RecursionError'),
     (b'{"a": ' + b'1' * 5000 + b'}', 'holds the number 11111111111111111111, which is too large for a float64'),
   ],
 )
@@ -157,10 +157,10 @@ def test_a_damaged_line_is_named_and_others_are_read(tmp_path, line, told):
     ('b.jsonl.gz', b'not packed', 'cannot be read: '),
     ('c.jsonl.gz', text_fixtures.damaged_inside(LINES.encode()), 'cannot be read: error: Error -3'),
     ('c.json.gz', text_fixtures.damaged_inside(json.dumps(RECORDS).encode()), 'cannot be read: error: Error -3'),
-    ('a.json', b'[{"a": 1},', 'is no JSON: '),
+    ('a.json', b'[{"a": 1},', 'is invalid JSON: '),
     ('c.json', b'[' * 100_000, 'cannot be read: RecursionError: '),
     ('d.json.gz', gzip.compress(b'[' * 100_000), 'cannot be read: RecursionError: '),
-    ('b.json', b'[{"a": 1}, 2]', 'is no JSON object, but a number'),
+    ('b.json', b'[{"a": 1}, 2]', 'is invalid JSON object, but a number'),
     ('a.csv', b'a,b', 'is of an unknown kind; its name should end with one of .jsonl'),
   ],
 )

@@ -1,4 +1,4 @@
-"""The code of docs/how_to/lora.md runs from the first line to the last, and does what the page says."""
+"""The code of docs/how_to/lora.md runs from the first line to the last, as the page describes."""
 
 import numpy as np
 

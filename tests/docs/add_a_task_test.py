@@ -80,7 +80,7 @@ def test_the_page(checkout, monkeypatch, capsys):
       checkouts.forget('iris')
     else:
       if (checkout / 'experiments/iris').exists():
-        importlib.import_module('experiments.iris')  # As registry_imports.py does in a process of its own.
+        importlib.import_module('experiments.iris')  # As registry_imports.py does in a separate process.
       run(text, checkout, monkeypatch)
   for name in documents.tables(PAGE)['file']:
     assert (checkout / name.strip('`')).exists(), name
@@ -88,7 +88,7 @@ def test_the_page(checkout, monkeypatch, capsys):
   printed = capsys.readouterr().out
   assert 'mistakes       none found' in printed
   assert 'trainer.optimizer_config.optimizer.sgd.momentum: float = 0.9  [momentum]' in printed
-  # As it says: 200 steps, 200 more, and what the docstring promises.
+  # As it says: 200 steps, 200 more, and the docstring's result.
   runs = checkout / 'runs'
   assert [event['step'] for event in events(runs / 'iris', 'eval')] == [200, 400]
   assert [event['step'] for event in events(runs / 'iris', 'restored')] == [200]

@@ -1,4 +1,4 @@
-"""docs/contributing/architecture.md names what is there."""
+"""docs/contributing/architecture.md names existing files and functions."""
 
 import ast
 import pathlib

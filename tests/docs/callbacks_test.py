@@ -1,4 +1,4 @@
-"""docs/how_to/callbacks.md and docs/how_to/metrics.md tell the truth: their code runs, their tables are complete."""
+"""docs/how_to/callbacks.md and docs/how_to/metrics.md is correct: their code runs, their tables are complete."""
 
 import pathlib
 import re
@@ -22,7 +22,7 @@ DOCS = pathlib.Path(__file__).resolve().parent.parent.parent / 'docs'
 
 
 def _run_code(name):
-  """What the Python code of a page defines."""
+  """The definitions of a page's Python code."""
   namespace = {'__name__': name}
   for code in re.findall(r'```python\n(.*?)```', (DOCS / name).read_text(), re.DOTALL):
     exec(compile(code, name, 'exec'), namespace)  # pylint: disable=exec-used

@@ -1,4 +1,4 @@
-"""docs/how_to/fine_tune.md, from its first line to a chat-style answer of the tuned model; its table of names."""
+"""docs/how_to/fine_tune.md, from its first line to a chat-style answer of the tuned model; its table explains names."""
 
 import io
 import re
@@ -26,7 +26,7 @@ def place(tmp_path, monkeypatch):
 
 
 def steps():
-  """Blocks of Python, commands with what is piped into them, and the line behind a command that it is to print."""
+  """Blocks of Python, commands with their standard input, and the line behind a command that it is to print."""
   text = re.sub(r' \\\n +', ' ', PAGE)
   pattern = r"```python\n(.*?)^```|^    (?:echo '([^'\n]*)' \| )?((?:official-ext|python) [^\n]*)$"
   return [match.groups() for match in re.finditer(pattern, text, re.DOTALL | re.MULTILINE)]

@@ -61,7 +61,7 @@ def added(text, body, own, followers):
 
 
 def with_block(text, block):
-  """A file as a reader changes it: what the block defines takes the place of what has the same name."""
+  """A file as a reader changes it: definitions of the block replace those of the same name."""
   block_lines = block.splitlines()
   nodes = ast.parse(block).body
   for number, node in enumerate(nodes):
@@ -104,7 +104,7 @@ def run(command, checkout, monkeypatch):
     golden_test.write()
 
 
-# As small as it can be told in; the page's own decoder is that of the experiment.
+# The smallest one; the page's own decoder is that of the experiment.
 SMALL = (
   '--set=task.model.hidden_size=32',
   '--set=task.model.intermediate_size=48',
@@ -124,7 +124,7 @@ def test_a_copy_becomes_a_classifier_by_the_steps_of_its_page(checkout, monkeypa
     if file is None and text == command:
       continue  # It has made this copy.
     if file is None:
-      importlib.import_module('experiments.my_model')  # As registry_imports.py does in a process of its own.
+      importlib.import_module('experiments.my_model')  # As registry_imports.py does in a separate process.
       run(text, checkout, monkeypatch)
     elif file:
       path = checkout / file

@@ -17,7 +17,7 @@ TEMPLATE = '{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endf
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-  """Where the page begins: a folder `Llama-3.2-1B`, which is smaller, and adapters for it."""
+  """The start of the page: a folder `Llama-3.2-1B`, which is smaller, and adapters for it."""
   monkeypatch.chdir(tmp_path)
   tokenizer = ext.train_tokenizer(
     ['hello there'], 270, ['<|user|>', '<|assistant|>', '<|system|>', '<|end|>'], TEMPLATE, folder=tmp_path
@@ -26,7 +26,7 @@ def place(tmp_path, monkeypatch):
   config = ext.DecoderConfig(**sizes, num_key_value_heads=2, max_position_embeddings=64)
   model = ext.LanguageModel(config)
   kernel = model.lm_head.kernel
-  kernel.assign(tf.where(tf.range(15044) < 262, 50 * kernel, 0))  # It says what its tokenizer has a text for.
+  kernel.assign(tf.where(tf.range(15044) < 262, 50 * kernel, 0))  # It writes the tokens that have a text.
   ext.pretrained.save(model, 'Llama-3.2-1B', tokenizer=tokenizer)
   model = ext.pretrained.load('Llama-3.2-1B')
   ext.lora.attach(model, ext.LoraConfig(r=2))

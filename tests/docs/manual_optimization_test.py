@@ -1,4 +1,4 @@
-"""docs/how_to/manual_optimization.md: its example trains as it says, and resumes bit for bit."""
+"""Tests that docs/how_to/manual_optimization.md is correct: its example trains as it says, and continues bit for bit."""
 
 import importlib.util
 import pathlib
@@ -17,7 +17,7 @@ TEXT = (pathlib.Path(__file__).resolve().parents[2] / 'docs/how_to/manual_optimi
 
 @pytest.fixture(scope='module', autouse=True)
 def module(tmp_path_factory):
-  """The example, imported as a module of its own."""
+  """The example, imported as a separate module."""
   code = re.findall(r'```python\n(.*?)```', TEXT, re.DOTALL)[0]  # The others: code_of_pages_test.py.
   path = tmp_path_factory.mktemp('docs') / 'ring_gan.py'
   path.write_text(code)

@@ -1,4 +1,4 @@
-"""The pages for users of Keras and Lightning: their scripts train as they say, the fields that they name exist."""
+"""docs/getting_started/from_keras.md and docs/getting_started/from_lightning.md are correct: their scripts train as they say, their words exist."""
 
 import importlib.util
 import re
@@ -19,7 +19,7 @@ PAGES = ('docs/getting_started/from_keras.md', 'docs/getting_started/from_lightn
 
 
 def load(page, name, folder):
-  """The script of a page, imported as a module of its own."""
+  """The script of a page, imported as a separate module."""
   (code,) = documents.code(documents.read(page))
   path = folder / f'{name}.py'
   path.write_text(code)

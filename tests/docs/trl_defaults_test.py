@@ -1,4 +1,4 @@
-"""docs/reference/trl_defaults.md: the defaults that it lists are those of TRL and of this library."""
+"""docs/reference/trl_defaults.md: the defaults in it are TRL's and this library's."""
 
 import dataclasses
 import re
@@ -35,7 +35,7 @@ ROWS = list(rows())
 
 
 def value_of(text):
-  """What a cell says; a number is one however it is written."""
+  """The value of a cell; a number is one however it is written."""
   value = yaml.safe_load(text)
   try:
     return float(value) if not isinstance(value, bool) else value

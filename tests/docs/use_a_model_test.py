@@ -1,4 +1,4 @@
-"""docs/how_to/export.md tells the truth: it runs from its first line to its last."""
+"""docs/how_to/export.md is correct: it runs from its first line to its last."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def steps():
 
 @pytest.fixture(scope='module')
 def page(run_train, tmp_path_factory):
-  """What the page's Python has defined, the printed lines of its commands, and the folder."""
+  """The definitions of the page's Python, the printed lines of its commands, and the folder."""
   folder, namespace, printed = tmp_path_factory.mktemp('page'), {}, []
   patch = pytest.MonkeyPatch()
   patch.chdir(folder)

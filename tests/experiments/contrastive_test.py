@@ -1,4 +1,4 @@
-"""The experiment contrastive: NT-Xent on any number of replicas, views, the linear probe, and going on."""
+"""The experiment contrastive: NT-Xent on any number of replicas, views, the linear probe, and resuming."""
 
 import numpy as np
 import pytest

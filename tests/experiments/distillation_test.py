@@ -1,4 +1,4 @@
-"""The experiment distillation: losses by the formulas, where the teacher comes from, replicas, and going on."""
+"""The experiment distillation: losses by the formulas, where the teacher comes from, replicas, and resuming."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ TEACHER = {'task': {**SMALL['task'], 'model': {'hidden_sizes': [16, 9]}}}
 
 @pytest.fixture(scope='module')
 def teacher_folder(tmp_path_factory):
-  """What a trainer's checkpoint has of a small teacher."""
+  """The part of a small teacher in a trainer's checkpoint."""
   folder = tmp_path_factory.mktemp('teacher')
   model = shrunk_run.make_task(shrunk_run.make_params('distillation_teacher', TEACHER)).build_model()
   tf.train.Checkpoint(model=model).save(str(folder / 'ckpt'))

@@ -1,4 +1,4 @@
-"""The experiment gan: losses, alternating updates, replicas, what an evaluation reports, and going on."""
+"""The experiment gan: losses, alternating updates, replicas, metrics of an evaluation, and resuming."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def softplus(x):
   return np.logaddexp(0, x)
 
 
-# By the papers: what the discriminator minimises, and what the generator does.
+# By the papers: the losses of discriminator and generator.
 FORMULAS = {
   'non_saturating': (lambda real, fake: softplus(-real).mean() + softplus(fake).mean(), lambda f: softplus(-f).mean()),
   'hinge': (lambda real, fake: np.maximum(0, 1 - real).mean() + np.maximum(0, 1 + fake).mean(), lambda f: -f.mean()),
@@ -102,7 +102,7 @@ def perceptron(weights, x):
 
 @pytest.mark.parametrize('replicas', [pytest.param('one', marks=pytest.mark.soak), 'two'])
 def test_two_steps_are_those_of_the_formulas(replicas, monkeypatch):
-  """With latent vectors that do not tell replicas apart: both see the same, so that their mean is what one sees."""
+  """With latent vectors that are equal on all replicas: both see the same, so that their mean is that of one."""
   latents = data.latents(BATCH_SIZE, LATENT_SIZE, seed=0)
   num_replicas = 2 if replicas == 'two' else 1
   monkeypatch.setattr(task_lib.GanTask, '_latents', lambda self, n: tf.constant(latents[:n]))
@@ -135,7 +135,7 @@ def test_two_steps_are_those_of_the_formulas(replicas, monkeypatch):
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   params = shrunk_run.make_params('gan', SMALL, {'task': {'n_critic': 2}}, enable_xla=enable_xla)
   held = shrunk_run.assert_goes_on_bit_for_bit(params, tmp_path, replicas)
-  # Both networks, and what Adam keeps of each of their variables.
+  # Both networks, and Adam's slots of each of their variables.
   names = ' '.join(held)
   for name in ('model/generator/', 'model/discriminator/', 'model/discriminator_optimizer/_variables/8/', 'optimizer/'):
     assert name in names
@@ -189,7 +189,7 @@ def test_a_run_reports_quality_and_images(replicas, tmp_path):
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'adversarial_loss': 'hing'}, "task.adversarial_loss: 'hing' is none of non_saturating, hinge, wasserstein"),
+    ({'adversarial_loss': 'hing'}, "task.adversarial_loss: 'hing' is not one of non_saturating, hinge, wasserstein"),
     ({'n_critic': 0}, 'task.n_critic: expected at least 1, got 0'),
     ({'n_critic': 3}, 'task.n_critic: 8 examples of a replica cannot be divided into 3 equal shares'),
   ],

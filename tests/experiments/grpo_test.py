@@ -1,4 +1,4 @@
-"""GRPO: groups of completions, rewards by name in the graph and on the host, the loss, and going on."""
+"""GRPO: groups of completions, rewards by name in the graph and on the host, the loss, and resuming."""
 
 import json
 import time
@@ -44,7 +44,7 @@ def sevens(completions):
 
 @ext.register_reward('long_prompts')
 def long_prompts(prompts, completion_ids, answer, **columns):
-  """Says nothing of sums below 100."""
+  """Gives no reward for sums below 100."""
   assert not columns.keys() - {'completions', 'prompts', 'completion_ids', 'answer'}
   return [None if right.endswith('0') else float(len(ids)) for ids, right in zip(completion_ids, answer, strict=True)]
 
@@ -82,7 +82,7 @@ def test_weights_advantages_and_logs_of_a_rollout():
     'is_truncated': tf.constant([True, False, False, False]),
   }
   rewards = rollouts.weighted(rollout['rewards'], (1.0, 0.25))
-  np.testing.assert_allclose(rewards, [1.0, 0.5, 1.25, 1.25])  # What there is not adds nothing.
+  np.testing.assert_allclose(rewards, [1.0, 0.5, 1.25, 1.25])  # A missing reward adds nothing.
   logs = {name: float(value) for name, value in rollouts.logs_of(rollout, rewards, ('a', 'b'), 2).items()}
   deviation = 0.5 / np.sqrt(2)  # Of the first group; the second has none.
   expected = {
@@ -226,7 +226,7 @@ def test_an_evaluation_is_the_reward_of_each_likeliest_answer_once(replicas, mon
   config = ext.GenerationConfig(max_new_tokens=4, stop_token_ids=words.stop_token_ids, pad_token_id=13)
   generate = ext.generation.Generator(make().model, config)
   found = generate([words.encode(record['prompt']) for record in records])
-  # As no answer of an untaught model is right: what it says of every third problem becomes the right answer.
+  # As no answer of an untaught model is right: its answer to every third problem becomes the right one.
   text = lambda said: words.decode(said.tokens, skip_special_tokens=True)
   records = [
     {**record, 'answer': text(said) if number % 3 == 0 else '99999'}
@@ -242,7 +242,7 @@ def test_an_evaluation_is_the_reward_of_each_likeliest_answer_once(replicas, mon
   assert float(logs['reward']) == pytest.approx(0.334 + ended / 1000, abs=1e-5)
 
 
-# Going on.
+# Resuming.
 
 
 BUNDLE = {
@@ -256,7 +256,7 @@ BUNDLE = {
 
 @pytest.fixture
 def on_a_folder(tmp_path):
-  """Changes: adapters on the model of a folder learn from rewards in Python of what it says of prompts in a file."""
+  """Changes: adapters on the model of a folder learn from rewards in Python of its answers to prompts in a file."""
   lines = [json.dumps({'prompt': f'What is {n}?', 'answer': f'{n}0'}) for n in range(40)]
   (tmp_path / 'prompts.jsonl').write_text('\n'.join(lines))
   return {

@@ -1,4 +1,4 @@
-"""The experiment language_model: bits per byte of the whole text, learning, precision, replicas, and going on."""
+"""The experiment language_model: bits per byte of the whole text, learning, precision, replicas, and resuming."""
 
 import json
 import math

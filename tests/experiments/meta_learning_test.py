@@ -128,7 +128,7 @@ def test_a_step_goes_along_the_gradient_of_its_algorithm(algorithm):
   expected = REFERENCES[algorithm](weights, tasks)
   harness.assert_close(found, expected, rtol=1e-4, atol=1e-5)
   others = [REFERENCES[name](weights, tasks) for name in REFERENCES if name != algorithm]
-  for other in others:  # The three can be told apart here.
+  for other in others:  # The three can be distinguished here.
     assert max(np.abs(a - b).max() for a, b in zip(other, expected)) > 0.01
 
 

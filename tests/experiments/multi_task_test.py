@@ -1,4 +1,4 @@
-"""The experiment multi_task: losses and their weights by the formulas, gradient surgery, replicas, and going on."""
+"""The experiment multi_task: losses and their weights by the formulas, gradient surgery, replicas, and resuming."""
 
 import itertools
 
@@ -98,7 +98,7 @@ def test_two_conflicting_gradients_lose_what_is_against_the_other():
   expected = surgery([a, b], [[1], [0]])
   np.testing.assert_allclose(vectors, expected, rtol=1e-6)
   assert vectors[0] @ b == pytest.approx(0, abs=1e-6) and vectors[1] @ a == pytest.approx(0, abs=1e-6)
-  # Those that agree stay as they are; a variable that one loss has no gradient for counts as zeros.
+  # Those that agree are unchanged; a variable that one loss has no gradient for counts as zeros.
   kept = weighting.without_conflicts([split(a), [tf.constant([1.0]), None]], tf.constant([0, 0], tf.int64))
   np.testing.assert_array_equal(np.concatenate([part.numpy().ravel() for part in kept[0]]), a)
   np.testing.assert_array_equal(np.concatenate([part.numpy().ravel() for part in kept[1]]), [1, 0, 0])
@@ -197,5 +197,5 @@ def test_a_run_logs_every_loss(tmp_path):
 
 
 def test_an_unknown_weighting_is_refused():
-  with pytest.raises(errors.UserError, match="task.weighting: 'learned' is none of fixed, uncertainty"):
+  with pytest.raises(errors.UserError, match="task.weighting: 'learned' is not one of fixed, uncertainty"):
     shrunk_run.make_task(shrunk_run.make_params('multi_task', {'task': {'weighting': 'learned'}}))

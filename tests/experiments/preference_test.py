@@ -1,4 +1,4 @@
-"""The experiment preference: losses and measures by the formulas, what the reference is, and going on."""
+"""The experiment preference: losses and measures by the formulas, the reference, and resuming."""
 
 import math
 

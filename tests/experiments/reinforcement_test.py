@@ -175,7 +175,7 @@ def test_a_rollout_tells_what_happened(kind):
   np.testing.assert_array_equal(steps['observation'][0], state['observation'])
   flat = lambda name: steps[name].reshape(NUM_STEPS * NUM_GAMES, *steps[name].shape[2:])
 
-  # What a step led to belongs to its own episode, also where that has ended.
+  # The result of a step belongs to its own episode, even at its end.
   moved = cart_pole.move(flat('observation'), flat('action'))
   np.testing.assert_allclose(flat('next_observation'), moved, atol=1e-5)
   ended = steps['terminated'] | steps['truncated']
@@ -312,7 +312,7 @@ def test_environments_on_the_host_begin_anew_after_a_restore(tmp_path, capsys):
     continued.append(harness.weights_of(trainer))
   for a, b in zip(*continued):  # Two continuations agree with each other,
     np.testing.assert_array_equal(a, b)
-  assert any((a != b).any() for a, b in zip(continued[0], straight))  # and not with the run that went on.
+  assert any((a != b).any() for a, b in zip(continued[0], straight))  # and not with the run that continued.
 
 
 def test_every_epoch_sees_every_step_once_and_then_the_policy_plays_again():
@@ -352,7 +352,10 @@ def test_replicas_share_the_minibatches_of_one():
     ({'trainer': {'steps_per_execution': 0}}, 'trainer.steps_per_execution: 0: the policy plays between steps'),
     ({'trainer': {'gradient_accumulation_steps': 3}}, 'trainer.gradient_accumulation_steps: 3 does not divide the 8'),
     ({'kind': 'atari'}, "task.environment: expected 'tensorflow' or 'gymnasium', got 'atari'"),
-    ({'task': {'environment_id': 'Acrobot-v1'}}, 'task.environment_id: Acrobot-v1: only CartPole-v1 is there'),
+    (
+      {'task': {'environment_id': 'Acrobot-v1'}},
+      'task.environment_id: Acrobot-v1: only CartPole-v1 has TensorFlow ops',
+    ),
     ({'kind': 'gymnasium', 'task': {'environment_id': 'Cart-v1'}}, 'task.environment_id: Cart-v1: gymnasium says: '),
     ({'kind': 'gymnasium', 'task': {'environment_id': 'Pendulum-v1'}}, 'Pendulum-v1: expected discrete actions'),
   ],

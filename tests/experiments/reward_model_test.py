@@ -1,4 +1,4 @@
-"""The experiment reward_model: the loss by the formula, going on, and the folder that is left."""
+"""The experiment reward_model: the loss by the formula, resuming, and the folder that is left."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
 
 
 def test_pairs_are_learned_and_the_result_scores_as_the_model_does(tmp_path):
-  """First all weights, then adapters on what came of that."""
+  """First all weights, then adapters on the result."""
   trained = {'task': {'train_data': {'max_samples': 8}}}
   trainer = shrunk_run.make_trainer(make_params(trained, train_steps=40))
   for _ in range(5):

@@ -1,4 +1,4 @@
-"""The experiment `script`: what a script may be, what its trainer reports, how it stops, what is saved."""
+"""The experiment `script`: valid scripts, their trainers' reports, stops, saved results."""
 
 import json
 import pathlib
@@ -137,7 +137,7 @@ def record_of(folder):
   return json.loads((folder / 'run.json').read_text())
 
 
-# What a script may be.
+# Valid scripts.
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +203,7 @@ def test_what_would_make_a_run_another_than_it_says_is_refused(here):
   write(here, 'trainer = 3\n')
   assert refusals('custom01.py', 'max_steps=3')[0] == 'max_steps: custom01.py never reads MAX_STEPS'
   assert refusals('custom01.py') == [
-    'script: custom01.py: never reads `callback`, without which nothing is known of its training; hand it to the '
+    'script: custom01.py: never reads `callback`, so its training cannot be followed; hand it to the '
     'trainer: callbacks=[callback]',
     'script: custom01.py: sets no `model`, `tokenizer`, of which a script sets all three: `model`, `tokenizer` and '
     '`trainer`',
@@ -277,7 +277,7 @@ def test_parameters_arrive_as_what_they_are(here):
   assert parse('custom01.py', 'load_in_4bit=False').task.load_in_4bit is False
   assert refusals('custom01.py', 'load_in_4bit=no')[0].startswith('task.load_in_4bit: expected bool')
   assert refusals('custom01.py', 'task.parameters.top_k=1') == ['task.parameters.top_k: custom01.py never reads TOP_K']
-  assert 'take another name' in refusals('custom01.py', 'task.parameters.seed=1')[0]
+  assert 'choose another name' in refusals('custom01.py', 'task.parameters.seed=1')[0]
 
 
 # A run.
@@ -285,7 +285,7 @@ def test_parameters_arrive_as_what_they_are(here):
 
 @pytest.fixture(scope='module')
 def finished(run_train, tmp_path_factory):
-  """A run of the plain trainer: its folder, what it printed, its command."""
+  """A run of the plain trainer: its folder, its output, its command."""
   folder = tmp_path_factory.mktemp('finished')
   command = flags(write(folder, PLAIN), folder / 'run', 'max_steps=6', 'learning_rate=0.5')
   process = run_train(command)
@@ -300,7 +300,7 @@ def test_a_run_leaves_what_every_run_leaves(finished):
   assert record['experiment'] == 'script' and record['parameters']['learning_rate'] == 0.5
   assert (folder / 'script.py').read_text() == PLAIN
   assert 'learning_rate: 0.5' in (folder / 'params.yaml').read_text()
-  # What a clone is made of: it is read back, with changes, and held against the script as before.
+  # The source of a clone: it is read back, with changes, and held against the script as before.
   again = parse(folder.parent / 'custom01.py', 'max_steps=7', config_file=[str(folder / 'params.yaml')])
   assert (again.task.learning_rate, again.trainer.train_steps) == (0.5, 7)
   told = refusals(
@@ -383,7 +383,7 @@ def test_sigterm_lets_the_trainer_save_and_the_same_command_goes_on(start_train,
   process = run_train([*command, f'--set=max_steps={step + 2}'])
   assert process.returncode == 0, process.stderr
   assert f'{tmp_path / "run"}: other code than before: custom01.py\n' in process.stdout
-  # Its weights are not in the checkpoint of this trainer: two steps of 0.5 show that it went on from there.
+  # Its weights are not in the checkpoint of this trainer: two steps of 0.5 show that it resumed from there.
   assert json.loads((tmp_path / 'run/model/weight.json').read_text()) == 1.0
   restored = [json.loads(line) for line in path.read_text().splitlines() if '"restored"' in line]
   assert [(event['step'], pathlib.Path(event['checkpoint']).name) for event in restored] == [
@@ -436,7 +436,7 @@ def test_check_trains_two_steps_as_a_run_does_and_loads_what_it_saves(here, caps
     (
       'not control.should_training_stop',
       'True',
-      'the trainer goes on at step 5, after it was asked to stop: a run of it could not be stopped',
+      'the trainer still runs at step 5, after a stop request: a run of it could not be stopped',
     ),
     ('callbacks=[callback]', 'callbacks=[][:len([callback]) - 1]', 'its trainer has never called `callback`'),
     ('cls(json.load(file))', 'cls(json.load(file) + 1)', 'model: saved and loaded again, weight has other values'),

@@ -1,4 +1,4 @@
-"""The experiments of this repository, shrunk, in this process: trainers, whole runs, and going on from a checkpoint."""
+"""The experiments of this repository, shrunk, in this process: trainers, whole runs, and resuming from a checkpoint."""
 
 import pathlib
 from typing import Any
@@ -75,7 +75,7 @@ def assert_goes_on_bit_for_bit(params: Any, folder: pathlib.Path, replicas: str 
   """A trainer that is built again and restored at step 3 ends at step 5 as the one that went straight there.
 
   Returns:
-    What its checkpoint holds at step 5.
+    The contents of its checkpoint at step 5.
   """
   straight = make_trainer(params, replicas)
   harness.train(straight, 3)

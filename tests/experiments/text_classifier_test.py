@@ -1,4 +1,4 @@
-"""The experiment text_classifier: labels, the last token, a start from other weights, learning, and going on."""
+"""The experiment text_classifier: labels, the last token, a start from other weights, learning, and resuming."""
 
 import json
 import math

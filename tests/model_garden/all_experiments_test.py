@@ -1,7 +1,7 @@
 """Every experiment that Model Garden registers parses, is described, and builds its task, model and optimizer.
 
 Models are built at their registered size. Two kinds of values are set for it: those that Model Garden leaves open, and
-so has to be told (`OPEN`), and, for the two-stage detectors, fewer classes than COCO's 91 (`SMALLER`): their model
+so must be set (`OPEN`), and, for the two-stage detectors, fewer classes than COCO's 91 (`SMALLER`): their model
 holds one non-maximum suppression for each class and level, 450 loops whose tracing takes half a minute each.
 """
 
@@ -22,7 +22,7 @@ LENGTHS = (
   'trainer.optimizer_config.warmup.polynomial.warmup_steps=10',
 )
 
-# What has no value in the registered configuration, and no model or optimizer can be built without.
+# Fields without a value in the registered configuration, and no model or optimizer can be built without.
 OPEN = {
   'bert/pretraining': LENGTHS,
   'bert/pretraining_dynamic': LENGTHS,

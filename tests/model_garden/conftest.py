@@ -1,4 +1,4 @@
-"""What tests of Model Garden's registered experiments share."""
+"""The fixtures of the tests of Model Garden's registered experiments."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Model Garden's own tests of its training loop pass with this library's Trainer in the place of theirs."""
+"""Model Garden's own tests of its training loop pass with this library's Trainer in place of the original."""
 
 import json
 import pathlib

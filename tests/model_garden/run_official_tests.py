@@ -1,8 +1,8 @@
-"""Runs Model Garden's own test modules with this library's Trainer in the place of theirs.
+"""Runs Model Garden's own test modules with this library's Trainer in place of the original.
 
     python tests/model_garden/run_official_tests.py [official.core.base_trainer_test ...] [--stock]
 
-A module runs unmodified, as `python -m` would run it, in a process of its own. For each a line of JSON is printed: how
+A module runs unmodified, as `python -m` would run it, in a separate process. For each a line of JSON is printed: how
 many tests ran, which were skipped or failed, and which Trainer classes were instantiated. Without arguments all of
 `MODULES` run, one after the other. Exit status 0 if every test passed or was skipped.
 """
@@ -44,7 +44,7 @@ def substitute_trainer() -> type:
   """Makes `official.core.base_trainer.Trainer` this library's class, everywhere in Model Garden.
 
   Returns:
-    The class that is there now.
+    The present class.
   """
   from official_ext.training.loop import base_trainer as ext_base_trainer
 

@@ -1,3 +1,3 @@
-"""Stands in for TensorFlow in tests that must not import it: see `refuse` in tests/tensorflow_import.py."""
+"""Replaces TensorFlow in tests that must not import it: see `refuse` in tests/tensorflow_import.py."""
 
 raise ImportError('TensorFlow was imported with --no-tensorflow')

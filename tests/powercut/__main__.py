@@ -1,9 +1,9 @@
-"""Cuts the power of recorded runs at every call, and holds what is left against what was promised.
+"""Cuts the power of recorded runs at every call, and compares the remains with the guarantees.
 
     make powercut
 
 or `python -m tests.powercut [--scenario=NAME]... [--states=N] [--restores=N] [--seed=N]`. Ends with a table; the exit
-status is 0 if no state has lost what was synced, and every run that was done again ended as the undisturbed one.
+status is 0 if no state has lost synced data, and every run that was done again ended as the undisturbed one.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _MEMORY = pathlib.Path('/dev/shm')  # Folders that are made anew thousands of ti
 
 
 def power_cuts(names: Sequence[str], limits: trial.Limits, base: pathlib.Path) -> dict[str, trial.Row]:
-  """Tries scenarios, and prints what they find. Returns what was counted of each."""
+  """Tries scenarios, and prints the results. Returns the counts of each."""
   rows = {}
   recorder = recording.Recorder(base)
   server = train_processes.Server()

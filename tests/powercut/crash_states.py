@@ -23,13 +23,13 @@ def _whole(kept: bytes, content: bytes) -> bytes:
 
 
 def _half(kept: bytes, content: bytes) -> bytes:
-  """The first half of what was added; if more than the end has changed, of the file."""
+  """The first half of the added bytes; if more than the end has changed, of the file."""
   begin = len(kept) if content.startswith(kept) else 0
   return content[: begin + (len(content) - begin) // 2]
 
 
 def _zeros(kept: bytes, content: bytes) -> bytes:
-  """The new size, and zeros in the place of what was not synced."""
+  """The new size, and zeros in place of unsynced bytes."""
   begin = len(kept) if content.startswith(kept) else 0
   return content[:begin] + bytes(len(content) - begin)
 
@@ -55,7 +55,7 @@ FATES: Mapping[str, Callable[[bytes, bytes], bytes]] = {
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """What a power cut leaves.
+  """The state after a power cut.
 
   Attributes:
     after: the number of the last call before it.
@@ -76,7 +76,7 @@ class State:
 def states(
   model: file_system.FileSystem, rng: random.Random, num_random: int = 6
 ) -> Iterator[tuple[str, Callable[[], file_system.Tree]]]:
-  """(which it is, what makes it) of the states that are possible now; some may be equal.
+  """(the kind, its maker) of the states that are possible now; some may be equal.
 
   Args:
     model: the file system before the power cut.

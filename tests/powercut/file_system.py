@@ -1,7 +1,8 @@
-"""A file system that forgets: what is in memory, what a power cut certainly leaves, and what it may leave.
+"""A file system that forgets: the contents of memory, the part that a power cut certainly leaves, and the part that it
+may leave.
 
 The rules are those of POSIX, and no more: `fsync` of a file keeps its content, `fsync` of a folder the names in it.
-What was not synced may be kept or not, each change of a name by itself; a rename is kept whole or not at all. That is
+Unsynced changes may be kept or not, each change of a name by itself; a rename is kept whole or not at all. That is
 more than any one file system loses: ext4 keeps the changes of names in their order.
 """
 
@@ -53,7 +54,7 @@ class FileSystem:
 
   @classmethod
   def of_folder(cls, folder: pathlib.Path) -> 'FileSystem':
-    """What is in a folder, all of it synced."""
+    """The contents of a folder, all synced."""
     made = cls()
     for path in sorted(folder.rglob('*')):
       name = str(path.relative_to(folder))
@@ -89,7 +90,7 @@ class FileSystem:
     return self._kept_contents.get(node, b'')
 
   def tree(self) -> Tree:
-    """What is in memory: what a kill leaves."""
+    """The contents of memory: the state after a kill."""
     return dict(self._walk(self._folders, self._contents, ROOT, ''))
 
   def after_power_cut(self, kept: Collection[int] = (), contents: Mapping[int, bytes] | None = None) -> Tree:
@@ -97,7 +98,7 @@ class FileSystem:
 
     Args:
       kept: which of `pending` are kept, by their indices.
-      contents: of unsynced files, by their nodes; others have what was synced.
+      contents: of unsynced files, by their nodes; others have their synced contents.
     """
     folders = self._kept_folders
     if kept:
@@ -134,7 +135,7 @@ class FileSystem:
     self._change('link', [(*self._place(new), self._existing(old))])
 
   def rename(self, old: str, new: str) -> None:
-    """Gives a file or a folder another name, in the place of what had it."""
+    """Gives a file or a folder another name, replacing an earlier one."""
     node = self._existing(old)
     if self.find(new) != node:
       self._change('rename', [(*self._place(new), node), (*self._place(old), None)])
@@ -150,7 +151,7 @@ class FileSystem:
     self._change('remove', [(*self._place(path), None)])
 
   def write(self, node: int, offset: int, data: bytes) -> None:
-    """Writes into a file; what lies between its end and `offset` is zero."""
+    """Writes into a file; bytes between its end and `offset` are zero."""
     content = self._contents[node].ljust(offset, b'\0')
     self._contents[node] = content[:offset] + data + content[offset + len(data) :]
 
@@ -159,7 +160,7 @@ class FileSystem:
     self._contents[node] = self._contents[node][:size].ljust(size, b'\0')
 
   def sync(self, node: int) -> None:
-    """What fsync does: of a file for its content, of a folder for the names in it."""
+    """The effect of fsync: of a file for its content, of a folder for the names in it."""
     if node not in self._folders:
       self._kept_contents[node] = self._contents[node]
       return
@@ -173,7 +174,7 @@ class FileSystem:
     self.pending = [change for index, change in enumerate(self.pending) if index not in certain]
 
   def sync_all(self) -> None:
-    """What sync does."""
+    """The effect of sync."""
     for node in [*self._folders, *self._contents]:
       self.sync(node)
 

@@ -14,7 +14,7 @@ from tests.powercut import outcomes
 from tests.powercut import training_scenarios
 
 _MAIN = train_processes.ROOT / 'official_ext' / 'cli' / 'main.py'
-# What writes a folder three times: new, over itself, and once more; each time with other files.
+# A program that writes a folder three times: new, over itself, and once more; each time with other files.
 _WRITE = """
 import os, sys
 from official_ext.base.files import whole_folders
@@ -129,7 +129,7 @@ class _PreparationChecks:
 
 
 def _run_again(scenario, disk, straight, server) -> list[str]:
-  """Runs a scenario on a disk after a power cut; returns what failed, or how the files differ."""
+  """Runs a scenario on a disk after a power cut; returns the failures, or how the files differ."""
   try:
     scenario.run(disk, server)
   except RuntimeError as error:

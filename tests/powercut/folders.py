@@ -22,11 +22,11 @@ class Folder:
     self._contents: dict[str, bytes] = {}
 
   def hold(self, tree: file_system.Tree) -> None:
-    """Makes it hold exactly these files and folders, whatever has been changed in it since the last time."""
+    """Makes it hold exactly these files and folders, independent of changes in it since the last time."""
     for name in self._found():
       if name not in tree or (tree[name] is None) != (self.path / name).is_dir():
         _remove(self.path / name)
-    for name, content in tree.items():  # A folder comes before what is in it.
+    for name, content in tree.items():  # A folder comes before its contents.
       path = self.path / name
       if content is None:
         path.mkdir(exist_ok=True)
@@ -35,7 +35,7 @@ class Folder:
         self._contents[name], self._stamps[name] = content, _stamp(path)
 
   def _found(self) -> list[str]:
-    """What is in it; of a folder that is gone, nothing."""
+    """Its contents; of a folder that is gone, nothing."""
     found = []
     for base, folders, files in os.walk(self.path):
       below = os.path.relpath(base, self.path)
@@ -44,7 +44,7 @@ class Folder:
 
 
 def read(path: pathlib.Path) -> file_system.Tree:
-  """What is in a folder."""
+  """The contents of a folder."""
   found: dict[str, bytes | None] = {}
   for each in sorted(path.rglob('*')):
     found[str(each.relative_to(path))] = None if each.is_dir() else each.read_bytes()

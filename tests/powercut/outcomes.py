@@ -1,15 +1,15 @@
-"""What a state is worth."""
+"""The value of a state."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What the next start would find in a state.
+  """The findings of the next start in a state.
 
   Attributes:
     progress: how far the work is; of two states the larger one has lost less.
-    faults: what is wrong with it, in lines.
+    faults: its errors, in lines.
   """
 
   progress: tuple[int, ...]

@@ -59,7 +59,7 @@ class QueueOfJobs(_Records):
     return self
 
   def look(self, folder: pathlib.Path) -> outcomes.Outcome:
-    """How far it is: jobs that are there, that are cancelled, and that are over."""
+    """How far it is: jobs that exist, that are cancelled, and that are over."""
     try:
       statuses = _statuses(folder)
     except (errors.UserError, errors.StorageError) as error:

@@ -1,4 +1,4 @@
-"""Records what processes write, by strace."""
+"""Records the writes of processes, by strace."""
 
 from collections.abc import Sequence
 import os

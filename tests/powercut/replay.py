@@ -13,7 +13,7 @@ _AT_FDCWD = -100
 
 @dataclasses.dataclass
 class _OpenFile:
-  """What a descriptor leads to; copies of the descriptor share it.
+  """The target of a descriptor; copies of the descriptor share it.
 
   Attributes:
     node: in the model.
@@ -34,7 +34,7 @@ class Replay:
 
     Args:
       root: the folder that the model is of, absolute and without symbolic links.
-      model: what was in it before the first call.
+      model: its contents before the first call.
     """
     self._root = root
     self.model = model

@@ -1,4 +1,4 @@
-"""Reads what strace has written: the calls that processes have made, in the order in which they took effect."""
+"""Reads the output of strace: the calls that processes have made, in the order in which they took effect."""
 
 from collections.abc import Iterator, Sequence
 import dataclasses
@@ -35,8 +35,8 @@ class Call:
     thread: its number.
     name: of the call.
     arguments: as strace writes them.
-    result: what it has returned.
-    result_path: of the descriptor that it has returned; '' if it is none.
+    result: the returned value.
+    result_path: of the descriptor that it has returned; '' if there is none.
   """
 
   thread: int

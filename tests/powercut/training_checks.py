@@ -1,4 +1,4 @@
-"""What must hold of a training run's folder after a power cut, without training: what its next start would find."""
+"""The guarantees for a training run's folder after a power cut, without training: the findings of its next start."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
@@ -21,7 +21,7 @@ from tests.powercut import file_system
 from tests.powercut import outcomes
 from tests.soak import comparison
 
-# What decides; logs for TensorBoard and run.json do not.
+# The files that decide; logs for TensorBoard and run.json do not.
 _DECIDES = re.compile(
   r'(line_\d+/)?(ckpt-.*|checkpoint|rollbacks\.json|lines\.json|events\.jsonl|(best|ema_checkpoints)(/.*)?)|line_\d+'
 )
@@ -76,11 +76,11 @@ class TrainingChecks:
   # Which states need not be looked at again.
 
   def relevant(self, tree: file_system.Tree) -> file_system.Tree:
-    """What of a state decides, below the run's folder."""
+    """The files of a state that decide, below the run's folder."""
     return {name: content for name, content in tree.items() if _DECIDES.fullmatch(name)}
 
   def relies_on(self, tree: file_system.Tree) -> int | None:
-    """The step that must be certain to be kept, by what the run does now: the one before the save that has begun."""
+    """The step that must be certain to be kept, by the run's present stage: the one before the save that has begun."""
     steps = [int(match[1]) for match in map(_MANIFEST.fullmatch, tree) if match]
     begun = [int(match[1]) for match in map(_MARK.fullmatch, tree) if match]
     return max(steps) if steps and begun and max(begun) > max(steps) else None
@@ -88,7 +88,7 @@ class TrainingChecks:
   # Looking.
 
   def look(self, folder: pathlib.Path) -> outcomes.Outcome:
-    """What the next start finds. Changes the folder as that does."""
+    """The findings of the next start. Changes the folder as that does."""
     faults: list[str] = []
     try:
       line, step, path = self._start(folder)
@@ -128,7 +128,7 @@ class TrainingChecks:
     return line, -1 if path is None else manifests.step_of(path), path or ''
 
   def _lost_events(self, folder, phase: 'Phase', step: int) -> Iterator[str]:
-    """Events up to the checkpoint that the next start restores are never told again."""
+    """Events up to the checkpoint that the next start restores are never reported again."""
     found = list(_standing(_lines(folder / 'events.jsonl')))
     expected = [event for event in phase.events if event['step'] <= step]
     missing = [event for event in expected if _comparable(event) not in [_comparable(each) for each in found]]
@@ -150,7 +150,7 @@ class TrainingChecks:
     if line and step > self._branch_from and _sums(path) == before.get(step, ''):
       yield f'{path}: is of the line before, and is restored as one of the new line'
     for number in before:
-      may_be_replaced = line and number <= self._branch_from  # The new line goes on from it, and may have deleted it.
+      may_be_replaced = line and number <= self._branch_from  # The new line resumes from it, and may have deleted it.
       places = [folder, folder / 'line_0']
       if not may_be_replaced and all(_sound_sums(place / f'ckpt-{number}') != before[number] for place in places):
         yield f'ckpt-{number} of the line before is lost'
@@ -159,7 +159,7 @@ class TrainingChecks:
         yield f'best/best_ckpt-{number} of the line before is lost'
 
   def _lost_best(self, folder: pathlib.Path, phase: int, step: int) -> list[str]:
-    """Whether `best/` ends as it should if the run goes on: its remaining evaluations are told to the exporter."""
+    """Whether `best/` ends as it should if the run resumes: its remaining evaluations are passed to the exporter."""
     told = [
       (number, event) for number, each in enumerate(self._phases) for event in each.raw if event['event'] == 'eval'
     ]

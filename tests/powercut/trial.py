@@ -21,16 +21,16 @@ _MAX_TOLD = 3  # Failures of one kind that are printed.
 
 
 class Checks(Protocol):
-  """What must hold in every state; without starting anything."""
+  """The guarantees for every state; without starting anything."""
 
   def relevant(self, tree: file_system.Tree) -> file_system.Tree:
-    """What of a state decides; two states that agree in it are looked at once."""
+    """The files of a state that decide; two states that agree in it are looked at once."""
 
   def relies_on(self, tree: file_system.Tree) -> int | None:
     """The step, last of the progress, that must be certain to be kept if the program has come this far; None: none."""
 
   def look(self, folder: pathlib.Path) -> outcomes.Outcome:
-    """What the next start would find. May change the folder, as the start would."""
+    """The findings of the next start. May change the folder, as the start would."""
 
 
 class Scenario(Protocol):
@@ -43,13 +43,13 @@ class Scenario(Protocol):
   name: str
 
   def prepare(self, disk: pathlib.Path, server: train_processes.Server) -> None:
-    """Makes what is on the disk before, all of it synced."""
+    """Makes the first contents of the disk, all of it synced."""
 
   def run(self, disk: pathlib.Path, server: train_processes.Server) -> None:
     """Does it, in processes of the server, which record. Raises a RuntimeError if it fails."""
 
   def checks(self, straight: pathlib.Path, before: pathlib.Path) -> Checks:
-    """What must hold; `straight` and `before` are copies of the disk after and before."""
+    """The guarantees; `straight` and `before` are copies of the disk after and before."""
 
   def restored(self, disk: pathlib.Path, straight: pathlib.Path, server: train_processes.Server) -> list[str]:
     """Does it again on a disk after a power cut, to its end; returns how the result differs from `straight`."""
@@ -57,7 +57,7 @@ class Scenario(Protocol):
 
 @dataclasses.dataclass
 class Row:
-  """What was counted.
+  """The counts.
 
   Attributes:
     calls: that have changed something.
@@ -116,8 +116,8 @@ class Trial:
     """Does all of it.
 
     Args:
-      recorder: for what is recorded.
-      server: for what is not.
+      recorder: for recorded processes.
+      server: for others.
     """
     began = time.monotonic()
     self._disk.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Kills trainings over and over, damages their checkpoints, and holds what they come to against undisturbed runs.
+"""Kills trainings over and over, damages their checkpoints, and compares their results with undisturbed runs.
 
     make soak MINUTES=10
 
@@ -29,15 +29,15 @@ _MAX_KILLS = 8
 
 @dataclasses.dataclass
 class Row:
-  """What was counted for one configuration.
+  """The counts of one configuration.
 
   Attributes:
-    runs: runs that were killed at least once and went on to their end.
+    runs: runs that were killed at least once and continued to their end.
     identical: of these, how many ended as the undisturbed run, bit for bit.
     kills: how often a run was killed.
     where: of these, in what moment: 'start' (before the first training loop), 'train', 'eval', 'save', 'writing' (files
       of a checkpoint were there, and its manifest was not).
-    resumes: how often a killed run went on from a checkpoint; otherwise there was none yet.
+    resumes: how often a killed run resumed from a checkpoint; otherwise there was none yet.
     damaged: files of newest checkpoints that were damaged in between.
     again: steps that were done more than once.
     failures: what went wrong.
@@ -110,7 +110,7 @@ def kill_and_finish(
     if not alive:
       if any(status > 0 for status in statuses):
         return [f'ended with {statuses} before {moment.name}: {runner.log(folder)}']
-      break  # It has come to its end before that moment.
+      break  # It has ended before that moment.
     killed += 1
     row.where[_where_it_was(folder, began)] += 1
     story.append(f'{moment.name}{"" if which is None else f", workers {which}"}')

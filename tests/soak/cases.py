@@ -154,7 +154,7 @@ class Runner:
     return processes.Attempt(model_dir, started)
 
   def log(self, model_dir: pathlib.Path, num_characters: int = 4000) -> str:
-    """The end of what the attempts in `model_dir` have printed."""
+    """The end of the output of the attempts in `model_dir`."""
     texts = [
       model_dir.with_name(f'{model_dir.name}.{worker}.log').read_text(errors='replace')[-num_characters:]
       for worker in range(self.case.num_workers)

@@ -1,4 +1,4 @@
-"""Whether two runs have come to the same, bit for bit."""
+"""Whether two runs have the same result, bit for bit."""
 
 from collections.abc import Mapping
 import json
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_ext.training.writers import events_writer
 
-# What is measured anew, and what names the folder.
+# Times, and names of the folder.
 TIMES = {'time', 'seconds', 'steps_per_second', 'examples_per_second', 'data_wait', 'eta_seconds'}
 
 
@@ -40,14 +40,14 @@ def history(folder: Any, name: str = 'events.jsonl') -> list[Mapping[str, Any]]:
 
 
 def checkpoint_files(folder: Any, pattern: str = 'ckpt-*') -> set[str]:
-  """Names of the files of checkpoints, without those that were set aside and what a cut-off save has left."""
+  """Names of the files of checkpoints, without those that were set aside and the leftovers of an interrupted save."""
   return {path.name for path in pathlib.Path(folder).glob(pattern) if path.is_file() and '.broken' not in path.name}
 
 
 def differences(folder: Any, straight: Any) -> list[str]:
-  """What differs between a run and the one that was never disturbed; [] where nothing does.
+  """The differences between a run and an undisturbed one; [] if there are none.
 
-  Compared: the files of checkpoints that are there, in the folder and among the best; every variable of each of these
+  Compared: the files of checkpoints that exist, in the folder and among the best; every variable of each of these
   checkpoints (weights, slots, averages, loss scale, counters), its type and all its bits; the averaged weights that
   Model Garden exports at the last evaluation; every value of every loop and of every evaluation but times; run.json's
   status.

@@ -1,4 +1,4 @@
-"""What a dying machine does to the files of a checkpoint."""
+"""The damage of a dying machine to the files of a checkpoint."""
 
 import pathlib
 import re
@@ -51,7 +51,7 @@ def damage(folder: Any, rng: np.random.Generator) -> str | None:
   """Damages one file of the newest checkpoint, of a folder that has another one.
 
   Returns:
-    What was done, in words; None where there are not two checkpoints, or that file is gone or empty already.
+    The damage, in words; None where there are no two checkpoints, or that file is gone or empty already.
   """
   folder = pathlib.Path(folder)
   steps = complete_checkpoints(folder)

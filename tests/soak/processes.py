@@ -87,7 +87,7 @@ def read_record(folder: pathlib.Path) -> Mapping[str, Any]:
 
 
 def started(record: Mapping[str, Any]) -> float:
-  """When the attempt that run.json tells of began, in seconds since 1970; 0 where it tells of none."""
+  """When the attempt in run.json began, in seconds since 1970; 0 where it tells of none."""
   text = record.get('started')
   # Written in milliseconds, rounded down.
   return datetime.datetime.fromisoformat(text).timestamp() + 0.001 if text else 0.0
@@ -122,7 +122,7 @@ class Attempt:
     return alive
 
   def starve_at(self, moment: Moment, num_bytes: int = 2**20, timeout: float = _LONGEST_SECONDS) -> bool:
-    """Lets the processes have no more memory than `num_bytes` beyond what they have when `moment` has come.
+    """Lets the processes have no more memory than `num_bytes` beyond their memory at `moment`.
 
     Returns:
       False where the run had ended before.
@@ -153,7 +153,7 @@ class Attempt:
         os.kill(self._processes[index].pid, signal.SIGKILL)
 
   def wait(self, timeout: float = _LONGEST_SECONDS) -> list[int]:
-    """Waits for the end; the exit statuses. What has not ended then is killed.
+    """Waits for the end; the exit statuses. The rest is killed then.
 
     Raises:
       TimeoutError: it has not ended.

@@ -19,7 +19,7 @@ def measurement(
   """Steps, or examples of predictions.
 
   Args:
-    work: what it computes.
+    work: its computation.
     jit_compile: whether XLA compiles the step.
     steps_per_program: 0 for a loop of TensorFlow's around steps; a number for a loop inside XLA, that gathers its
       batches from the data that it holds.

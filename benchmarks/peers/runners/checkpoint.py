@@ -1,4 +1,4 @@
-"""What a save stops a training loop for, and how slow the loop is while the files are written.
+"""How long a save stops a training loop, and how slow the loop is while the files are written.
 
 A turn is a save: some steps before it, the save, steps until its files are on disk. `slower_meanwhile` is how much
 longer than those before it a step takes that runs beside the writing.
@@ -26,10 +26,10 @@ _STEPS, _MOST = 4, 200
 
 
 def measurement(work: training.Work, kind: str) -> protocol.Measurement:
-  """Saves; the time of one is that for which the loop stands still.
+  """Saves; the time of one is that for which the loop stops.
 
   Args:
-    work: what is trained.
+    work: of the training.
     kind: 'asynchronous' or 'synchronous' for this library's manager, 'stock' for TensorFlow's as Model Garden uses it.
   """
   params = tasks.experiment(work, steps_per_loop=1)

@@ -26,7 +26,7 @@ def measurement(work: None, layers: int, model_options: Mapping[str, Any]) -> pr
     model_options: see `tasks.task_class`.
   """
   del work
-  _compile(1, model_options)  # What TensorFlow does once in a process is done.
+  _compile(1, model_options)  # TensorFlow's one-time work is done.
 
   def run(num_compilations: int) -> Mapping[str, float]:
     assert num_compilations == 1, num_compilations

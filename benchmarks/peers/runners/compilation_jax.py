@@ -18,7 +18,7 @@ def measurement(work: None, layers: int) -> protocol.Measurement:
     layers: of it.
   """
   del work
-  _compile(1)  # What JAX does once in a process is done.
+  _compile(1)  # JAX's one-time work is done.
 
   def run(num_compilations: int) -> Mapping[str, float]:
     assert num_compilations == 1, num_compilations

@@ -21,13 +21,13 @@ _HEIGHT, _WIDTH, _CROP = 96, 128, 80
 
 
 def dataset(data: str, kind: str, folder: pathlib.Path) -> tf.data.Dataset:
-  """Batches without end; what they are read from is written first.
+  """Batches without end; their files are written first.
 
   Args:
     data: 'images' for `{'x': float32 [64, 64, 64, 3], 'label': int64 [64]}`, 'texts' for the features of
       `ext.text_source`, int32 [16, 128] each.
     kind: 'ours' for ArrayRecord files and `ext.build_dataset`, or a source of packed texts; 'input_reader' for TFRecord
-      files, of rows that are packed already, and Model Garden's `InputReader`; 'one_batch' for the first of ours, again
+      files, of rows that are packed already, and Model Garden's `InputReader`; 'one_batch' for our first, again
       and again.
     folder: for the files.
   """

@@ -17,7 +17,7 @@ def measurement(work: training.Work, steps_per_program: int = 1, bfloat16: bool 
   """Steps.
 
   Args:
-    work: what it computes.
+    work: its computation.
     steps_per_program: 1 for a call of a jitted step for each; more for a scan over as many.
     bfloat16: whether the network computes in bfloat16.
   """

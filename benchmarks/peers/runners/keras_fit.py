@@ -21,7 +21,7 @@ def measurement(
   """Steps of `fit`, or examples of `evaluate`.
 
   Args:
-    work: what it computes.
+    work: its computation.
     keras_module: 'tf_keras' or 'keras'.
     jit_compile: of `compile`.
     steps_per_execution: of `compile`.

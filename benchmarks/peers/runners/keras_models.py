@@ -11,7 +11,7 @@ def build(keras: Any, work: training.Work) -> Any:
 
   Args:
     keras: the module `tf_keras` or `keras`.
-    work: what it computes.
+    work: its computation.
   """
   inputs = keras.Input(work.inputs.shape[1:], dtype=work.inputs.dtype.name)
   logits = _ARCHITECTURES[work.architecture](keras, work.sizes, inputs)

@@ -1,4 +1,4 @@
-"""The perceptron in NumPy alone: gradients and AdamW by hand. What a framework's overhead can be measured against."""
+"""The perceptron in NumPy alone: gradients and AdamW by hand. The baseline for a framework's overhead."""
 
 from collections.abc import Mapping
 

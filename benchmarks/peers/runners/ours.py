@@ -18,7 +18,7 @@ def measurement(
   """Steps, or examples of evaluations.
 
   Args:
-    work: what it computes.
+    work: its computation.
     steps_per_loop: of the trainer.
     phase: 'train' or 'evaluate'.
     model_options: see `tasks.task_class`.

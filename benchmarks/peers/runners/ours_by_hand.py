@@ -1,6 +1,7 @@
-"""The same model, optimizer and input as ours, in the same shape of program, by hand: what our features cost beside it.
+"""The same model, optimizer and input as ours, in the same shape of program, by hand: the baseline for the cost of our
+features.
 
-With `guarded`, a program also does what ours does in each step, and no more: it tests loss and gradients for finite
+With `guarded`, a program also does the same as ours in each step, and no more: it tests loss and gradients for finite
 numbers, undoes its steps if one is not, and keeps the means of loss and norm. Without, it only updates.
 """
 
@@ -22,7 +23,7 @@ def measurement(work: training.Work, steps_per_loop: int, guarded: bool) -> prot
   """Steps, in whole loops.
 
   Args:
-    work: what is trained.
+    work: of the training.
     steps_per_loop: of the loop by hand, and of the trainer whose plan is copied.
     guarded: see above.
   """

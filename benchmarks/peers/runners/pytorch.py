@@ -19,7 +19,7 @@ def measurement(
   """Steps, or examples of predictions.
 
   Args:
-    work: what it computes.
+    work: its computation.
     compiled: whether by `torch.compile`.
     bfloat16: whether under autocast.
     phase: 'train' or 'evaluate'.

@@ -19,7 +19,7 @@ def measurement(work: None, kind: str) -> protocol.Measurement:
   """Starts, one at a time.
 
   Args:
-    work: nothing; the programs know what they do.
+    work: nothing; the programs know their work.
     kind: 'ours' for train.py, 'parts' for train.py with more marks, 'second' for train.py in the folder of a run that
       has begun, 'stock' for Model Garden's driver, 'bare' for a step by hand, 'import' for TensorFlow.
   """
@@ -37,7 +37,7 @@ def measurement(work: None, kind: str) -> protocol.Measurement:
 
 
 def _timed(kind: str, model_dir: pathlib.Path, train_steps: int) -> Mapping[str, float]:
-  """Seconds until the first step, and until what comes before it."""
+  """Seconds until the first step, and until its earlier stages."""
   start = time.time()
   finished = subprocess.run(
     _command(kind, model_dir, train_steps), cwd=process.ROOT, capture_output=True, text=True, check=False

@@ -16,7 +16,7 @@ def measurement(
   """Steps, or examples of evaluations; see ours.py. It compiles nothing, which is Model Garden's default on a CPU.
 
   Args:
-    work: what it computes.
+    work: its computation.
     steps_per_loop: of the trainer.
     phase: 'train' or 'evaluate'.
     pipeline: whether its input is a tf.data pipeline; False for this library's.

@@ -22,7 +22,7 @@ def task_class(work: training.Work, pipeline: bool, **model_options: Any) -> typ
   """A task that does the work.
 
   Args:
-    work: what it computes.
+    work: its computation.
     pipeline: whether its input is a tf.data pipeline of the kind that Model Garden's tasks have, not this library's.
     **model_options: fields of `ext.DecoderConfig`, such as `scan_layers`.
   """
@@ -96,7 +96,7 @@ def experiment(
   """The configuration.
 
   Args:
-    work: what is trained.
+    work: of the training.
     steps_per_loop: of the trainer.
     enable_xla: of the runtime.
     num_replicas: virtual CPUs.
@@ -153,7 +153,7 @@ def measured(
   """Steps of a trainer, in whole loops, or examples of its evaluations.
 
   Args:
-    work: what it computes.
+    work: its computation.
     strategy: in whose scope the trainer was made.
     trainer: has `train` and `evaluate`.
     steps_per_loop: steps of a loop.

@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _mark_training() -> None:
-  """Marks what the training of the trainer does for the first time."""
+  """Marks the first calls of a training's stages."""
   import tensorflow as tf
 
   from official_ext.training.loop import base_trainer

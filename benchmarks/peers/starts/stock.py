@@ -1,4 +1,4 @@
-"""The perceptron by Model Garden's driver alone: nothing of this library is imported."""
+"""The perceptron by Model Garden's driver alone: this library is not imported."""
 
 import dataclasses
 import sys

@@ -1,1 +1,1 @@
-"""What is computed, without a framework: numbers, shapes, first weights."""
+"""The computations, without a framework: numbers, shapes, first weights."""

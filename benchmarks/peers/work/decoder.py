@@ -1,4 +1,4 @@
-"""A decoder on rows of random tokens: LayerNorm before each part, learned positions, exact GELU, a head of its own."""
+"""A decoder on rows of random tokens: LayerNorm before each part, learned positions, exact GELU, a separate head."""
 
 import numpy as np
 

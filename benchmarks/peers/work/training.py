@@ -52,7 +52,7 @@ class Work:
     return self.inputs[: self.batch_size], self.labels[: self.batch_size]
 
   def batches(self, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches without end, from epochs that are shuffled; what does not fill a batch is left out."""
+    """Batches without end, from epochs that are shuffled; incomplete batches are left out."""
     rng = np.random.default_rng(seed)
     while True:
       order = rng.permutation(len(self.inputs))
@@ -62,7 +62,7 @@ class Work:
 
 
 class Weights:
-  """Draws first weights, in the order in which they are asked for."""
+  """Draws first weights, in the order in which they are requested."""
 
   def __init__(self, seed: int = 0):
     self._rng = np.random.default_rng(seed)

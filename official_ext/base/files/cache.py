@@ -1,4 +1,4 @@
-"""What was computed once and is kept for other processes and later runs: folders that are there whole or not at all.
+"""A cache of results for other processes and later runs: folders that exist whole or not at all.
 
 They lie in `$XDG_CACHE_HOME/official_ext`, `~/.cache/official_ext` where that is unset. All of it may be deleted at any
 time: it is made anew.
@@ -33,13 +33,13 @@ def key_of(values: object) -> str:
 
 
 def entry(kind: str, key: str, make: Callable[[str], None], folder: str = '') -> str:
-  """The folder of an entry, which is made where it is not there.
+  """The folder of an entry, which is made if it is missing.
 
   It is made under another name and renamed: of several processes that make it at the same time the first one wins, and
-  the others take its. Where the cache cannot be written, the entry is for this process alone.
+  the others take its. If the cache cannot be written, the entry is for this process alone.
 
   Args:
-    kind: what it is, a word.
+    kind: its kind, a word.
     key: see `key_of`.
     make: writes the files of the entry into an empty folder.
     folder: where entries are kept; '' for `root`.
@@ -84,7 +84,7 @@ def _temporary_entry(kind, make, error):
 
 
 def _remove_abandoned(place):
-  """Removes what processes have left that died while they made an entry."""
+  """Removes the leftovers of processes that died while they made an entry."""
   for name in os.listdir(place):
     path = os.path.join(place, name)
     try:

@@ -75,7 +75,7 @@ class FileLock:
 
     Raises:
       TimeoutError: another process has it.
-      OSError: the file cannot be opened. FileNotFoundError: nor is there its folder.
+      OSError: the file cannot be opened. FileNotFoundError: its folder is missing too.
     """
     deadline = time.monotonic() + self._patience_seconds
     while True:

@@ -1,8 +1,8 @@
 """Files by their exact path, on local and remote file systems: a path is never a pattern.
 
 `tf.io.gfile.glob` reads every `[`, `*`, `?` and backslash of a path as part of a pattern, so that a run in `m/run[1]`
-would find the files of `m/run1` instead of its own. This module lists folders and matches names. Paths such as
-`gs://bucket/run` need TensorFlow, which is imported for these alone.
+would find the files of `m/run1` instead of those of that run. This module lists folders and matches names. Paths such
+as `gs://bucket/run` need TensorFlow, which is imported for these alone.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from official_ext.base import errors
 from official_ext.base.files import regular_files
 
 _HOME = re.compile(r'^~[^/]*(?=/|$)')
-# A disk that is full or fails, which is no mistake of who names a path: a retry may succeed.
+# A disk that is full or fails, which is not a mistake of the user: a retry may succeed.
 FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-# The file system cannot sync this. Any other error means that what was written may be lost.
+# The file system cannot sync this. Any other error means that written data may be lost.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
 
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -44,10 +44,10 @@ def names(folder: str) -> list[str]:
 
 
 def matching(folder: str, pattern: str) -> list[str]:
-  """Paths of what a folder holds, by name.
+  """Paths of a folder's contents, by name.
 
   Args:
-    folder: its path, taken as it is.
+    folder: its path, taken literally.
     pattern: a regular expression for whole names.
 
   Returns:
@@ -67,11 +67,11 @@ def refuse_used(folder: str) -> None:
   else:
     is_file = os.path.lexists(folder) and not os.path.isdir(folder)
   if is_file or names(folder):
-    raise errors.UserError(f'{folder}: is there already; name a folder that is not, or an empty one')
+    raise errors.UserError(f'{folder}: exists already; name a folder that does not, or an empty one')
 
 
 def absolute(path: str) -> str:
-  """A path that stays what it is if the current folder changes."""
+  """A path that does not depend on the current folder."""
   return path if is_remote(path) else os.path.abspath(path)
 
 
@@ -142,7 +142,7 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
     content: its content.
     temporary: the path to write to first; empty: one that no other process uses.
     sync: whether to make the disk store a local file before it is renamed, and its name after that. Without it, a power
-      loss may leave an empty or damaged file: only for what can be lost.
+      loss may leave an empty or damaged file: only for files that may be lost.
 
   Raises:
     OSError: it cannot be written, or the disk may not have stored it, and it must be written again; `filename` says
@@ -164,7 +164,7 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
     except OSError as error:
       if os.path.isfile(temporary):
         os.remove(temporary)
-      if error.filename is None:  # Of what an open file is given, the system does not say which file it is.
+      if error.filename is None:  # The system's errors on an open file do not name the file.
         error.filename = path
       raise
     return
@@ -193,7 +193,7 @@ def sync_descriptor(descriptor: int) -> None:
 def sync_to_disk(path: str) -> None:
   """Makes the disk store a local file's content, or the names in a local folder; '' is the current one.
 
-  Only what was synced is certain after a power loss: a file's content by syncing the file, its name, and that a name is
+  Only synced changes are certain after a power loss: a file's content by syncing the file, its name, and that a name is
   gone, by syncing the folder. Remote storage has stored a file when it is closed.
 
   Raises:
@@ -273,7 +273,7 @@ def exchange(path: str, other: str) -> bool:
     False, and nothing has changed, if this system or the file system cannot.
 
   Raises:
-    OSError: one of them is not there, or may not be renamed.
+    OSError: one of them is missing, or may not be renamed.
   """
   renameat2 = getattr(ctypes.CDLL(None, use_errno=True), 'renameat2', None)
   if renameat2 is None:

@@ -1,7 +1,7 @@
 """Writes files of a run whole or not at all, and describes storage that fails.
 
 Storage fails in the middle of a run: a disk or a quota is full, a file system turns read-only, a network file system is
-gone, somebody deletes a folder. The caller decides what that means for the run; this module finds the one line that
+gone, somebody deletes a folder. The caller decides the consequence for the run; this module finds the one line that
 describes it.
 """
 
@@ -15,7 +15,7 @@ from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 
-FAILURES = (OSError, tf.errors.OpError)  # What writing a file may raise.
+FAILURES = (OSError, tf.errors.OpError)  # The exceptions of writing a file.
 # Of the machine, and of nothing that a program did.
 _OF_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG)
 _REASONS = tuple(os.strerror(number) for number in _OF_STORAGE)
@@ -36,7 +36,7 @@ def write_bytes(path: str, content: bytes, sync: bool = True) -> None:
     sync: see `paths.write_atomically`.
 
   Raises:
-    StorageError: it cannot be written, or the disk may not have stored it. The file is the one that was there before,
+    StorageError: it cannot be written, or the disk may not have stored it. The file is the earlier one,
       or the whole new one.
   """
   try:
@@ -70,7 +70,7 @@ def overwrite(path: str, text: str) -> None:
   try:
     with open(path, 'r+b', buffering=0) as f:
       f.write(text.encode().ljust(os.fstat(f.fileno()).st_size))
-  except OSError:  # That it cannot be written was told.
+  except OSError:  # The write error was reported.
     pass
 
 
@@ -90,7 +90,7 @@ def not_written(path: str, error: BaseException) -> errors.StorageError:
 
 
 def reason_of(error: BaseException) -> str:
-  """What an exception says about storage, without the ops, functions and paths that TensorFlow adds."""
+  """The storage error in an exception, without the ops, functions and paths that TensorFlow adds."""
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
   text = ' '.join(str(error).split())

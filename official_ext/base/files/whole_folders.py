@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all, whoever dies while they are written, or if the power fails."""
+"""Folders that exist whole or not at all, even if a writer dies or the power fails."""
 
 from collections.abc import Callable
 import os
@@ -17,16 +17,16 @@ _PARTIAL = '.{name}.{machine}-{process}.partial'
 def write(folder: str, make: Callable[[str], None], replace: bool = True) -> None:
   """Writes a folder under another name beside its own, then renames it.
 
-  One that was there before exchanges names with it, so that at every moment one of them is there. Where the system
-  cannot do that (other than Linux), there is none for a moment; the next writer puts back what a death then leaves.
+  An earlier one exchanges names with it, so that at every moment one of them exists. If the system
+  cannot do that (other than Linux), there is none for a moment; the next writer restores it after a death.
 
   Args:
     folder: its path; parents are made. Of a symbolic link the folder that it leads to is meant.
     make: writes the files into an empty folder.
-    replace: whether one that was there before is replaced, with all that it holds; if not, it must be empty.
+    replace: whether an existing one is replaced, with all its contents; if not, it must be empty.
 
   Raises:
-    StorageError: it cannot be written. What was there before is as it was.
+    StorageError: it cannot be written. An earlier folder is unchanged.
     UserError: there is something already, and it is not to be replaced.
     ValueError: the path is empty, which would be the current directory.
   """
@@ -98,9 +98,9 @@ def _beside(parent, name):
 
 
 def _remove_abandoned(parent: str, name: str) -> None:
-  """Removes what processes of this machine have left that died while they wrote this folder.
+  """Removes the leftovers of processes of this machine that died while they wrote this folder.
 
-  One that died between its two last steps has left the folder as it was before under the other name: it goes back.
+  One that died between its two last steps has left the earlier folder under the other name: it is renamed back.
   """
   machine = re.escape(os.uname().nodename)
   for path in paths.matching(parent, rf'\.{re.escape(name)}(\.old)?\.{machine}-\d+\.partial'):
@@ -115,7 +115,7 @@ def _remove_abandoned(parent: str, name: str) -> None:
 
 
 def _copy(folder, make, replace):
-  """Onto storage that knows no folders: the file without which a folder is no model comes last."""
+  """Onto storage that knows no folders: the file that makes a folder a model comes last."""
   with tempfile.TemporaryDirectory(prefix='official_ext-result-') as local:
     make(local)
     if not replace:

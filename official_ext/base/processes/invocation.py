@@ -1,4 +1,4 @@
-"""How this process was started, so that it can be started again: its command, and what of its environment matters."""
+"""How this process was started, for a restart: its command, and the relevant part of its environment."""
 
 from collections.abc import Mapping
 import json
@@ -11,15 +11,15 @@ from official_ext.base import credentials
 from official_ext.base.processes import visible_gpus
 
 CLUSTER = 'TF_CONFIG'
-# What decides which code and data are found, and how it is computed; credentials are left out below. The first two this
-# library sets by itself.
+# The variables that decide which code and data are found, and the computation; credentials are left out below. The
+# first two this library sets by itself.
 _MATTERS = re.compile(
   r'(?!TF_USE_LEGACY_KERAS|TF_CPP_MIN_LOG_LEVEL)'
   r'(?:PYTHON(?:PATH|HASHSEED|OPTIMIZE|UTF8)|LD_(?:LIBRARY_PATH|PRELOAD)'
   r'|(?:CUDA|CUDNN|CUBLAS|NVIDIA|ROCR|HIP|NCCL|OMP|MKL|KMP|OPENBLAS|XLA|TF|TFDS|TFHUB|JAX|KERAS|TORCH|PYTORCH|HF|'
   r'TRANSFORMERS)_[A-Z0-9_]+)'
 )
-# Given out anew at each start, by the queue for example: what is set now counts.
+# Given out anew at each start, by the queue for example: the present value counts.
 _GIVEN_OUT = (visible_gpus.VARIABLE,)
 
 
@@ -27,7 +27,7 @@ def command() -> str:
   """The command of this process as a shell takes it, with passwords masked: `-m` and Python's own flags included."""
   arguments = sys.argv[1:]
   place = len(sys.orig_argv) - len(arguments)
-  # A process that was forked, or has changed its arguments, is told by these alone.
+  # A process that was forked, or has changed its arguments, is recognized by these alone.
   has_origin = bool(arguments) and place > 1 and sys.orig_argv[place:] == arguments
   words = sys.orig_argv[1:place] if has_origin else sys.argv[:1]
   return shlex.join([sys.executable, *map(credentials.mask, [*words, *arguments])])
@@ -43,11 +43,11 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def restored(recorded: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
-  """An environment in which what matters is as it was, and all else as it is.
+  """An environment with the recorded relevant variables, and the present values of all others.
 
   Args:
-    recorded: what `environment` told.
-    present: the environment as it is. Which GPUs may be used, it tells, if it does.
+    recorded: the result of `environment`.
+    present: the current environment. The GPUs that may be used, if it names them.
   """
   kept = {
     name: value for name, value in present.items() if name in _GIVEN_OUT or not _matters(name) or _is_secret(name)

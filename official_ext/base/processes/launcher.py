@@ -1,7 +1,7 @@
 """The process that starts the workers of a run, and starts them again when one is lost. No TensorFlow.
 
-A worker gives it signs of life, through a pipe: one whose interpreter stands still, as a native function keeps Python's
-lock, can tell nobody, and end itself as little.
+A worker sends it heartbeats through a pipe: one whose interpreter hangs, as a native function keeps Python's lock, can
+neither report that nor end itself.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _ALIVE, _LEAVES = b'+', b'-'
 
 
 def told(signs: int | None = None) -> Mapping[str, str]:
-  """What the launcher, which is this process, adds to the environment of a worker.
+  """The variables that the launcher, which is this process, adds to the environment of a worker.
 
   Args:
     signs: a descriptor that the worker inherits, of a pipe that takes its signs of life; None: there is none.
@@ -44,7 +44,7 @@ def own() -> json_types.JsonObject | None:
 
 
 def is_worker(pid: int) -> bool:
-  """Whether a process that is seen from here was started by a launcher, or by what one has started."""
+  """Whether a process that is seen from here was started by a launcher, or by a descendant of one."""
   try:
     with open(f'/proc/{pid}/environ', 'rb') as file:
       return any(variable.startswith(f'{_VARIABLE}='.encode()) for variable in file.read().split(b'\0'))
@@ -62,15 +62,15 @@ def _of_parent() -> dict[str, object] | None:
 
 
 class SignsOfLife:
-  """What a worker lets its launcher know; nothing where no launcher listens."""
+  """The reports of a worker to its launcher; none without a launcher."""
 
   def __init__(self):
-    """Gives no sign yet, and is asked for nothing."""
+    """Sends no heartbeat yet, and need not."""
     pipe = (_of_parent() or {}).get(_PIPE)
     self._pipe = pipe if isinstance(pipe, int) and _is_pipe(pipe) else None
     if self._pipe is not None:
       os.set_blocking(self._pipe, False)
-      with contextlib.suppress(AttributeError, OSError, io.UnsupportedOperation):  # A stderr that is no file.
+      with contextlib.suppress(AttributeError, OSError, io.UnsupportedOperation):  # A stderr that is not a file.
         faulthandler.register(STACKS_SIGNAL, sys.stderr, all_threads=True)
 
   def give(self) -> None:
@@ -83,7 +83,7 @@ class SignsOfLife:
 
   def _write(self, sign: bytes) -> None:
     if self._pipe is not None:
-      with contextlib.suppress(OSError):  # The launcher has ended; or does not read, and knows what is in the pipe.
+      with contextlib.suppress(OSError):  # The launcher has ended; or does not read, and has heartbeats in the pipe.
         os.write(self._pipe, sign)
 
 
@@ -118,7 +118,7 @@ class Listener:
     """Takes the signs that have come.
 
     Args:
-      seconds: that have passed since the call before, as long as this process did not stand still itself.
+      seconds: that have passed since the call before, as long as this process did not hang itself.
     """
     try:
       signs = os.read(self._pipe, 1 << 16)

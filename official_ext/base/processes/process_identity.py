@@ -1,4 +1,4 @@
-"""The identity of a process: enough to tell it from any other, and whether it is alive. No TensorFlow.
+"""The identity of a process: enough to distinguish it from any other, and whether it is alive. No TensorFlow.
 
 A process's number is reused after its end, and means another process in another container or on another host. Therefore
 a process is identified by its host, number, start time, the boot of its kernel and its PID namespace.
@@ -24,7 +24,7 @@ class ProcessIdentity:
     host: the name of its host.
     pid: its number.
     pid_start: when it was started, in clock ticks since the boot of its kernel. This and the following: None if the
-      system does not tell.
+      system does not report it.
     boot_id: the boot of its kernel: it changes with every start of the machine, and is the same in all of its
       containers.
     pid_namespace: the namespace of its number.
@@ -104,9 +104,9 @@ def is_alive(process: ProcessIdentity) -> bool | None:
 
 
 def descendants(pid: int) -> list[ProcessIdentity]:
-  """What a process has started, and they in turn, parents first, as far as it lives and has stayed in its session.
+  """The living descendants of a process that have stayed in its session, parents first.
 
-  Who begins a session of his own wants to outlive it. [] if there is no /proc to tell.
+  A process that starts a session is meant to outlive it. [] without /proc.
   """
   try:
     names, session = os.listdir('/proc'), os.getsid(pid)
@@ -130,12 +130,12 @@ def send(process: ProcessIdentity, number: int) -> None:
   """Sends a signal to a process that is seen from here, and to no other that has its number by now.
 
   Raises:
-    ProcessLookupError: it has ended, or its identity does not tell it from others.
+    ProcessLookupError: it has ended, or its identity is ambiguous.
     OSError: it belongs to another user, or cannot be opened.
   """
   descriptor = os.pidfd_open(process.pid)
   try:
-    # Whatever has this number from here on, the descriptor stays with the process that is compared now.
+    # Even if the number is reused from here on, the descriptor stays with the process that is compared now.
     if is_alive(process) is not True or process.pid_start is None:
       raise ProcessLookupError(f'{process} has ended')
     signal.pidfd_send_signal(descriptor, number)
@@ -173,7 +173,7 @@ def _runs(pid: int, start: int | None) -> bool:
 
 
 def _state_and_start(pid: int) -> tuple[str | None, int | None]:
-  """A process's state and its start in clock ticks since boot; None for both if there is no /proc to tell."""
+  """A process's state and its start in clock ticks since boot; None for both without /proc."""
   stat = _read(f'/proc/{pid}/stat')
   if stat is None:
     return None, None

@@ -38,7 +38,7 @@ class BaseRecord:
     quantization: the fields of `QuantizationConfig` by which the kernels were packed; {'method': 'none'} if not.
     frozen_dtype: in which weights were kept that were not packed.
     compute_dtype: in which products were computed.
-    config: what makes the decoder's function: see `families.family.comparable`.
+    config: the fields that define the decoder's function: see `families.family.comparable`.
   """
 
   folder: str | None

@@ -13,7 +13,7 @@ def mode_of(metric: str, mode: str = 'auto') -> str:
   """Whether a higher ('max') or a lower ('min') value is better; 'auto' goes by the words in the metric's name.
 
   Raises:
-    ValueError: `mode` is none of these, or the name does not tell.
+    ValueError: `mode` is invalid, or the name does not imply it.
   """
   if mode != 'auto':
     if mode not in ('max', 'min'):
@@ -22,5 +22,5 @@ def mode_of(metric: str, mode: str = 'auto') -> str:
   words = set(re.split('[^a-z]+', metric.lower()))
   found = {better for better, known in _BETTER.items() if words & known}
   if len(found) != 1:
-    raise ValueError(f'the name {metric} does not tell whether higher or lower is better; set it to max or min')
+    raise ValueError(f'the name {metric} does not imply whether higher or lower is better; set it to max or min')
   return found.pop()

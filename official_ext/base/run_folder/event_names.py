@@ -1,4 +1,4 @@
-"""The names of the events of a run, and of those of their values that are no metrics. No TensorFlow."""
+"""The names of the events of a run, and of those of their values that are not metrics. No TensorFlow."""
 
 EVENTS = (
   'start',

@@ -1,4 +1,4 @@
-"""Signs of life at an interval, from a thread of their own: they cost the training step nothing."""
+"""Heartbeats at an interval, from a separate thread, at no cost for the training step."""
 
 from collections.abc import Callable
 import threading
@@ -18,7 +18,7 @@ class Heartbeat:
     """Starts.
 
     Args:
-      beat: a bound method. What it raises is logged, once for several failures in a row, and the beats go on.
+      beat: a bound method. Its exceptions are logged, once for several failures in a row, and the beats continue.
       seconds: the interval.
     """
     self._closed = threading.Event()
@@ -43,7 +43,7 @@ def _run(method: weakref.WeakMethod, seconds: float, closed: threading.Event) ->
     try:
       beat()
       failed = False
-    except Exception as error:  # pylint: disable=broad-except  # The run goes on, and so do the beats.
+    except Exception as error:  # pylint: disable=broad-except  # The run continues, and so do the beats.
       if not failed:
         logging.warning('No sign of life could be given: %s', error)
       failed = True

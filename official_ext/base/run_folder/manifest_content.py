@@ -49,7 +49,7 @@ def _check_files(files: json_types.Json, name: str) -> None:
     raise ValueError(_DAMAGED)
   for file, entry in files.items():
     if not re.fullmatch(re.escape(name) + PART, file):
-      raise ValueError(f'its manifest names {file!r}, which is no file of it')
+      raise ValueError(f'its manifest names {file!r}, which is not a file of it')
     if not (isinstance(entry, dict) and isinstance(entry.get('size'), int) and isinstance(entry.get('sha256'), str)):
       raise ValueError(_DAMAGED)
   if not is_complete(files):

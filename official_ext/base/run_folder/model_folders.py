@@ -1,4 +1,4 @@
-"""What a folder of a language model is: Hugging Face's, or peft's with adapters over such a one. No TensorFlow.
+"""The kind of a folder of a language model: Hugging Face's, or peft's with adapters over such a one. No TensorFlow.
 
 A path that a folder of adapters names for its base may be relative to the current directory, or to that folder.
 """
@@ -31,20 +31,20 @@ class ModelFolders(NamedTuple):
   tokenizer: str
 
   def absolute(self) -> 'ModelFolders':
-    """The same, whatever the current directory is later."""
+    """Independent of the current directory."""
     return ModelFolders(*(path if paths.is_remote(path) or not path else os.path.abspath(path) for path in self))
 
 
 def find(folder: str, base_model: str | None = None, adapter: str | None = None) -> ModelFolders:
-  """Looks at a folder. One with adapters is one of adapters, whatever else it holds, as transformers has it.
+  """Looks at a folder. One with adapters is one of adapters, as in transformers, even with other files.
 
   Args:
     folder: its path.
-    base_model: the folder that adapters stand on; None for what they name themselves.
+    base_model: the base of adapters; None for the one that they name.
     adapter: a folder with adapters for `folder`, in place of those that it may be.
 
   Raises:
-    UserError: with the path: there is no such folder, it is of another kind, or the base of the adapters is not there.
+    UserError: with the path: there is no such folder, it is of another kind, or the base of the adapters is missing.
   """
   folder = os.path.expanduser(folder)
   names = paths.names(folder)
@@ -53,7 +53,7 @@ def find(folder: str, base_model: str | None = None, adapter: str | None = None)
   if adapter is None and ADAPTER_CONFIG_FILE in names:
     folder, adapter = _base_of(folder, base_model), folder
   elif base_model is not None:
-    raise errors.UserError(f'--base_model: {folder} is no folder with adapters (it has no {ADAPTER_CONFIG_FILE})')
+    raise errors.UserError(f'--base_model: {folder} is not a folder with adapters (it has no {ADAPTER_CONFIG_FILE})')
   if CONFIG_FILE not in paths.names(folder):
     raise errors.UserError(f'{folder}: {what_it_is(folder)}')
   if adapter is None:
@@ -66,7 +66,7 @@ def find(folder: str, base_model: str | None = None, adapter: str | None = None)
 
 
 def what_it_is(folder: str) -> str:
-  """What a folder is that holds no whole model, and what to do about it."""
+  """The kind of a folder without a whole model, and the fix."""
   names = paths.names(folder)
   if ADAPTER_CONFIG_FILE in names:
     return f'holds adapters, not a whole model: merge it first: official-ext convert {folder} TARGET'
@@ -81,7 +81,7 @@ def what_it_is(folder: str) -> str:
 
 
 def _base_of(adapter: str, base_model: str | None) -> str:
-  """The folder that adapters stand on."""
+  """The folder of the adapters' base."""
   if base_model is not None:
     if not paths.names(os.path.expanduser(base_model)):
       raise errors.UserError(f'--base_model={base_model}: no such folder')

@@ -71,7 +71,7 @@ class RunLock:
 
     Raises:
       UserError: another training holds it; nothing was written.
-      PreemptedError: `stop_requested` said so.
+      PreemptedError: `stop_requested` returned true.
     """
     self._lease = {
       **process_identity.own().as_dict(),
@@ -181,7 +181,7 @@ class RunLock:
     status = os.fstat(self._file)
     self._lease['file'] = [status.st_dev, status.st_ino]
     os.pwrite(self._file, json.dumps(self._lease).encode().ljust(_LEASE_BYTES - 1) + b'\n', 0)
-    paths.sync_descriptor(self._file)  # Other hosts see only what has reached the server.
+    paths.sync_descriptor(self._file)  # Other hosts see only data that has reached the server.
 
   # Who has it.
 
@@ -258,7 +258,7 @@ def check_free(model_dir: str) -> None:
   """
   path = os.path.join(model_dir, NAME)
   deadline = time.monotonic() + _PATIENCE_SECONDS
-  with contextlib.suppress(OSError):  # `acquire` will tell.
+  with contextlib.suppress(OSError):  # `acquire` reports it.
     while (lease := _read_lease(path)) is not None and _is_certainly_held(path, lease):
       if time.monotonic() > deadline:
         raise _refusal(model_dir, lease)
@@ -277,7 +277,7 @@ def _is_certainly_held(path: str, lease: Mapping[str, object]) -> bool:
 
 
 def _is_held(lease: Mapping[str, object] | None, file: int) -> bool | None:
-  """Whether the process that a lease names is alive; None if only its heartbeat can tell.
+  """Whether the process that a lease names is alive; None if only its heartbeat can show it.
 
   Args:
     lease: None if there is none.

@@ -14,7 +14,7 @@ from official_ext.base.run_folder import liveness
 
 STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed', 'hung')
 
-# What readers rely on. A value of another type makes a record that cannot be read.
+# The fields that readers rely on. A value of another type makes a record that cannot be read.
 _TYPES: json_types.JsonObject = {
   'status': str,
   'step': (int, type(None)),
@@ -94,7 +94,7 @@ def is_ours(model_dir: str, mode: str) -> bool:
 
 
 class TrainingWatch:
-  """Tells an evaluation beside a training when the training has finished or died: no checkpoint will follow.
+  """For an evaluation beside a training: whether the training has finished or died, so that no checkpoint will follow.
 
   A training that has not begun has not ended. Nor has one whose last attempt ended before the watch began, short of
   `train_steps`: it is being extended or restarted, and its next attempt is still to come. If its process cannot be seen
@@ -107,7 +107,7 @@ class TrainingWatch:
 
     Args:
       model_dir: the run's folder.
-      train_steps: the length of the training that this process was configured with; 0 if it was not told.
+      train_steps: the length of the training that this process was configured with; 0 if unknown.
       silence_seconds: how long its heartbeat may be missing before it counts as dead.
     """
     self._model_dir = model_dir
@@ -158,6 +158,6 @@ class TrainingWatch:
       self._has_beaten = self._has_beaten or self._pulse is not None
       self._pulse, self._pulse_at = pulse, time.monotonic()
     self._has_beaten = self._has_beaten or bool(liveness.of_record(record))
-    # By this process's own clock. Versions without heartbeats are judged by what they write at their end.
+    # By this process's own clock. Versions without heartbeats are judged by their last entry.
     silence = None if pulse[1] is None else time.monotonic() - self._pulse_at
     return liveness.is_dead(record, silence, self._silence_seconds)

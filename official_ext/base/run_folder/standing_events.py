@@ -7,11 +7,11 @@ from official_ext.base import json_types
 
 # Events after which the lines above that concern higher steps are superseded.
 GO_BACK = ('restored', 'rollback')
-MAX_LINE = 1 << 24  # Bytes. What is longer was not written by a run.
+MAX_LINE = 1 << 24  # Bytes. Longer lines were not written by a run.
 
 
 def parse(line: str | bytes) -> json_types.JsonObject | None:
-  """The event of a line; None if that is none, such as one that a dying machine has cut short."""
+  """The event of a line; None if it is not an event, such as one that a dying machine has cut short."""
   try:
     event = json.loads(line)
   except (ValueError, RecursionError):
@@ -26,7 +26,7 @@ def standing(events: Iterable[dict[str, object]]) -> list[json_types.JsonObject]
   """The events that are still valid.
 
   A run that was restored or rolled back continues from an earlier step: the events before that concern higher steps are
-  superseded by what follows, and left out. So is the evaluation of its own step, if that is pending.
+  superseded, and left out. So is the evaluation of that step, if that is pending.
 
   Args:
     events: all of a run, in order.

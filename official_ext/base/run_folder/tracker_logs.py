@@ -51,7 +51,7 @@ def mlflow_client(uri: str) -> Any:
     return tracking.MlflowClient(uri)
   for package in ('sqlalchemy', 'alembic'):
     optional_packages.require(package, 'mlflow', f'{credentials.mask(uri)}: the SQLite store of MLflow')
-  logging.getLogger('mlflow.store.db.utils').setLevel(logging.WARNING)  # It tells of each table.
+  logging.getLogger('mlflow.store.db.utils').setLevel(logging.WARNING)  # One line for each table.
   artifacts = os.path.join(os.path.dirname(uri.removeprefix('sqlite:///')), _ARTIFACTS)
   with mock.patch.dict(os.environ, {_ROOT: os.environ.get(_ROOT, artifacts)}):
     return tracking.MlflowClient(uri)

@@ -1,4 +1,4 @@
-"""What trackers (MLflow, Weights & Biases) call the values of a run, and what they take. No TensorFlow."""
+"""The names of a run's values in trackers (MLflow, Weights & Biases), and the types accepted there. No TensorFlow."""
 
 from collections.abc import Mapping
 import hashlib
@@ -33,13 +33,13 @@ def numbers_of(event: str, flat: Mapping[str, object]) -> dict[str, float]:
 
 
 def mlflow_points(event: str, step: int, time: float, flat: Mapping[str, Any]) -> list[tuple[str, int, int, float]]:
-  """What MLflow takes of an event: name, step, time in milliseconds and value of each number."""
+  """The metrics of an event for MLflow: name, step, time in milliseconds and value of each number."""
   numbers = numbers_of(event, flat)
   return [(mlflow_name(name), step, round(time * 1000), float(value)) for name, value in numbers.items()]
 
 
 def wandb_row(event: str, step: int, flat: Mapping[str, Any]) -> dict[str, float]:
-  """What W&B takes of an event; {} if it has no numbers."""
+  """The values of an event for W&B; {} if it has no numbers."""
   numbers = numbers_of(event, flat)
   return {**numbers, STEP: step} if numbers else {}
 

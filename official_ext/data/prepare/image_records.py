@@ -19,7 +19,7 @@ def is_image(name: str) -> bool:
 
 
 def classes_of(folder: str) -> list[str]:
-  """The subfolders that hold an image, sorted; [] if this is no folder of images."""
+  """The subfolders that hold an image, sorted; [] if this is not a folder of images."""
   found = []
   for name in paths.names(folder):
     path = os.path.join(folder, name)
@@ -68,9 +68,9 @@ class ImageRecords(numbered_records.Records):
       with Image.open(io.BytesIO(content)) as image:
         image.load()
       with Image.open(io.BytesIO(content)) as image:
-        image.verify()  # Checksums, and what is behind the pixels.
+        image.verify()  # Checksums, and the data behind the pixels.
     except Exception as error:  # Pillow's decoders raise nearly anything.
-      told = getattr(error, 'strerror', None) or 'is no image that can be decoded'
+      told = getattr(error, 'strerror', None) or 'is not an image that can be decoded'
       raise bad_examples.BadExampleError(f'{self.place(index)}: {told}') from error
     return {'image': content, 'label': self._labels[os.path.dirname(self._files[index])]}
 

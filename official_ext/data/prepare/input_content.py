@@ -32,7 +32,7 @@ def read(paths: Sequence[str], check: Callable[[], None] = lambda: None) -> dict
 
   Args:
     paths: the files.
-    check: called every few megabytes; what it raises ends the reading.
+    check: called every few megabytes; its exceptions end the reading.
 
   Raises:
     UserError: one cannot be read.

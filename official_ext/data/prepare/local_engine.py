@@ -44,7 +44,7 @@ class LocalEngine:
       process.wait(_END_SECONDS)
       for pipe in (process.stdin, process.stdout):
         assert pipe is not None
-        with contextlib.suppress(OSError):  # What was to be written to it is not.
+        with contextlib.suppress(OSError):  # The data for it is discarded.
           pipe.close()
 
   def answers(self, jobs: Iterable[dict[str, object]]) -> Iterator[json_types.JsonObject | None]:

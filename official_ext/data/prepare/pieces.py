@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 def of_file(path: str, size: int, shard_bytes: int) -> Iterator[Piece]:
   """The pieces of a file, none much larger than a shard where it can be cut.
 
-  JSON lines are cut anywhere, Parquet at row groups, Arrow at record batches. JSON, and what gzip has packed, is not.
+  JSON lines are cut anywhere, Parquet at row groups, Arrow at record batches. JSON, and gzip, is not.
 
   Raises:
     UserError: the file is damaged.

@@ -23,7 +23,7 @@ from official_ext.data.prepare import settings as settings_lib
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-  """What makes a shard.
+  """The definition of a shard.
 
   Attributes:
     name: of its file.
@@ -42,8 +42,8 @@ class Plan:
 
   Attributes:
     kind: 'records', 'images', or that of a row format.
-    settings: of what is written, as JSON values by name.
-    inputs: what tells this input from another: counts, and sums over names and over contents.
+    settings: of the output, as JSON values by name.
+    inputs: the identity of this input: counts, and sums over names and over contents.
     labels: of images, the names of their classes.
     columns: of a row format, those of the first record.
     shards: in order.
@@ -61,7 +61,7 @@ class Plan:
   row_format: str = ''
 
   def identity(self) -> json_types.JsonObject:
-    """What two starts in a folder have to agree in."""
+    """The part on which two starts in a folder must agree."""
     return {
       'version': prepared_folders.VERSION,
       'kind': self.kind,
@@ -104,9 +104,9 @@ def make(
 
   Args:
     inputs: files, folders, patterns where nothing is called just so; or one folder of images.
-    settings: what is to be written.
-    row_format: what makes other rows of the records; None: they are written unchanged.
-    check: called while the input is read for its digests; what it raises ends the planning.
+    settings: of the output.
+    row_format: makes other rows of the records; None: they are written unchanged.
+    check: called while the input is read for its digests; its exceptions end the planning.
 
   Raises:
     UserError: there is no such input, it is damaged, or is of two kinds; the first record fits no format of texts.

@@ -1,4 +1,4 @@
-"""The whole of a preparation: its folder, its plan, its shards by an engine, what it leaves. No TensorFlow."""
+"""The whole of a preparation: its folder, its plan, its shards by an engine, its result. No TensorFlow."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
@@ -27,7 +27,7 @@ _SECONDS_PER_LINE = 2.0
 
 
 class Engine(Protocol):
-  """What runs `shards.write_or_tell` somewhere."""
+  """An engine that runs `shards.write_or_tell` somewhere."""
 
   def answers(self, jobs: Iterable[dict[str, object]]) -> Iterator[json_types.JsonObject | None]:
     """The answers to jobs, as they come; None every now and then."""
@@ -35,11 +35,11 @@ class Engine(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-  """What a preparation has left.
+  """The result of a preparation.
 
   Attributes:
-    plan: what was done.
-    report: what became of the records.
+    plan: the plan executed.
+    report: counts of the records.
     rows: how many were written.
     num_bytes: of all shards.
     num_there: how many shards an earlier start had written.
@@ -63,21 +63,21 @@ def prepare(
   tell: Callable[[str], None] = lambda line: None,
   stopped_by: Callable[[], str | None] = lambda: None,
 ) -> Prepared:
-  """Makes shards of input, or goes on where an earlier start of the same preparation has ended.
+  """Makes shards of input, or resumes an earlier start of the same preparation.
 
   Args:
     inputs: see `planning.make`.
     folder: where to: new, empty, or of this preparation.
-    settings: what is to be written.
-    make_engine: makes that which writes, for a number of shards.
-    row_format: what makes other rows of the records; None: they are written unchanged.
-    tell: takes lines about how far it is.
-    stopped_by: the name of a signal that asks it to end; None: go on.
+    settings: of the output.
+    make_engine: makes the engine, for a number of shards.
+    row_format: makes other rows of the records; None: they are written unchanged.
+    tell: takes lines of progress.
+    stopped_by: the name of a signal that asks it to end; None: continue.
 
   Raises:
     UserError: of the input or the settings; the folder is of another preparation, or another process is at it.
     StorageError: something cannot be written. No half shard is left.
-    PreemptedError: it was asked to end.
+    PreemptedError: it was preempted.
     WorkerError: a process was lost.
   """
   folder = os.path.abspath(folder)
@@ -109,7 +109,7 @@ def prepare(
       _forget_if_empty(folder, plan, row_format)  # So that the input may be repaired, which makes it another one.
       raise
     finally:  # Of processes that were stopped.
-      with contextlib.suppress(OSError):  # Of a disk that is gone there is another error to tell.
+      with contextlib.suppress(OSError):  # Of a disk that is gone there is another error to report.
         shards.remove_partial(folder)
     with _storing(folder):
       config_path = _write_config(folder, row_format.config(folder, plan.settings)) if row_format else ''
@@ -140,7 +140,7 @@ def _repeated(plan: planning.Plan) -> Iterator[str]:
 
 
 def _check_unchanged(plan: planning.Plan, folder: str) -> None:
-  """Makes sure that the input is what was planned; else the shards that were made of it do not count any more.
+  """Makes sure that the input is the planned one; else its shards do not count any more.
 
   Raises:
     UserError: a file has changed meanwhile.
@@ -156,7 +156,7 @@ def _check_unchanged(plan: planning.Plan, folder: str) -> None:
 
 
 def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[json_types.JsonObject], int]:
-  """(the note of each shard, in order; how many of them were there before)."""
+  """(the note of each shard, in order; how many of them existed before)."""
   found: dict[str, dict[str, object]] = {}
   total, num_there = len(plan.shards), 0
   with (
@@ -194,7 +194,7 @@ def _check_size(folder: str, answer: json_types.JsonObject) -> None:
   """Makes sure that a shard is in the folder that is seen from here, and not in one of that name elsewhere."""
   path, num_bytes = os.path.join(folder, answer['name']), answer['note']['bytes']
   try:
-    found = f'{os.path.getsize(path)} bytes are there in place of {num_bytes}'
+    found = f'{os.path.getsize(path)} bytes found, expected {num_bytes}'
   except OSError as error:
     found = f'{error.strerror}'
   else:
@@ -222,7 +222,7 @@ class _Progress:
     if now - self._told < _SECONDS_PER_LINE and self._done < self._total:
       return
     self._told = now
-    there = f' ({self._there} were there)' if self._there else ''
+    there = f' ({self._there} existed)' if self._there else ''
     rate = self._records / max(now - self._start, 1e-3)
     pace = f', {self._records} records, {rate:.0f} a second' if self._records else ''
     self._tell(f'{self._done} of {self._total} shards{there}{pace}')
@@ -246,7 +246,7 @@ def _only_one(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _storing(folder: str) -> Iterator[None]:
-  """A context in which files are written: what goes wrong is told in a line."""
+  """A context in which files are written: errors are reported in a line."""
   try:
     yield
   except TimeoutError:
@@ -275,7 +275,8 @@ def _check_folder(folder: str, plan: planning.Plan) -> None:
       f'{folder}: was begun by an older version, which did not note the content of its input; name another folder'
     )
   now = plan.identity()
-  if now['settings']['on_bad_example'] == 'skip':  # What has been written without errors is what this writes too.
+  # Files written without errors are written again with the same contents.
+  if now['settings']['on_bad_example'] == 'skip':
     before.get('settings', {}).pop('on_bad_example', None)
     now['settings'].pop('on_bad_example')
   different = list(_differences(before, now))
@@ -300,19 +301,19 @@ def _forget_if_empty(folder: str, plan: planning.Plan, row_format: settings_lib.
   jobs = [plan.job(number, folder) for number in range(len(plan.shards))]
   if any(map(shards.num_rows, jobs)):
     return
-  with contextlib.suppress(OSError):  # The input's error is what is to be told.
+  with contextlib.suppress(OSError):  # The input's error is the one to report.
     for job in jobs:
       shards.remove(job)
     for name in row_format.files if row_format else ():
       top = os.path.join(folder, name.split(os.sep)[0])
       if os.path.isdir(top):
         paths.remove_folder(top)
-    paths.sync_to_disk(folder)  # Without the plan, what is left would be somebody else's.
+    paths.sync_to_disk(folder)  # Without the plan, the rest would look like foreign files.
     paths.remove(os.path.join(folder, prepared_folders.PLAN))
 
 
 def _write_files(folder: str, row_format: settings_lib.RowFormat | None) -> None:
-  """Writes what a start that was killed may have left half."""
+  """Writes the files that a killed start may have left incomplete."""
   for name, content in row_format.files.items() if row_format else ():
     path = os.path.join(folder, name)
     paths.make_folder(os.path.dirname(path))
@@ -342,5 +343,5 @@ def _write_json(path: str, values: object) -> None:
 
 
 def _write(path: str, content: bytes) -> None:
-  """Writes a file; what a kill leaves of it has a name by which the next start removes it."""
+  """Writes a file; the leftover of a kill has a name by which the next start removes it."""
   paths.write_atomically(path, content, shards.partial(path))

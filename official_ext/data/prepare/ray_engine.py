@@ -54,7 +54,7 @@ class RayEngine:
   def _start(self, address: str) -> None:
     where: json_types.JsonObject = {'address': address}
     if not address:
-      os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')  # What is started here tells nobody of it.
+      os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')  # Processes started here are not reported.
       where = {'address': 'local', 'num_cpus': self._num_workers or None, 'include_dashboard': False}
     logging.getLogger('ray').setLevel(logging.ERROR)
     self._ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
@@ -112,7 +112,7 @@ def _write_or_tell(job: json_types.JsonObject, version: str, caller: str) -> jso
     answer = shards.write_or_tell(job)
   here = os.uname().nodename
   if 'message' in answer and here != caller:
-    answer['message'] += f' (on {here}; input and output must be there under the same paths as on {caller})'
+    answer['message'] += f' (on {here}; input and output must exist under the same paths as on {caller})'
   return answer
 
 

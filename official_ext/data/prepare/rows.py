@@ -1,4 +1,4 @@
-"""From the records of a shard to what is written of them, in order. No TensorFlow."""
+"""From the records of a shard to its rows, in order. No TensorFlow."""
 
 from collections.abc import Callable, Iterator
 import importlib
@@ -23,7 +23,7 @@ def write_rows(
     write: takes each row.
 
   Returns:
-    What became of the records.
+    Counts of the records.
 
   Raises:
     BadExampleError: a record cannot be used, and none is to be left out.

@@ -11,7 +11,7 @@ from official_ext.data.prepare import pieces as pieces_lib
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """What is written.
+  """The settings of the output.
 
   Attributes:
     split: which part of a folder with several.

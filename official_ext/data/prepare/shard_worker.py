@@ -19,10 +19,10 @@ def main() -> None:
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
-  ):  # They come to the whole group; the first process decides.
+  ):  # They reach the whole group; the first process decides.
     signal.signal(number, signal.SIG_IGN)
   answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
-  os.dup2(2, 1)  # What a library prints is no answer.
+  os.dup2(2, 1)  # The output of a library must not be taken for an answer.
   jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
   threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
   while True:

@@ -1,4 +1,4 @@
-"""Writes one shard, in whatever process on whatever machine: the same bytes everywhere. No TensorFlow.
+"""Writes one shard, in any process on any machine: the same bytes everywhere. No TensorFlow.
 
 It is written under another name, synced and renamed. Beside it lies a note with its checksum, written last: only a
 shard whose note fits counts. A process that has read ArrayRecord files must not fork one that writes them; this one may
@@ -24,12 +24,12 @@ _OPTIONS = 'group_size:1'  # Each record is read by itself.
 _PARTIAL = '.partial'
 _REASON = re.compile(r': ([^;]+);')
 
-# What a job can end with.
+# The errors that a job can end with.
 DONE, BAD_INPUT, NO_STORAGE, FAILED = 'done', 'bad_input', 'no_storage', 'failed'
 
 
 def write_or_tell(job: Mapping[str, object]) -> json_types.JsonObject:
-  """Writes a shard, unless it is there already.
+  """Writes a shard, unless it exists already.
 
   Args:
     job: of `Plan.job`.
@@ -53,7 +53,7 @@ def write_or_tell(job: Mapping[str, object]) -> json_types.JsonObject:
 
 
 def verified(job: Mapping[str, object]) -> dict[str, object] | None:
-  """The note of a shard that is there, of this plan, and whole; else None."""
+  """The note of a shard that exists, of this plan, and whole; else None."""
   try:
     note = json.loads(paths.read(_note_path(job)))
     path = _path(job)
@@ -73,14 +73,14 @@ def num_rows(job: json_types.JsonObject) -> int:
 
 
 def remove(job: Mapping[str, object]) -> None:
-  """Removes a shard and its note, if they are there."""
+  """Removes a shard and its note, if they exist."""
   for path in (_note_path(job), _path(job)):
     with contextlib.suppress(FileNotFoundError):
       os.remove(path)
 
 
 def remove_partial(folder: str) -> None:
-  """Removes what processes have left in a folder that were killed while they wrote there."""
+  """Removes the leftovers of processes that were killed while they wrote in a folder."""
   for name in paths.names(folder):
     if name.endswith(_PARTIAL):
       path = os.path.join(folder, name)
@@ -152,7 +152,7 @@ def _note(job: Mapping[str, object], path: str, count: int, report: record_repor
 
 
 def _check_count(array_record_module, temporary, count, path):
-  """A writer of files may fail without a word; the number of records stands at the file's end."""
+  """A writer of files may fail silently; the number of records is at the file's end."""
   with _explained(path):
     reader = array_record_module.ArrayRecordReader(temporary)
     try:

@@ -1,9 +1,9 @@
 """A run's side of a tf.data service: takes the batches that others have made, and makes those that do not come.
 
 The service deals the numbers of batches out to its workers, each once (`ShardingPolicy.DYNAMIC`), so they arrive in
-no certain order, and what a lost worker had taken never does. Each carries its number: they are put in order here, and
-one that is not there when it is needed is made here. So nothing that happens to the service changes a batch, and what
-its workers make is compared, now and then, with what is made here.
+no certain order, and those of a lost worker never do. Each carries its number: they are put in order here, and
+one that is missing when it is needed is made here. So nothing that happens to the service changes a batch, and samples
+of its workers' output are compared with batches made here.
 """
 
 import collections
@@ -26,7 +26,7 @@ from official_ext.data.service import worker as service_worker
 _PATIENCE_SECONDS = 10.0
 # One element is waited for as long as it takes to make three of them here.
 _WAIT_FACTOR, _LEAST_WAIT_SECONDS = 3.0, 0.1
-# The first element of each worker, and of so many one, is compared with what is made here.
+# The first element of each worker, and of so many one, is compared with the batch made here.
 _COMPARED_EVERY = 100
 _CONNECT_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -38,7 +38,7 @@ THREAD = 'tf_data_service'
 
 
 def dataset(request: service_request.Request) -> tf.data.Dataset:
-  """The elements of a request, in their order; each iteration asks for them anew."""
+  """The elements of a request, in their order; each iteration requests them anew."""
   spec = request.element_spec()
 
   def elements():
@@ -69,7 +69,7 @@ class _Stream:
     self._held: dict[int, _Arrived] = {}
     self._bytes_held = 0
     self._next = request.start
-    self._asked_from = request.start  # The first element that the service was asked for.
+    self._asked_from = request.start  # The first element requested from the service.
     self._is_over = False  # Nothing more will come.
     self._num_late = 0  # Elements in a row that came after they had been made here.
     self._lead = _MAX_HELD  # How far ahead the service is asked once it has fallen behind.
@@ -78,7 +78,7 @@ class _Stream:
     self._since = time.monotonic()  # When it was opened, or something came.
     self._maker = local_maker.LocalMaker(request.make, request.num_parallel_calls)
     self._is_trusted: dict[str, bool] = {}  # By worker.
-    self._has_problem: set[str] = set()  # Workers that have been told of.
+    self._has_problem: set[str] = set()  # Workers that have been reported.
     self._num_used: collections.Counter[str] = collections.Counter()  # By worker.
     self._is_closed = False
     self._problem = ''
@@ -103,7 +103,7 @@ class _Stream:
     if arrived is None:
       return self._make(number)
     if arrived.tensors is None:
-      made = self._make(number)  # Or else the error of an example, which is told as ever.
+      made = self._make(number)  # Or else the error of an example, which is reported as usual.
       self._tell_problem(arrived, number)
       return made
     if self._maker.has_begun(number) or not self._is_trusted.get(arrived.worker, True):
@@ -131,7 +131,7 @@ class _Stream:
     return self._maker.make(number, ahead)
 
   def _tell_problem(self, arrived: _Arrived, number: int) -> None:
-    """Warns of a worker that could not make what could be made here, once."""
+    """Warns of a worker that failed on a batch that could be made here, once."""
     with self._changed:
       if arrived.problem == service_worker.SKIPPED or arrived.worker in self._has_problem:
         return
@@ -148,10 +148,10 @@ class _Stream:
     )
 
   def _reject(self, worker: str, problem: str) -> None:
-    """Uses nothing of a worker from now on, and says so."""
+    """Ignores a worker from now on, and logs that."""
     self._is_trusted[worker] = False
     logging.warning(
-      '%s: nothing of worker %s of the tf.data service is used: %s. Start it with the same flags, files, versions and '
+      '%s: worker %s of the tf.data service is ignored: %s. Start it with the same flags, files, versions and '
       'kind of processor as the run.',
       self._request.served.path,
       worker,
@@ -159,7 +159,7 @@ class _Stream:
     )
 
   def _wait_for(self, number: int) -> _Arrived | None:
-    """What has arrived under a number; None if it is to be made here."""
+    """The batch received under a number; None if it is to be made here."""
     began = time.monotonic()
     with self._changed:
       self._next = number
@@ -213,7 +213,7 @@ class _Stream:
       )
     elif not self._is_silent and self._is_told:
       self._is_told = False
-      # At the level of what it takes back: who has seen the one sees the other.
+      # At the level of the message that it revokes: who has seen the one sees the other.
       logging.warning(
         '%s: batches come from the tf.data service at %s now.', self._request.served.path, self._request.address
       )
@@ -268,7 +268,7 @@ class _Stream:
         self._iterator = None
 
   def _keep(self, number: int, worker: str, problem: str, tensors: list[tf.Tensor]) -> bool:
-    """Keeps an element until it is taken. Returns whether to go on."""
+    """Keeps an element until it is taken. Returns whether to continue."""
     arrived = _Arrived(worker, problem, None if problem else tensors, sum(map(_num_bytes, tensors)))
     with self._changed:
       self._changed.wait_for(lambda: self._is_closed or number <= self._next or not self._is_full())

@@ -1,4 +1,4 @@
-"""What a run asks a tf.data service for: the elements of one pipeline, by number."""
+"""A run's request to a tf.data service: the elements of one pipeline, by number."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -15,14 +15,14 @@ _PREFIX = 'grpc://'
 
 
 def check_address(address: str, field: str) -> None:
-  """Refuses what is no address of a dispatcher.
+  """Refuses an invalid address of a dispatcher.
 
   Args:
     address: `grpc://HOST:PORT`.
     field: the dotted path for messages.
 
   Raises:
-    UserError: it is none.
+    UserError: it is invalid.
   """
   host, _, port = address.removeprefix(_PREFIX).rpartition(':')
   if not (address.startswith(_PREFIX) and host and port.isdigit() and 0 < int(port) < 2**16):
@@ -30,14 +30,14 @@ def check_address(address: str, field: str) -> None:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-  """What a socket connects to, of an address that `check_address` has not refused."""
+  """The host and port of an address that `check_address` accepts."""
   host, _, port = address.removeprefix(_PREFIX).rpartition(':')
   return host.strip('[]'), int(port)
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What a pipeline asks for.
+  """The request of a pipeline.
 
   Attributes:
     served: the input.

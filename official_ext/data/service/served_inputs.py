@@ -1,6 +1,6 @@
-"""Inputs whose batches another process can make: what a run and the workers of its tf.data service agree on.
+"""Inputs whose batches another process can make: the agreement between a run and the workers of its tf.data service.
 
-A run asks for a batch by the input's key, the first of its positions, its size, and whether examples may end within
+A run requests a batch by the input's key, the first of its positions, its size, and whether examples may end within
 it. A worker builds the same inputs from the same command, and knows them by the same keys.
 """
 
@@ -19,12 +19,12 @@ from official_ext.data import bad_examples
 from official_ext.data import batch_maker
 from official_ext.data import data_identity
 
-# Fields that do not change what is in a batch: files are in the identity, by names and sizes.
+# Fields that do not change a batch: files are in the identity, by names and sizes.
 _HOW = (
   'input_path',
   'tfds_data_dir',
   'cache_dir',
-  'chat_template_path',  # So is what it says, with the tokenizer.
+  'chat_template_path',  # So is its content, with the tokenizer.
   'enable_tf_data_service',
   'tf_data_service_address',
   'global_batch_size',
@@ -55,7 +55,7 @@ class ServedInput:
   _functions: dict[tuple[int, bool], object] = dataclasses.field(default_factory=dict)
 
   def function(self, size: int, is_partial: bool) -> Any:
-    """What makes batches of `size` positions: a concrete function of the first one, an int64 scalar.
+    """The maker of batches of `size` positions: a concrete function of the first one, an int64 scalar.
 
     It makes them in a dataset, as a run without a service does: TensorFlow rewrites the arithmetic of functions that
     it calls by itself, and `x / 255` has another last bit there.
@@ -99,7 +99,7 @@ _TASK: contextvars.ContextVar[object] = contextvars.ContextVar('task_config', de
 
 @contextlib.contextmanager
 def belonging_to(task_config: object) -> Iterator[None]:
-  """A context: the keys of the inputs that are built in it tell this task's configuration from others."""
+  """A context: the keys of the inputs that are built in it identify this task's configuration."""
   token = _TASK.set(task_config)
   try:
     yield

@@ -1,7 +1,7 @@
 """The worker's side of a tf.data service: answers requests for batches by the inputs that its process has built.
 
 A request is an operation PyFunc in the graph that a run registers at the dispatcher, see client.py. TensorFlow
-finds the function by its name in the process that runs the graph, which is how it comes to be this one.
+finds the function by its name in the process that runs the graph, so that it is this one.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,10 +29,10 @@ _PAUSE_SECONDS = 1.0
 
 
 class Answers:
-  """What a worker answers. Called from several threads.
+  """The answer of a worker. Called from several threads.
 
   Attributes:
-    name: of the worker: host, process, and what tells it from an earlier one with both.
+    name: of the worker: host, process, and a part that distinguishes it from an earlier one with both.
     num_batches: how many batches it has made.
   """
 
@@ -57,8 +57,8 @@ class Answers:
       dtypes: the names of the dtypes that its tensors must have, bytes.
 
     Returns:
-      The name of the worker; why there is no batch, or b''; the tensors, empty ones where there is no batch. What is
-      wrong with an example, or was skipped, is for the run to find: it makes such a batch itself, and tells of it.
+      The name of the worker; why there is no batch, or b''; the tensors, empty ones where there is no batch. Bad or
+      skipped examples are for the run to find: it makes such a batch itself, and reports it.
     """
     names = [name.decode() for name in dtypes.tolist()]
     problem, tensors = self._make(key.decode(), int(first), int(size), bool(is_partial))
@@ -83,7 +83,7 @@ class Answers:
       problem = input_faults.named_example(error) or input_faults.reason_of(error)
       if not self._is_told:
         self._is_told = True
-        logging.warning('%s: a batch could not be made: %s (further ones are not told of)', served.path, problem)
+        logging.warning('%s: a batch could not be made: %s (further ones are not reported)', served.path, problem)
       return problem, []
     return (SKIPPED, []) if served.log.forget_skips(first, first + size) else ('', tensors)
 

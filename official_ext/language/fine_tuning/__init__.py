@@ -1,1 +1,1 @@
-"""What experiments share that train a language model on: its folder, adapters, text, a frozen reference, results."""
+"""The common part of fine-tuning experiments: its folder, adapters, text, a frozen reference, results."""

@@ -45,7 +45,7 @@ def merged(
   base: model_folders.ModelFolders | None,
   settings: Mapping[str, object],
 ) -> sequence_classifier.SequenceClassifier:
-  """A model without adapters that scores as one of `build` does; that stays as it is.
+  """A model without adapters that scores as one of `build` does; that one is unchanged.
 
   Args: those of `build`.
   """

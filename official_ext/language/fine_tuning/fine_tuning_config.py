@@ -25,24 +25,24 @@ class FineTuningConfig(definitions.TaskConfig):
   """A language model that is trained on.
 
   Attributes:
-    model_path: A Hugging Face folder; or one of peft with adapters, whose base is found by what it says, and which are
-      trained on. Empty: a new decoder, see `model`.
+    model_path: A Hugging Face folder; or one of peft with adapters, whose base is the one that it names, and which are
+      trained further. Empty: a new decoder, see `model`.
     model: The decoder, if `model_path` is empty. For one from a folder nothing is read but how it is run, if that is
       not the default: `remat`, `scan_layers`, rates of dropout, `router_aux_loss_coef`.
     tokenizer_path: A folder with a tokenizer; empty: that of `model_path`, or without it one that is trained on the
       built-in data at its first use.
     use_lora: Whether adapters are trained instead of all weights; null: if there is a `model_path`.
-    lora: New adapters. Those of a folder stay as they are there, and this must be left alone.
+    lora: New adapters. Those of a folder are unchanged, and this must not be set.
     load_in_4bit: Whether the frozen kernels below adapters are kept in 4 bits: short for `quantization.method=nf4`.
     quantization: How the frozen kernels are kept.
-    frozen_dtype: In which type other frozen weights are kept, such as bfloat16; empty: as they are.
-    losses: What is minimized.
+    frozen_dtype: In which type other frozen weights are kept, such as bfloat16; empty: unchanged.
+    losses: The loss to minimize.
     output_dir: Where the result is saved; empty: the folder of the run.
     save_merged: Whether adapters are saved a second time as a whole model with them added.
     validation_share: The part of the records of `train_data` that is held out for validation, if `validation_data` has
-      no input_path; null: 0.1 in modes that evaluate, none in `train`. Built-in data have a part of their own.
-    train_data: What is learned; without an `input_path`: built-in data.
-    validation_data: What is evaluated.
+      no input_path; null: 0.1 in modes that evaluate, none in `train`. Built-in data have a separate part.
+    train_data: The training data; without an `input_path`: built-in data.
+    validation_data: The evaluation data.
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'frozen_dtype': _DTYPES}
@@ -90,9 +90,7 @@ class FineTuningConfig(definitions.TaskConfig):
 
   def _check_adapters(self, path):
     if self.use_lora and not self.model_path:
-      raise errors.UserError(
-        f'{path}.use_lora: adapters stand on a model that is trained already: set {path}.model_path'
-      )
+      raise errors.UserError(f'{path}.use_lora: adapters require a trained model: set {path}.model_path')
     if self.save_merged and not self.trains_adapters:
       raise errors.UserError(f'{path}.save_merged: there are no adapters; a whole model is saved anyway')
     if self.sets_lora and not self.trains_adapters:
@@ -105,7 +103,7 @@ class FineTuningConfig(definitions.TaskConfig):
       return
     try:
       decoder_config.check(self.model)
-    except errors.UserError:  # Which it tells itself.
+    except errors.UserError:  # Which it reports itself.
       return
     try:
       pretrained.check_saves(self.model)
@@ -131,7 +129,7 @@ def _pairs(is_training: bool, batch_size: int) -> text_data.TextDataConfig:
     global_batch_size=batch_size,
     seq_length=128,
     example_format='preference',
-    # An example that is left out at the end of an epoch is no loss; one of an evaluation is.
+    # An example that is left out at the end of an epoch is not lost; one of an evaluation is.
     drop_remainder=is_training,
   )
 

@@ -49,7 +49,7 @@ def register(
     experiment: the name that it is registered under; its task's configuration is a `FineTuningConfig`.
     refused: those that the method does not use -> why, for its user.
     changed: those that mean another field of it, as patterns or a `Meaning` (see `training/config/short_names.py`), and
-      more of its own.
+      further short names.
   """
   refusals = {name: short_names.Meaning(refusal=reason) for name, reason in (refused or {}).items()}
   short_names.register(experiment, {**_COMMON, **(changed or {}), **refusals})

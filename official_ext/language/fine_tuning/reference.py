@@ -1,6 +1,6 @@
 """The model as it was when training began, which tasks hold the trained one against, without a second copy of its base.
 
-Only what is trained has changed since. New adapters began at nothing: the reference is the model with them switched
+Only trained weights have changed since. New adapters began at nothing: the reference is the model with them switched
 off. Otherwise the trained weights' first values are kept, as constants that checkpoints hold.
 """
 
@@ -18,10 +18,10 @@ _ATTRIBUTE = '_fine_tuning_reference'
 
 
 class Reference:
-  """What the trained weights of a model were."""
+  """The initial values of a model's trained weights."""
 
   def __init__(self, model: tf_keras.Model, is_switched_off: bool):
-    """Keeps what is needed; see `keep`."""
+    """Keeps the weights needed; see `keep`."""
     self._trained: list[Any] = [] if is_switched_off else list(model.trainable_variables)
     self._first = [
       tf.Variable(variable.numpy(), trainable=False, dtype=variable.dtype, name='reference')
@@ -32,23 +32,23 @@ class Reference:
       self.checkpoint_items['reference'] = tf.train.Checkpoint(weights=self._first)
 
   def take(self) -> None:
-    """Takes the weights as they are now."""
+    """Takes the current weights."""
     for first, variable in zip(self._first, self._trained):
       first.assign(variable.numpy())
 
   def within(self, model: tf_keras.Model) -> contextlib.AbstractContextManager[None]:
-    """A context in which the model computes what it did."""
+    """A context in which the model computes the reference."""
     if not self._first:
       return lora.switched_off(model)
     return layer_weights.handed_in(self._trained, [tf.convert_to_tensor(first) for first in self._first])
 
 
 def keep(model: tf_keras.Model, is_switched_off: bool) -> None:
-  """Keeps what a model is now, for `of`; its checkpoints hold that from now on, under `reference`.
+  """Keeps the current weights of a model, for `of`; its checkpoints hold that from now on, under `reference`.
 
   Args:
     model: all of its weights are made. Called inside the strategy's scope.
-    is_switched_off: whether the model is what it was if its adapters are switched off.
+    is_switched_off: whether the model without its adapters equals the reference.
   """
   reference = Reference(model, is_switched_off)
   # Past Keras, which would take the kept weights for weights of the model.
@@ -58,13 +58,13 @@ def keep(model: tf_keras.Model, is_switched_off: bool) -> None:
 
 
 def take(model: tf_keras.Model) -> None:
-  """Takes the weights as they are now, if the model has a reference: when they have come from a checkpoint."""
+  """Takes the current weights, if the model has a reference: after they were read from a checkpoint."""
   if _ATTRIBUTE in vars(model):
     vars(model)[_ATTRIBUTE].take()
 
 
 def of(model: tf_keras.Model) -> Callable[..., tf.Tensor]:
-  """What computes what the model did when training began: takes the model's arguments, returns what it returns.
+  """A callable with the model's function at the start of training: same arguments, same result.
 
   Nothing drops out, and no gradient flows.
 

@@ -5,8 +5,8 @@
       return [1.0 if 'please' in text else 0.0 for text in completions]
 
 A function in Python has the signature of TRL's reward functions: it is called with lists by keyword, an item for each
-completion, and returns as many numbers; None where it has nothing to say of a completion. What it is called with, as
-far as its parameters take it:
+completion, and returns as many numbers; None where it has nothing to say of a completion. The arguments of a reward, as
+far as its parameters accept them:
 
   prompts          the prompts, texts or lists of messages, as the data have them
   completions      the texts; of prompts that are messages, lists of one message of the assistant
@@ -76,7 +76,7 @@ def register(name: str, in_graph: bool = False) -> Callable[[Callable[..., Any]]
   """Registers a reward.
 
   Args:
-    name: what a configuration calls it.
+    name: its name in a configuration.
     in_graph: whether the function is one of tensors.
 
   Returns:
@@ -112,7 +112,7 @@ def find(wanted: Sequence[str], path: str) -> list[Reward]:
   """The rewards of these names.
 
   Args:
-    wanted: names.
+    wanted: the names requested.
     path: the dotted path of the field that they are from, for messages.
 
   Raises:
@@ -134,7 +134,7 @@ def scores(reward: Reward, known: Mapping[str, Sequence[object]]) -> np.ndarray:
 
   Args:
     reward: the function.
-    known: what it may be called with: lists of one length, `completions` among them.
+    known: the arguments available: lists of one length, `completions` among them.
 
   Returns:
     float32 [b], NaN for None.

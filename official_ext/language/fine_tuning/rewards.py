@@ -1,4 +1,4 @@
-"""Rewards that are there without a module of one's own, and all that are registered: see reward_registry.py."""
+"""Built-in rewards, and all registered ones: see reward_registry.py."""
 
 from collections.abc import Sequence
 import re
@@ -17,7 +17,7 @@ _REASONING = re.compile(r'^\s*<reasoning>.*?</reasoning>\s*<answer>.*?</answer>\
 
 
 def text_of(completion: Any) -> str:
-  """The text of a completion: itself, or what its last message says."""
+  """The text of a completion: itself, or the content of its last message."""
   return completion if isinstance(completion, str) else str(completion[-1]['content'])
 
 
@@ -25,7 +25,7 @@ def text_of(completion: Any) -> str:
 def exact_answer(completions: Sequence[object], answer: Sequence[object], **columns: object) -> list[float]:
   """1 where a completion's answer is the answer column's, but for white space at its ends, else 0.
 
-  The answer of a completion is what stands between the last <answer> and </answer>, or all of it without these.
+  The answer of a completion is the text between the last <answer> and </answer>, or all of it without these.
   """
   del columns
   found = [(_ANSWER.findall(text) or [text])[-1].strip() for text in map(text_of, completions)]
@@ -59,6 +59,6 @@ def exact_tokens(completion_ids: tf.Tensor, answer_ids: tf.Tensor, **features: t
 
 @reward_registry.register('ended', in_graph=True)
 def ended(is_truncated: tf.Tensor, **features: tf.Tensor) -> tf.Tensor:
-  """1 where a completion has come to its end, 0 where it was cut off."""
+  """1 where a completion has ended, 0 where it was cut off."""
   del features
   return tf.cast(~is_truncated, tf.float32)

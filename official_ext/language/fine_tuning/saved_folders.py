@@ -32,8 +32,8 @@ Writer = Callable[[str], None]
 
 
 def writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
-  """Name of a folder of the result -> what writes it: the adapters, if they are trained; the whole model otherwise, or
-  if `save_merged` asks for it too.
+  """Name of a folder of the result -> its writer: the adapters, if they are trained; the whole model otherwise, or
+  if `save_merged` requests it too.
 
   Raises:
     UserError: the folders would represent another model: see representable.py.
@@ -66,7 +66,7 @@ def classifier_writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]
 
 
 def save(writers_of_model: Mapping[str, Writer], folder: str) -> Mapping[str, str]:
-  """Writes a result below a folder; returns what was saved -> its folder."""
+  """Writes a result below a folder; returns name -> folder of each part saved."""
   folders = {name: os.path.join(folder, name) for name in writers_of_model}
   for name, write in writers_of_model.items():
     whole_folders.write(folders[name], write)
@@ -84,7 +84,7 @@ def load(task: Any, name: str, folder: str) -> Any:
 
 
 def check(task: Any, model: tf_keras.Model, folder: str) -> Sequence[str]:
-  """Saves the result below a folder, and holds what loads from there against the model: see `Task.check_result`."""
+  """Saves the result below a folder, and compares it, loaded again, with the original: see `Task.check_result`."""
   row = task.source(task.config.train_data).fetch([0])[0]
   prefix = next(name for name in row if name.endswith('input_ids')).removesuffix('input_ids')
   inputs = [tf.constant(row[f'{prefix}{name}'])[tf.newaxis] for name in ('input_ids', 'position_ids', 'segment_ids')]
@@ -137,7 +137,7 @@ class SaveAtEnd(triggers.AtEnd):
       if os.path.realpath(folder) in inputs:
         raise errors.UserError(f'{field}: {folder} is the model that training begins with; name another folder')
       if is_new and paths.names(folder):
-        raise errors.UserError(f'{field}: {folder} is there already; name another folder, or move it away')
+        raise errors.UserError(f'{field}: {folder} exists already; name another folder, or move it away')
 
   def _save(self) -> None:
     """Saves the averages of the weights, if the optimizer has some."""

@@ -38,9 +38,9 @@ from official_ext.language.text import tokenizer_training
 _VALIDATION_SHARE = 0.1
 _ROUNDING = 1e-9  # Of a share times a number that is whole.
 _TURN_TOKENS = ('<|system|>', '<|user|>', '<|assistant|>', '<|end|>')
-# Not the token that ends texts, by which transformers would take a text's end for what fills its row up.
+# Not the token that ends texts, by which transformers would mistake a text's end for padding.
 _PAD_TOKEN = '<|pad|>'
-# Of tokenizers that are trained here. What an assistant says ends as sequences do, so that generation stops there.
+# Of tokenizers that are trained here. The assistant's turns end as sequences do, so that generation stops there.
 CHAT_TEMPLATE = """{% for message in messages %}<|{{ message.role }}|>
 {{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% else %}<|end|>
 {% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>
@@ -118,7 +118,9 @@ class FineTuningTask(text_task.TextTask):
     if base is None:
       return decoder_lib.LanguageModel(config.model)
     if base.adapter and config.trains_adapters and config.sets_lora:
-      raise errors.UserError(f'task.lora: the adapters of {base.adapter} are trained on as they are; leave it alone')
+      raise errors.UserError(
+        f'task.lora: the adapters of {base.adapter} are trained further with their settings; do not set it'
+      )
     model = self.load_base(dtype)
     if base.adapter:
       peft_folders.load(model, base.adapter, warn=warn)
@@ -144,7 +146,7 @@ class FineTuningTask(text_task.TextTask):
     return pretrained.load(base.model, dtype=dtype, **how, **self._run_settings())
 
   def _run_settings(self) -> dict[str, Any]:
-    """What `model` says about how a model from a folder is run."""
+    """The fields of `model` that change how a model from a folder runs."""
     return pretrained.settings(self.config.model)
 
   def build_model(self) -> tf_keras.Model:
@@ -154,7 +156,7 @@ class FineTuningTask(text_task.TextTask):
     return model
 
   def keep_reference(self, model: tf_keras.Model) -> None:
-    """Keeps what `reference` computes, if it is needed: part of `build_model`."""
+    """Keeps the reference model, if it is needed: part of `build_model`."""
     if self.needs_reference:
       base, config = self.base_model, self.config
       has_new_adapters = config.trains_adapters and base is not None and not base.adapter
@@ -163,12 +165,13 @@ class FineTuningTask(text_task.TextTask):
   def reference(self, model: tf_keras.Model) -> Callable[..., tf.Tensor]:
     """The model as it was when training began, to be called as the model is; without a gradient.
 
-    New adapters are switched off for it. Otherwise it has the first values of what is trained, in the checkpoints too.
+    New adapters are switched off for it. Otherwise it has the initial values of the trained weights, in the checkpoints
+    too.
     """
     return reference_lib.of(model)
 
   def initialize(self, model: tf_keras.Model) -> None:
-    """See base class. The reference is what training begins with."""
+    """See base class. The reference is the model at the start of training."""
     super().initialize(model)
     reference_lib.take(model)
 
@@ -198,7 +201,7 @@ class FineTuningTask(text_task.TextTask):
     )
 
   def tokenizer_texts(self) -> Sequence[str]:
-    """What a tokenizer learns from, if none is named."""
+    """The texts for training a tokenizer, if none is named."""
     return [text for document in python_docstrings.documents('train') for text in document.values()]
 
   def built_in_records(self, split: str) -> numbered_records.Records:
@@ -242,7 +245,7 @@ class FineTuningTask(text_task.TextTask):
       return share
     return _VALIDATION_SHARE if self.evaluates else 0.0
 
-  @tf.autograph.experimental.do_not_convert  # A traced step may be the first that asks for it.
+  @tf.autograph.experimental.do_not_convert  # A traced step may be the first use.
   def source(self, params: text_data.TextDataConfig) -> text_sources.TextSource | prepared_texts.PreparedTexts:
     """The rows of a data configuration: see docs/how_to/text_data.md, and docs/how_to/prepare.md for prepared rows.
 
@@ -274,7 +277,7 @@ class FineTuningTask(text_task.TextTask):
     return len(self.source(params))
 
   def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
-    """None of its own."""
+    """None by default."""
     del training
     return []
 
@@ -282,22 +285,22 @@ class FineTuningTask(text_task.TextTask):
 
   @property
   def output_dir(self) -> str:
-    """Where the result is saved; '' for nowhere."""
+    """The folder of the result; '' for nowhere."""
     return os.path.expanduser(self.config.output_dir) or self.logging_dir
 
   def build_actions(self, trainer: protocols.Trainer) -> Sequence[Any]:
-    """Saves the result at the end: a subclass that has actions of its own adds them."""
+    """Saves the result at the end: a subclass adds its actions to these."""
     return [saved_folders.SaveAtEnd(self, trainer)]
 
   def save_result(self, model: tf_keras.Model, folder: str = '') -> Mapping[str, str]:
-    """Saves what training has made of a model, each thing whole or not at all.
+    """Saves the result of a training, each part whole or not at all.
 
     Args:
       model: the model of `build_model`.
       folder: below which; '' for `output_dir`.
 
     Returns:
-      What was saved -> its folder.
+      Name -> folder of each part saved.
 
     Raises:
       StorageError: it cannot be written.
@@ -310,9 +313,9 @@ class FineTuningTask(text_task.TextTask):
     return text_sources.tokenizer_of(self.config.train_data, self.tokenizer)
 
   def result_writers(self, model: tf_keras.Model) -> Mapping[str, Callable[[str], None]]:
-    """What is saved: name of a folder -> what writes it, with `result_tokenizer`.
+    """The parts to save: name of a folder -> its writer, with `result_tokenizer`.
 
-    A subclass with a head of its own overrides this.
+    A subclass with another head overrides this.
     """
     return saved_folders.writers(self, model)
 
@@ -320,13 +323,13 @@ class FineTuningTask(text_task.TextTask):
     """The model of a folder that `save_result` has written. A subclass that overrides `result_writers` does this too.
 
     Args:
-      name: what was saved.
-      folder: where.
+      name: of the saved part.
+      folder: its folder.
     """
     return saved_folders.load(self, name, folder)
 
   def check_result(self, model: tf_keras.Model, folder: str) -> Sequence[str]:
-    """See base class: the logits of what was saved are the model's."""
+    """See base class: the logits of the saved model equal the model's."""
     return saved_folders.check(self, model, folder)
 
 

@@ -51,7 +51,7 @@ def options(record: base_records.BaseRecord | None, load_in_4bit: bool | None = 
 
   Args:
     record: of adapters; None for float weights.
-    load_in_4bit: whether kernels are kept in 4 bits; overrides the record. None for what the record has.
+    load_in_4bit: whether kernels are kept in 4 bits; overrides the record. None for the recorded one.
   """
   is_recorded = record is not None and (load_in_4bit is None or load_in_4bit == (record.method == 'nf4'))
   if record is not None and is_recorded:
@@ -131,12 +131,12 @@ def differences(model: object, record: base_records.BaseRecord, adapter: str) ->
     hint = ''
     if (record.method == 'nf4') != (here.method == 'nf4'):
       hint = f'; load_in_4bit={"true" if record.method == "nf4" else "false"} has the former'
-    lines.append(f'{adapter}: the adapters were trained on {record.kept}, and stand on {here.kept}{hint}')
+    lines.append(f'{adapter}: the adapters were trained on {record.kept}, but are loaded onto {here.kept}{hint}')
   is_known = getattr(model, 'origin', None) is not None or is_merged(model)
   if is_known and record.weights_sha256 not in (None, here.weights_sha256):
     lines.append(
       f'{adapter}: the adapters were trained on {record.folder} with weights of SHA-256 '
-      f'{base_records.short(record.weights_sha256)}, and stand on {here.folder or "merged weights"} with '
+      f'{base_records.short(record.weights_sha256)}, but are loaded onto {here.folder or "merged weights"} with '
       f'{base_records.short(here.weights_sha256)}: another base has other logits'
     )
   return lines

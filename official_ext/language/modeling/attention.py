@@ -17,16 +17,16 @@ from official_ext.training.model_parts import clusters
 
 @dataclasses.dataclass(frozen=True)
 class LayerContext:
-  """What a block is called with beside its input.
+  """The arguments of a block beside its input.
 
   Attributes:
     mask: bool [b or 1, 1, t, s], whether a token (t) sees another (s).
     cos: float32 [b, t, 1, pairs], see `rope.cos_and_sin`; None for no rotation.
     sin: the same.
-    query_scale: float32 [b, t, 1, 1], what queries are multiplied by; None for nothing.
+    query_scale: float32 [b, t, 1, 1], the factor of queries; None for nothing.
     seed: int64 [2], of this layer's dropout; None for none.
     cache: the keys and values before this call; None to see this call's own alone.
-    extras: what the model was called with for its layers: tensors by name.
+    extras: the arguments of the model for its layers: tensors by name.
     is_token: float32 [b, t], 0 for padding; None for tokens alone.
   """
 
@@ -121,5 +121,5 @@ def _shares(dtype):
 
 
 def softcapped(scores: tf.Tensor, cap: float) -> tf.Tensor:
-  """tanh(scores / cap) * cap, in float32; the scores as they are if the cap is 0."""
+  """tanh(scores / cap) * cap, in float32; unchanged scores if the cap is 0."""
   return tf.tanh(tf.cast(scores, tf.float32) / cap) * cap if cap else scores

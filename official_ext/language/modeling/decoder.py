@@ -1,4 +1,4 @@
-"""A decoder-only transformer for all families: what `DecoderConfig` says, and nothing that a family would know."""
+"""A decoder-only transformer for all families, defined by `DecoderConfig` alone."""
 
 from collections.abc import Callable, Mapping
 import functools
@@ -49,7 +49,7 @@ class MLP(layers.Part):
 class Block(layers.Part):
   """x + attention(norm(x)), then x + mlp(norm(x)); with `post_norms` a norm behind each, before the sum.
 
-  A subclass may override `call`, and read `context.extras`, what the model was called with for its layers.
+  A subclass may override `call`, and read `context.extras`, the arguments of the model for its layers.
 
   Attributes:
     mlp: an `MLP`, or an `experts.SparseMLP`.
@@ -98,7 +98,7 @@ class Block(layers.Part):
     return self._with_mlp(x, context), None
 
   def _attention_part(self, x, context):
-    """What attention adds, and the cache."""
+    """The output of attention, and the cache."""
     with layer_weights.seeded(context.seed):
       y, cache = self.self_attn(self.input_layernorm(x), context)
     if self.post_attention_layernorm is not None:
@@ -119,10 +119,10 @@ def _present(*parts):
 
 
 class Decoder(layers.Part):
-  """Token ids to the hidden states of the last layer, normed. Heads stand on it: `LanguageModel`, or one of your own.
+  """Token ids to the hidden states of the last layer, normed. Heads use it: `LanguageModel`, or a custom one.
 
   Attributes:
-    config: what it is made of.
+    config: its structure.
     embed_tokens: [vocab_size, hidden_size].
     embed_positions: [max_position_embeddings, hidden_size], learned positions; None with RoPE.
     blocks: a `Block` for each layer; with `config.scan_layers` a single one, with stacked weights.
@@ -142,7 +142,7 @@ class Decoder(layers.Part):
     """Makes all weights.
 
     Args:
-      config: what it is made of.
+      config: its structure.
       block_class: of the blocks.
       initializer: a function that makes the initializer of each matrix; None for normal numbers with
         `config.initializer_range` as their standard deviation.
@@ -300,7 +300,7 @@ class Decoder(layers.Part):
 
 
 def _kind(config, number):
-  """What a block is told of its layer: nothing in a decoder without experts."""
+  """The extra arguments of a block: none in a decoder without experts."""
   return {'is_sparse': decoder_config.sparse_layers(config)[number]} if config.num_experts else {}
 
 
@@ -327,10 +327,10 @@ class LanguageModel(tf_keras.Model):
   """A decoder with a head of logits: `model(input_ids)` is float32 [b, t, vocab_size].
 
   Attributes:
-    config: what it is made of.
+    config: its structure.
     decoder: all but the head.
     lm_head: a `layers.Linear`; None if the embedding is the head too.
-    origin: what `pretrained.load` has found beside the weights; None for a new model.
+    origin: the other files that `pretrained.load` found; None for a new model.
   """
 
   def __init__(
@@ -367,6 +367,6 @@ class LanguageModel(tf_keras.Model):
     return self.logits(hidden)
 
   def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-    """What the head makes of hidden states: [..., hidden_size] -> float32 [..., vocab_size]."""
+    """The head's output for hidden states: [..., hidden_size] -> float32 [..., vocab_size]."""
     scores = self.decoder.embed_tokens.scores(hidden) if self.lm_head is None else self.lm_head(hidden)
     return attention.softcapped(tf.cast(scores, tf.float32), self.config.final_logit_softcapping)

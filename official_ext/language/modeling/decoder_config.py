@@ -1,4 +1,4 @@
-"""What a decoder is made of, in one dataclass for all families."""
+"""The structure of a decoder, in one dataclass for all families."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -34,8 +34,8 @@ class DecoderConfig(model_garden_configs.Config):
     hidden_act: silu, gelu (exact), gelu_new and gelu_pytorch_tanh (both the tanh approximation), relu.
     gated_mlp: act(gate_proj(x)) * up_proj(x) instead of act(up_proj(x)).
     norm_type: rms_norm (Zhang and Sennrich, 2019) or layer_norm.
-    norm_eps: what is added to the variance.
-    norm_offset: what is added to a norm's weight: Gemma stores the difference from 1.
+    norm_eps: added to the variance.
+    norm_offset: added to a norm's weight: Gemma stores the difference from 1.
     post_norms: a norm behind attention and MLP too, before the sum (Gemma 2 and 3).
     qk_norm: an RMSNorm over each head of queries and keys (Qwen3, Gemma 3).
     attention_bias: biases of q_proj, k_proj and v_proj.
@@ -66,9 +66,9 @@ class DecoderConfig(model_garden_configs.Config):
     residual_dropout: rate behind attention and MLP.
     embedding_dropout: rate behind the embedding.
     initializer_range: standard deviation of new weights.
-    remat: what is computed once more for the gradient instead of kept: none, block, attention, mlp.
+    remat: activations that are recomputed for the gradient instead of kept: none, block, attention, mlp.
     scan_layers: one block, run in a loop over stacked weights: it compiles in the time of one layer, and keeps each
-      block's input alone for the gradient, whatever `remat` says.
+      block's input alone for the gradient, for any `remat`.
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
@@ -137,7 +137,8 @@ class DecoderConfig(model_garden_configs.Config):
     check(self, path)
 
 
-# What `layer_types` and the rest of a decoder are computed from; the other fields may change without another model.
+# The fields from which `layer_types` and the rest of a decoder are computed; the other fields may change without
+# another model.
 SETTINGS = (
   'remat',
   'scan_layers',
@@ -175,7 +176,7 @@ def sparse_layers(config: DecoderConfig) -> tuple[bool, ...]:
 
 
 def check(config: DecoderConfig, path: str = '') -> None:
-  """Refuses what cannot be built.
+  """Refuses an invalid decoder.
 
   Args:
     config: the decoder.

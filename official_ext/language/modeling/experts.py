@@ -59,10 +59,10 @@ class Experts(layers.Part):
     self._activation = layers.ACTIVATIONS[config.hidden_act]
 
   def call(self, x: tf.Tensor, numbers: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
-    """The sum of what each token's experts make of it, by their shares.
+    """The sum of the outputs of each token's experts, weighted by their shares.
 
-    If the tokens need fewer experts than there are, as the next token of a text does, the weights of theirs are taken
-    out. Otherwise all experts compute all tokens, with shares of 0 for those that a token does not go to: exact, and
+    If the tokens need fewer experts than there are, as the next token of a text does, only their weights are
+    read. Otherwise all experts compute all tokens, with shares of 0 for those that a token does not go to: exact, and
     of experts / experts of a token times the work.
 
     Args:
@@ -131,7 +131,7 @@ def _spread(chances, numbers, is_token):
 
 
 def report_spec(config: decoder_config.DecoderConfig) -> tf.TensorSpec:
-  """What each sparse layer reports."""
+  """The report of each sparse layer."""
   return tf.TensorSpec([2, config.num_experts], tf.float32)
 
 
@@ -139,7 +139,7 @@ def router_loss(reports: list[tf.Tensor]) -> tf.Tensor:
   """How unevenly all routers together spread the tokens: Fedus et al., 2021, https://arxiv.org/abs/2101.03961.
 
   experts * sum over experts e of f_e P_e, with f_e the number of times that a token goes to e and P_e the probability
-  of e, both means over the tokens of all sparse layers: what transformers' load_balancing_loss_func computes. It is
+  of e, both means over the tokens of all sparse layers: as in transformers' load_balancing_loss_func. It is
   the number of experts of a token if all are used alike.
 
   Args:

@@ -1,4 +1,4 @@
-"""Weights that are not trained: what adapters stand on.
+"""Weights that are not trained: the base of adapters.
 
 A frozen weight is a constant. No gradient is asked of it, and checkpoints leave it out: it comes from where the model
 was loaded from, at every start. That it is the same then is held by a variable with the weights' digest in its name,
@@ -42,7 +42,7 @@ def freeze(module: tf.Module, leave_out: tuple[type, ...] = (), dtype: tf.DType 
   """Freezes all weights of a decoder, and notes which they are.
 
   Args:
-    module: a `LanguageModel` or `Decoder`; a head of another kind on it stays as it is.
+    module: a `LanguageModel` or `Decoder`; a head of another kind on it is unchanged.
     leave_out: classes of layers whose own weights are trained.
     dtype: in which floating-point weights are kept from now on, those that were frozen before too, but for layers
       that are packed; None for that which they have.
@@ -71,7 +71,7 @@ def thaw(module: tf.Module) -> None:
 
 
 def notes(holder: object) -> dict[str, object]:
-  """The variables with a digest in their names that a module itself has, not what it holds."""
+  """The variables with a digest in their names of a module itself, not of the modules in it."""
   return {
     name: value
     for name, value in vars(holder).items()
@@ -80,7 +80,7 @@ def notes(holder: object) -> dict[str, object]:
 
 
 def _forget(module):
-  """Removes the notes of which weights are frozen, of a module and of what it holds."""
+  """Removes the notes of which weights are frozen, of a module and of the modules in it."""
   for holder in (module, *parts(module)):
     for name in notes(holder):
       delattr(holder, name)

@@ -32,7 +32,7 @@ class State(NamedTuple):
     positions: int32 [b], of the next token.
     segments: int32 [b, s], 1 for the columns of the cache that hold tokens or will, 0 for padding.
     cache: of all tokens but the last one.
-    seen: bool [b, vocab_size], which tokens were there; [b, 0] without a repetition penalty.
+    seen: bool [b, vocab_size], the tokens seen so far; [b, 0] without a repetition penalty.
     seed: int64 [2].
   """
 
@@ -53,7 +53,7 @@ class Samples(NamedTuple):
   Attributes:
     tokens: int32 [b, max_new_tokens], with the padding behind the end.
     log_probs: float32 [b, max_new_tokens], the logs of their probabilities by the model itself, at temperature 1 and
-      without filters: what a loss computes of the same tokens; 0 for padding.
+      without filters: as a loss computes them for the same tokens; 0 for padding.
     mask: int32 [b, max_new_tokens], 1 for tokens, the one that ends a row among them.
   """
 
@@ -64,7 +64,7 @@ class Samples(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Continuation:
-  """What follows a prompt.
+  """A continuation of a prompt.
 
   Attributes:
     tokens: the new ones; the last is a stop token if one was met.
@@ -140,7 +140,7 @@ def sample(
   batch_size, length = input_ids.shape[0], config.max_new_tokens
   arrays = [tf.TensorArray(dtype, length, element_shape=[batch_size]) for dtype in (tf.int32, tf.float32, tf.int32)]
   padding = tf.fill([batch_size], config.pad_token_id), tf.zeros([batch_size]), tf.zeros([batch_size], tf.int32)
-  # What a loop that ends early does not write.
+  # The part that a loop that ends early does not write.
   arrays = [array.unstack(tf.tile(value[tf.newaxis], [length, 1])) for array, value in zip(arrays, padding)]
   ones = tf.ones([batch_size], tf.int32)
 
@@ -216,7 +216,7 @@ class Generator:
       seed: the same draws the same. With another number of prompts a row draws something else.
 
     Raises:
-      errors.UserError: for an empty prompt, an id that is no token, or more tokens than there are learned positions.
+      errors.UserError: for an empty prompt, an invalid token id, or more tokens than there are learned positions.
     """
     if not prompts:
       return []
@@ -226,7 +226,7 @@ class Generator:
     return [Continuation(tokens[:length], log_probs[:length]) for tokens, log_probs, length in rows]
 
   def stream(self, prompt: Sequence[int], seed: int = 0) -> Iterator[int]:
-    """The same tokens as `self([prompt], seed)`, each as soon as it is drawn."""
+    """The same tokens as `self([prompt], seed)`, each immediately."""
     state = self._start(*self._inputs([prompt], seed))
     yield int(state.tokens[0])
     for _ in range(self._config.max_new_tokens - 1):
@@ -243,7 +243,7 @@ class Generator:
         raise errors.UserError(f'prompt {number}: holds no tokens')
       wrong = [token for token in prompt if not 0 <= token < config.vocab_size]
       if wrong:
-        raise errors.UserError(f'prompt {number}: {wrong[0]} is no token; there are {config.vocab_size}')
+        raise errors.UserError(f'prompt {number}: {wrong[0]} is not a token; there are {config.vocab_size}')
     longest = max(map(len, prompts))
     if config.position_embedding_type == 'learned':
       total = longest + self._config.max_new_tokens
@@ -259,14 +259,14 @@ class Generator:
 
 
 def config_of(model: decoder.LanguageModel, **changes: object) -> token_sampling.GenerationConfig:
-  """What the folder that a model is from says about generation: its generation_config.json, or config.json.
+  """The generation settings of a model's folder: its generation_config.json, or config.json.
 
   Args:
-    model: a language model; a new one says nothing.
-    **changes: fields of `GenerationConfig`, which count more.
+    model: a language model; a new one has no settings.
+    **changes: fields of `GenerationConfig`, which override these.
 
   Returns:
-    Temperature, filters, stop tokens and padding. What a folder says about sampling counts if it says do_sample.
+    Temperature, filters, stop tokens and padding. A folder's sampling settings count if it sets do_sample.
 
   Raises:
     errors.UserError: for a field that means nothing.
@@ -292,7 +292,7 @@ def config_of(model: decoder.LanguageModel, **changes: object) -> token_sampling
 
 
 def _told(model):
-  """(path, fields) of each file that says something; what the last one says counts."""
+  """(path, fields) of each file with settings; the last one wins."""
   if model.origin is None:
     return
   yield os.path.join(model.origin.folder, 'config.json'), model.origin.fields
@@ -307,7 +307,7 @@ def _told(model):
 
 
 _SAMPLED = ('temperature', 'top_k', 'top_p', 'min_p')
-# Their name -> (ours, what it may be); null is as if it were not there.
+# Their name -> (ours, its valid values); null counts as missing.
 _KINDS: dict[str, tuple[str, Any, str]] = {
   'do_sample': ('do_sample', bool, 'true or false'),
   'temperature': ('temperature', (int, float), 'a number'),
@@ -321,7 +321,7 @@ _KINDS: dict[str, tuple[str, Any, str]] = {
 
 
 def _values(path, fields):
-  """What a file says about fields of `GenerationConfig`, and do_sample."""
+  """The values of a file for fields of `GenerationConfig`, and do_sample."""
   found: dict[str, object] = {}
   for theirs, (ours, kinds, expected) in _KINDS.items():
     value = fields.get(theirs)

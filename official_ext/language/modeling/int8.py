@@ -37,7 +37,7 @@ class Quantized(NamedTuple):
 
 
 def bytes_of(shape: Sequence[int], axis: int = -1) -> int:
-  """What weights of a shape take in 8 bits, scales included, in bytes."""
+  """The size of weights of a shape in 8 bits, scales included, in bytes."""
   size = math.prod(shape)
   return size + 4 * (size // shape[axis])
 
@@ -48,7 +48,7 @@ def quantize(weights: object, axis: int = -1, name: str = 'weights') -> Quantize
   Args:
     weights: floating-point with at least one axis, in numpy or as an eager tensor or variable; bfloat16 too.
     axis: the axis whose values share a scale: of a matrix [out, in], -1 gives every output its own.
-    name: what the weights are called in an error.
+    name: of the weights, for errors.
 
   Returns:
     numpy arrays. A row of zeros comes back as zeros.

@@ -52,10 +52,10 @@ def empty(config: decoder_config.DecoderConfig, batch_size: int, length: int, dt
 
 
 def extended(cache: LayerCache, keys: tf.Tensor, values: tf.Tensor) -> LayerCache:
-  """With the keys and values of new tokens behind those that are there. Under XLA only, which does it in place.
+  """With the keys and values of new tokens behind the present ones. Under XLA only, which does it in place.
 
   Args:
-    cache: what is there.
+    cache: the present keys and values.
     keys: [b, key_value_heads, t, head_dim].
     values: the same.
   """

@@ -1,7 +1,7 @@
 """The small layers of a decoder: products, norms, embeddings, dropout.
 
 All of them have their weights from the start, compute in the policy's compute dtype (norms in float32), and read them
-by `layer_weights.value_of`, so that one of them can stand for every layer of the same kind.
+by `layer_weights.value_of`, so that one of them can represent every layer of the same kind.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from official_ext.training.model_parts import clusters
 from official_ext.training.model_parts import layer_weights
 from official_ext.training.model_parts import ordering
 
-_CAST_AT_ONCE = 2**24  # Numbers of a frozen matrix, such as a head, that are there in the compute dtype.
+_CAST_AT_ONCE = 2**24  # Numbers of a frozen matrix, such as a head, that are kept in the compute dtype.
 
 _SQRT_ONE_HALF = 0.5**0.5
 
@@ -27,7 +27,7 @@ def exact_gelu(x: tf.Tensor) -> tf.Tensor:
   """The Gaussian error linear unit, x Phi(x): Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
 
   As in PyTorch by erf, and in float32 at least: tf.nn.gelu's erfc, which no CPU's kernel has in vectors, takes several
-  times as long, and in bfloat16 1 + erf(x) would lose what is left of small probabilities.
+  times as long, and in bfloat16 1 + erf(x) would lose small probabilities.
   """
   y = tf.cast(x, tf.float32) if x.dtype.size < 4 else x
   return tf.cast(0.5 * y * (1 + tf.math.erf(y * tf.cast(_SQRT_ONE_HALF, y.dtype))), x.dtype)
@@ -56,7 +56,7 @@ class Part(tf_keras.layers.Layer):
     num_rows: 0, or of how many layers it holds the weights, stacked: each weight has that many rows then.
     num_slices: 0, or how many alike each weight holds behind that, such as one for each expert.
     is_frozen: whether its own weights are constants, which checkpoints leave out: see frozen.py.
-    is_packed: whether its own weights are what others were packed to, in dtypes that stay.
+    is_packed: whether its own weights are the packed form of others, in dtypes that stay.
     is_merged: whether its weights are a sum or an approximation of others, which are in no folder.
   """
 
@@ -86,7 +86,7 @@ class Part(tf_keras.layers.Layer):
   ) -> tf.Variable:
     """A variable, with a row for each layer if they are stacked; `options` are those of Keras' `add_weight`.
 
-    An `unmade.Unmade` if such are wanted.
+    An `unmade.Unmade` if these are requested.
     """
     if self.num_rows:
       shape = (self.num_rows, *shape)
@@ -96,7 +96,7 @@ class Part(tf_keras.layers.Layer):
     return self.add_weight(name=name, shape=shape, initializer=initializer, experimental_autocast=False, **options)
 
   def put_weight(self, attribute: str, values: np.ndarray, dtype: tf.DType | str | None, **options: Any) -> None:
-    """Makes a variable of values, in the place of what an attribute is.
+    """Makes a variable of values, in place of an attribute.
 
     Args:
       attribute: its name here.
@@ -126,22 +126,22 @@ class Part(tf_keras.layers.Layer):
     return {name: value for name, value in vars(self).items() if isinstance(value, tf.Variable)}
 
   def num_weights(self) -> int:
-    """How many numbers the layer's own variables stand for, packed or not."""
+    """How many numbers the layer's own variables represent, packed or not."""
     return sum(variable.shape.num_elements() for variable in self.own_weights().values())
 
   def _trackable_children(self, save_type: str = 'checkpoint', **kwargs: object) -> dict[str, object]:
-    """What checkpoints look at: not at frozen weights, see frozen.py."""
+    """The variables that checkpoints save: without frozen weights, see frozen.py."""
     children = super()._trackable_children(save_type, **kwargs)
     if save_type != 'checkpoint' or not self.is_frozen:
       return children
     return {name: child for name, child in children.items() if not isinstance(child, tf.Variable)}
 
   def value(self, variable: tf.Variable, dtype: tf.DType | str | None = None) -> tf.Tensor:
-    """What a variable stands for here, in the compute dtype or another."""
+    """The value of a variable, in the compute dtype or another."""
     return tf.cast(layer_weights.value_of(variable), dtype or self.compute_dtype)
 
   def product_of(self, x: tf.Tensor, variable: tf.Variable, transpose_b: bool = False) -> tf.Tensor:
-    """See `product`, with a variable as the matrix. What is frozen is not kept in the compute dtype beside its own."""
+    """See `product`, with a variable as the matrix. Frozen weights are not kept in the compute dtype beside its own."""
     if not self.is_frozen or variable.dtype == self.compute_dtype:
       return product(x, self.value(variable), transpose_b)
     matrix, axis = layer_weights.value_of(variable), 0 if transpose_b else 1
@@ -210,9 +210,9 @@ def product_of_packed(
 ) -> tf.Tensor:
   """The product of `x` with matrices side by side, each of which is there no longer than it is used.
 
-  One is unpacked when `x` and the product with the one before are there, and once more for the gradient of `x`, when
-  that from above is there. Else XLA would unpack the matrices of many layers before it needs them, and keep all of them
-  for the backward pass.
+  One is unpacked when `x` and the product with the one before are computed, and once more for the gradient of `x`, when
+  that from above is computed. Else XLA would unpack the matrices of many layers before it needs them, and keep all of
+  them for the backward pass.
 
   Args:
     x: [..., in].

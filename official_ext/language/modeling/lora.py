@@ -6,7 +6,7 @@
     lora.merge(model)                               # and pretrained.save(model, 'model')
 
 Hu et al. 2021, https://arxiv.org/abs/2106.09685: a kernel W [in, out] becomes W + s A B, with A [in, r], B [r, out] and
-s = lora_alpha / r. B starts at 0, so that the model starts as it was.
+s = lora_alpha / r. B starts at 0, so that the model starts unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ describe = frozen.describe
 
 
 class _Local(threading.local):
-  """Of one thread, as replicas are traced in threads of their own: the ids of the adapters that are switched off."""
+  """Of one thread, as replicas are traced in separate threads: the ids of the adapters that are switched off."""
 
   def __init__(self):
     self.switched_off: frozenset[int] = frozenset()
@@ -56,7 +56,7 @@ class LoraConfig(model_garden_configs.Config):
   Attributes:
     r: The rank: the inner size of the two matrices.
     lora_alpha: By which, over r, their product is multiplied.
-    lora_dropout: The rate of dropout on what goes into the adapters, in training.
+    lora_dropout: The rate of dropout on the input of the adapters, in training.
     target_modules: Which linear layers get one. Each is a name such as q_proj, the end of a name such as
       self_attn.q_proj, or a regular expression of a whole name, ours (decoder.blocks.0.self_attn.q_proj) or Hugging
       Face's (model.layers.0.self_attn.q_proj); all-linear for those of all blocks.
@@ -96,7 +96,7 @@ class LoraLinear(layers.Part):
     self.dropout_rate = config.lora_dropout
     in_block = re.sub(r'.*blocks/(\d+/)?', '', base.name)  # The same, whether the layers are stacked or not.
     self._site = zlib.crc32(in_block.encode()) & 0x7FFFFFFF
-    bound = base.input_size**-0.5  # What PyTorch's linear layers, and so peft's, start with.
+    bound = base.input_size**-0.5  # The initial values of PyTorch's linear layers, and so of peft's.
     initializer = tf_keras.initializers.RandomUniform(-bound, bound)
     self.lora_a = self.make_weight('lora_a', (base.input_size, config.r), initializer)
     self.lora_b = self.make_weight('lora_b', (config.r, base.output_size), 'zeros')
@@ -119,14 +119,14 @@ class LoraLinear(layers.Part):
     return y if self.bias is None else y + self.value(self.bias)
 
   def _adapted(self, x, y):
-    """What the layer makes of x, without the bias, if the frozen layer makes y of it."""
+    """The layer's output for x, without the bias, if the frozen layer's is y."""
     dropped = layers.dropout(x, self.dropout_rate, layer_weights.seed_here(), self._site)
     added = layers.product(layers.product(dropped, self.value(self.lora_a)), self.value(self.lora_b))
     added *= tf.cast(self.scaling, added.dtype)
     if self.lora_magnitude is None:
       return y + added
     factor = tf.cast(self._factor(), y.dtype)
-    # As peft has it: of what was dropped out, only what DoRA adds is without.
+    # As peft has it: only DoRA's addition is computed without dropout.
     of_dropped = y if dropped is x else self.base.product(dropped)
     return y + (factor - 1) * of_dropped + factor * added
 
@@ -136,7 +136,7 @@ class LoraLinear(layers.Part):
     return self.value(self.lora_magnitude, tf.float32) / found
 
   def _delta(self):
-    """What the adapter adds, s A B: float32 [in, out], or [rows, in, out]."""
+    """The adapter's addition, s A B: float32 [in, out], or [rows, in, out]."""
     return self.scaling * tf.matmul(self.value(self.lora_a, tf.float32), self.value(self.lora_b, tf.float32))
 
   def matrix(self) -> tf.Tensor:
@@ -161,10 +161,10 @@ def attach(
   """Puts adapters beside linear layers, and freezes everything else.
 
   Args:
-    module: a `LanguageModel`; or a `Decoder`, so that a head of your own on it is trained too.
+    module: a `LanguageModel`; or a `Decoder`, so that a custom head on it is trained too.
     config: the adapters.
-    quantization: how the kernels are kept; None for as they are.
-    frozen_dtype: in which frozen weights are kept that are not quantized, such as bfloat16; None for as they are.
+    quantization: how the kernels are kept; None for unchanged.
+    frozen_dtype: in which frozen weights are kept that are not quantized, such as bfloat16; None for unchanged.
 
   Raises:
     UserError: a pattern matches no layer, or some rows of stacked ones; or there are adapters already.
@@ -180,7 +180,7 @@ def attach_to(
   quantization: quantized_linear.QuantizationConfig | None = None,
   frozen_dtype: tf.DType | str | None = None,
 ) -> None:
-  """Does what `attach` does, with an adapter of its own for each linear layer.
+  """Does the same as `attach`, with a separate adapter for each linear layer.
 
   Args:
     module: see `attach`.
@@ -215,13 +215,13 @@ def adapters(module: tf.Module) -> list[LoraLinear]:
 
 @contextlib.contextmanager
 def switched_off(module: tf.Module) -> Iterator[None]:
-  """Within, the model computes what it would without its adapters: a reference that needs no weights of its own.
+  """Within, the model computes as without its adapters: a reference that needs no additional weights.
 
-  It holds for calls, and for functions that are traced within; one that was traced before has its adapters. What was
-  computed within has no gradient that could be asked for later: its layers may be computed once more for that.
+  It holds for calls, and for functions that are traced within; one that was traced before has its adapters. The values
+  computed within have no gradient: its layers may be computed once more for that.
 
   Args:
-    module: what was handed to `attach`.
+    module: the argument of `attach`.
   """
   before = _LOCAL.switched_off
   _LOCAL.switched_off = before | {id(adapter) for adapter in adapters(module)}
@@ -235,7 +235,7 @@ def merge(module: tf.Module) -> None:
   """Makes a plain model again, which `pretrained` saves: kernels unpacked, adapters added, all trainable.
 
   Args:
-    module: what was handed to `attach`, or a model that holds it.
+    module: the argument of `attach`, or a model that holds it.
   """
   for parent in (module, *frozen.parts(module)):
     for attribute, child in list(vars(parent).items()):
@@ -245,10 +245,10 @@ def merge(module: tf.Module) -> None:
 
 
 def merged_copy(model: tf_keras.Model, make: Callable[[], tf_keras.Model]) -> tf_keras.Model:
-  """A plain model that computes what one with adapters does; that stays as it is.
+  """A plain model with the function of one with adapters; that one is unchanged.
 
   Args:
-    model: it holds what was handed to `attach`.
+    model: it holds the argument of `attach`.
     make: makes the same model once more, with adapters; it is called on the CPU, whose memory has room for both.
 
   Raises:
@@ -297,7 +297,7 @@ def _chosen(module: tf.Module, patterns: Sequence[str]) -> set[str]:
 
 
 def _expert_names(module):
-  """What is linear in sparse layers, and no linear layer, by our names and by Hugging Face's."""
+  """The linear parts of sparse layers that are not linear layers, by our names and by Hugging Face's."""
   for part in frozen.parts(module):
     if isinstance(part, experts.SparseMLP):
       for name in ('gate', *(f'experts.{each}' for each in part.experts.own_weights())):
@@ -334,4 +334,4 @@ def _is_name(pattern, name):
   try:
     return re.fullmatch(pattern, name) is not None
   except re.error as error:
-    raise errors.UserError(f'target_modules: {pattern!r} is no regular expression: {error}') from error
+    raise errors.UserError(f'target_modules: {pattern!r} is not a regular expression: {error}') from error

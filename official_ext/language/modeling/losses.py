@@ -1,6 +1,6 @@
 """The losses of language models, as functions: tensors in, a float32 scalar out.
 
-b is the number of sequences, t that of their tokens. All is computed in float32, whatever type comes in.
+b is the number of sequences, t that of their tokens. All is computed in float32, for any input type.
 `weighted_losses` gives them weights in a configuration.
 """
 
@@ -12,7 +12,7 @@ from official_ext.training.model_parts import clusters
 
 IGNORED_LABEL = -100  # Hugging Face's.
 _LOG_ONE_HALF = -0.6931471805599453
-_CERTAIN = -1e-7  # In float32, exp of what is nearer to 0 is 1, and the odds are infinite.
+_CERTAIN = -1e-7  # In float32, exp of a smaller value is 1, and the odds are infinite.
 
 
 def log_probs(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -96,7 +96,7 @@ def dpo(
   Rafailov et al. 2023, https://arxiv.org/abs/2305.18290, equation 7.
 
   Args:
-    policy_chosen: sums of the log-probabilities of the preferred answer's tokens, under what is trained: [b].
+    policy_chosen: sums of the log-probabilities of the preferred answer's tokens, under the trained model: [b].
     policy_rejected: those of the other answer.
     reference_chosen: the same two under the reference, to which no gradient flows.
     reference_rejected: see above.
@@ -155,7 +155,7 @@ def grpo(
   https://arxiv.org/abs/2503.14476.
 
   Args:
-    log_probs: of the tokens of the completions, under what is trained: [b, t].
+    log_probs: of the tokens of the completions, under the trained model: [b, t].
     old_log_probs: the same when they were sampled, `log_probs` itself if nothing has changed since; no gradient.
     reference_log_probs: the same under the reference; no gradient; None if `beta` is 0.
     advantages: of each completion: [b]; see `group_advantages`. No gradient.
@@ -167,8 +167,8 @@ def grpo(
     max_completion_length: of 'dr_grpo': how many tokens a completion could have; None: t.
     num_items_in_batch: of 'dapo': how many tokens the completions of the whole update have, over the number of batches
       that make it, those of all replicas and micro-batches; None: those of this batch.
-    use_bias_correction_kl: whether kl is multiplied by the ratio, as TRL does: it estimates the divergence of what is
-      trained, from tokens that what it was has sampled (DeepSeek-AI 2025, https://arxiv.org/abs/2512.02556).
+    use_bias_correction_kl: whether kl is multiplied by the ratio, as TRL does: it estimates the divergence of the
+      trained model, from tokens that its earlier version sampled (DeepSeek-AI 2025, https://arxiv.org/abs/2512.02556).
 
   Raises:
     ValueError: an unknown `normalization`, or `beta` without a reference.
@@ -213,7 +213,7 @@ def _of_tokens(losses, mask, max_completion_length, num_items_in_batch):
 
 
 def _of_longest(losses, mask, max_completion_length, num_items_in_batch):
-  """The sum, over what it would be the sum of if all sequences were as long as they can be."""
+  """The sum, divided by the number of terms if all sequences had the maximal length."""
   del num_items_in_batch
   length = tf.shape(mask)[1] if max_completion_length is None else max_completion_length
   return tf.reduce_sum(losses) / (tf.cast(tf.shape(mask)[0], tf.float32) * tf.cast(length, tf.float32))
@@ -227,7 +227,7 @@ def _of_update(losses, mask, max_completion_length, num_items_in_batch):
 
 
 # 'grpo': every sequence counts the same, a token of a long one less. 'bnpo': every token of a batch counts the same.
-# 'dr_grpo': the same, whatever the lengths are (Liu et al. 2025, https://arxiv.org/abs/2503.20783). 'dapo': every token
+# 'dr_grpo': the same, for any lengths (Liu et al. 2025, https://arxiv.org/abs/2503.20783). 'dapo': every token
 # of an update counts the same.
 NORMALIZATIONS: Mapping[str, Callable[..., tf.Tensor]] = {
   'grpo': _of_sequences,
@@ -240,16 +240,17 @@ NORMALIZATIONS: Mapping[str, Callable[..., tf.Tensor]] = {
 def kl_estimate(
   log_probs: tf.Tensor, reference_log_probs: tf.Tensor, old_log_probs: tf.Tensor | None = None
 ) -> tf.Tensor:
-  """What each token adds to the divergence from the reference: exp(d) - d - 1, d = reference_log_probs - log_probs.
+  """The contribution of each token to the divergence from the reference: exp(d) - d - 1, d = reference_log_probs -
+  log_probs.
 
-  Unbiased for tokens that were sampled from what is trained, and never below 0: Schulman 2020,
+  Unbiased for tokens that were sampled from the trained model, and never below 0: Schulman 2020,
   http://joschu.net/blog/kl-approx.html, the third estimate.
 
   Args:
     log_probs: [b, t].
     reference_log_probs: [b, t]; no gradient.
-    old_log_probs: [b, t], when the tokens were sampled; no gradient. What each token adds is then multiplied by
-      exp(log_probs - old_log_probs), and is unbiased for these tokens. None: without it.
+    old_log_probs: [b, t], when the tokens were sampled; no gradient. The contribution of each token is then multiplied
+      by exp(log_probs - old_log_probs), and is unbiased for these tokens. None: without it.
 
   Returns:
     float32 [b, t].
@@ -280,7 +281,7 @@ def group_advantages(rewards: tf.Tensor, num_generations: int, scale_rewards: st
   Args:
     rewards: [prompts * num_generations], the completions of a prompt beside each other.
     num_generations: completions of a prompt.
-    scale_rewards: what they are divided by: the standard deviation of the 'group', or of the 'batch', of a sample and
+    scale_rewards: their divisor: the standard deviation of the 'group', or of the 'batch', of a sample and
       plus 1e-4; or 'none': Dr. GRPO.
 
   Returns:

@@ -1,4 +1,4 @@
-"""What Hugging Face calls the linear layers of a decoder."""
+"""Hugging Face's names of the linear layers of a decoder."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 def places(config: decoder_config.DecoderConfig, name: str) -> list[Place]:
-  """Where a linear layer is.
+  """The place of a linear layer.
 
   Args:
     config: the decoder's configuration.

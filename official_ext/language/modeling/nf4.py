@@ -6,7 +6,7 @@
 Dettmers et al. 2023, https://arxiv.org/abs/2305.14314. The values, in row-major order, are cut into blocks. A block
 keeps its greatest magnitude as a scale, and of each value x the number of the entry of `CODE_BOOK` that is nearest to
 x / scale. With double quantisation the scales are kept in 8 bits: their mean is taken off, and blocks of 256 of them
-keep a scale of their own, and numbers of entries of `SCALE_CODE_BOOK` (https://arxiv.org/abs/2110.02861).
+keep a separate scale, and numbers of entries of `SCALE_CODE_BOOK` (https://arxiv.org/abs/2110.02861).
 """
 
 from collections.abc import Iterator, Sequence
@@ -89,7 +89,7 @@ class Quantized(NamedTuple):
 
 
 def bytes_of(shape: Sequence[int], block_size: int = 64, double_quantization: bool = False) -> int:
-  """What weights of a shape take in 4 bits, scales included, in bytes."""
+  """The size of weights of a shape in 4 bits, scales included, in bytes."""
   size = math.prod(shape)
   blocks = -(-size // block_size)
   scales = blocks + 4 * -(-blocks // _SCALES_PER_BLOCK) + 4 if double_quantization else 4 * blocks
@@ -105,7 +105,7 @@ def quantize(
     weights: floating-point of any shape, in numpy or as an eager tensor or variable; bfloat16 and float16 too.
     block_size: values that share a scale: an even number.
     double_quantization: whether the scales are quantized as well: 4.13 bits a weight, not 4.5, with blocks of 64.
-    name: what the weights are called in an error.
+    name: of the weights, for errors.
 
   Returns:
     numpy arrays. A block of zeros comes back as zeros.
@@ -134,7 +134,7 @@ def as_array(weights: object, name: str) -> np.ndarray:
   """Weights in numpy, of the type that they have.
 
   Raises:
-    UserError: there are none, they are symbolic, or they are no floating-point numbers.
+    UserError: there are none, they are symbolic, or they are not floating-point numbers.
   """
   if tf.is_tensor(weights) and not hasattr(weights, 'numpy'):
     raise errors.UserError(f'{name}: weights are quantized by their values, which a tensor of a graph has not yet')
@@ -172,8 +172,8 @@ def _nearest_of_16(values: np.ndarray, block_size: int, name: str) -> tuple[np.n
 def _nearest_of_256(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Numbers of entries of `SCALE_CODE_BOOK`, and the scale of each 256 values.
 
-  What is looked up is the nearest point of bitsandbytes' grid, not the value itself. If all 256 are 0, the entries do
-  not matter, and bitsandbytes takes the first.
+  The number found is that of the nearest point of bitsandbytes' grid, not the value itself. If all 256 are 0, the
+  entries do not matter, and bitsandbytes takes the first.
   """
   count = -(-len(values) // _SCALES_PER_BLOCK)
   blocks = np.pad(values, (0, count * _SCALES_PER_BLOCK - len(values))).reshape(count, _SCALES_PER_BLOCK)

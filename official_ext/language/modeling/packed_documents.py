@@ -1,6 +1,6 @@
 """Several documents in one row: who may see whom, and which position each token has.
 
-A row of segment numbers tells it: tokens of one document share a number, 0 is padding. Padding may stand anywhere, on
+A row of segment numbers shows it: tokens of one document share a number, 0 is padding. Padding may stand anywhere, on
 the left of a prompt too.
 """
 
@@ -47,7 +47,7 @@ def mask(
   segments: tf.Tensor | None = None,
   sliding_window: int = 0,
 ) -> tf.Tensor:
-  """Which tokens a token sees: itself and those before it, of its own document, within the window.
+  """Which tokens a token sees: itself and those before it, in the same document, within the window.
 
   Args:
     num_queries: how many tokens look (t).

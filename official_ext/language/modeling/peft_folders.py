@@ -2,7 +2,7 @@
 
 model = pretrained.load('Llama-3.2-1B')
 peft_folders.load(model, 'adapter')            # and lora.merge(model), or train on
-peft_folders.save(model, 'mine')               # what PeftModel.from_pretrained loads, too
+peft_folders.save(model, 'mine')               # PeftModel.from_pretrained loads it, too
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ _A, _B, _MAGNITUDE = '.lora_A.weight', '.lora_B.weight', '.lora_magnitude_vector
 _READ = frozenset(
   'peft_type r lora_alpha lora_dropout use_rslora use_dora alpha_pattern bias init_lora_weights'.split()
 )
-# What is told by the tensors themselves, or changes nothing about what is computed.
+# Fields that follow from the tensors themselves, or do not change the result.
 _IGNORED = frozenset(
   """auto_mapping base_model_name_or_path exclude_modules fan_in_fan_out inference_mode layers_pattern
   layers_to_transform megatron_core peft_version qalora_group_size rank_pattern revision runtime_config target_modules
@@ -54,7 +54,7 @@ def save(model: tf_keras.Model, folder: str) -> None:
 
   Args:
     model: a `LanguageModel` with adapters; or a `Decoder`, whose head is saved by the caller.
-    folder: is made if it is not there. base_model.json in it records the base (base_records.py), which peft ignores.
+    folder: is made if it is missing. base_model.json in it records the base (base_records.py), which peft ignores.
 
   Raises:
     UserError: there are no adapters, they are not finite, or not all that was trained; or the model has a class that
@@ -148,7 +148,7 @@ def _linears(model):
 def _joined(model, found, module):
   """A [r, in], B [out, r] and DoRA's magnitude [out] or None of a module there: of one layer, or of several as one.
 
-  Layers that share A, as those that came from a module there do, go on to share it. Others lie side by side.
+  Layers that share A, as those that came from a module there do, still share it. Others lie side by side.
   """
   linears = _linears(model)
   parts = [
@@ -172,7 +172,7 @@ def _joined(model, found, module):
 
 
 def _magnitude(linear, row):
-  """What DoRA has; of a layer without it the lengths of its columns, which change nothing."""
+  """DoRA's magnitudes; of a layer without it the lengths of its columns, which change nothing."""
   if isinstance(linear, lora.LoraLinear) and linear.lora_magnitude is not None:
     return _row(linear.lora_magnitude, row)
   return _row(lora.lengths(linear.matrix()), row)
@@ -204,14 +204,14 @@ def load(
   Args:
     model: a `LanguageModel` without adapters: the base that they were trained on.
     folder: with adapter_config.json and adapter_model.safetensors.
-    quantization: how the kernels are kept; None for as they are.
+    quantization: how the kernels are kept; None for unchanged.
     frozen_dtype: in which frozen weights are kept that are not quantized.
     warn: gets a line for each difference between this base and the recorded one that changes logits: other weights,
       or weights that are kept otherwise.
 
   Raises:
     UserError: something is missing, has no place in this model or another shape, is not finite, or the base was of
-      another shape; or a field of the configuration that changes what is computed is not implemented. With its name.
+      another shape; or a field of the configuration that changes the result is not implemented. With its name.
   """
   path = os.path.join(folder, CONFIG_FILE)
   if not tf.io.gfile.exists(path):
@@ -268,7 +268,7 @@ def _check_targets(fields, tensors, modules, folder):
 
 
 def _refuse_others(fields, path):
-  """Raises for what is not implemented."""
+  """Raises for unsupported fields."""
   if fields.get('peft_type') != 'LORA':
     raise errors.UserError(f'{path}: peft_type: {fields.get("peft_type")!r} is not implemented, LORA is')
   if fields.get('bias', 'none') != 'none':
@@ -287,7 +287,7 @@ def _refuse_others(fields, path):
 
 
 def _read(folder: str) -> dict[str, np.ndarray]:
-  """The tensors by name, without what is in front of all of them."""
+  """The tensors by name, without their common prefix."""
   path = os.path.join(folder, WEIGHTS_FILE)
   if not tf.io.gfile.exists(path):
     raise errors.UserError(f'{path}: no such file; save the adapter as safetensors, other files are not opened')

@@ -2,7 +2,7 @@
 
 model = pretrained.load('Llama-3.2-1B')
 logits = model(input_ids)                      # int32 [b, t] -> float32 [b, t, vocab_size]
-pretrained.save(model, 'mine')                 # what transformers loads, too
+pretrained.save(model, 'mine')                 # transformers loads it, too
 """
 
 from collections.abc import Mapping
@@ -40,12 +40,12 @@ _SPECIAL_IDS = ('bos_token_id', 'eos_token_id', 'pad_token_id')
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-  """What a folder had beside the weights.
+  """The files of a folder beside the weights.
 
   Attributes:
     folder: its path.
     fields: the contents of config.json.
-    files: the contents of generation_config.json and the tokenizer's files, as far as they were there, by their names.
+    files: the contents of generation_config.json and the tokenizer's files, as far as they exist, by their names.
     stamp: sizes and times of the files with the weights when they were read: see `tensor_files.TensorFiles.stamp`.
   """
 
@@ -57,7 +57,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-  """Where a tensor of a file goes: into these slots, side by side along the outputs."""
+  """The place of a tensor of a file: these slots, side by side along the outputs."""
 
   slots: tuple[weight_slots.Slot, ...]
   is_transposed: bool
@@ -89,17 +89,17 @@ def load(
   frozen_dtype: tf.DType | str | None = None,
   **changes: object,
 ) -> decoder.LanguageModel:
-  """The model of a folder. It needs the weights once in memory, as they are kept, and a tensor besides.
+  """The model of a folder. It needs the weights once in memory, in their kept form, and a tensor besides.
 
   Args:
     folder: with config.json and model.safetensors, or model.safetensors.index.json and its shards.
     dtype: a Keras dtype policy: 'float32', 'mixed_bfloat16' (weights float32), 'bfloat16'; None for the global one.
-    ignore_fields: fields of config.json that are not known here, and are to be taken no notice of.
+    ignore_fields: fields of config.json that are not known here, and are to be ignored.
     block_class: of the blocks.
-    quantization: how the kernels of linear layers are kept: each is packed as soon as it is read. The model is frozen
+    quantization: how the kernels of linear layers are kept: each is packed immediately. The model is frozen
       then: `lora.attach` puts adapters on it.
     frozen_dtype: in which weights are kept that are not packed, such as 'bfloat16'. The model is frozen then.
-    **changes: fields of `DecoderConfig` that change how the model runs, not what it is: `remat`, `scan_layers`,
+    **changes: fields of `DecoderConfig` that change how the model runs, not its weights: `remat`, `scan_layers`,
       `attention_dropout`, `residual_dropout`, `embedding_dropout`.
 
   Raises:
@@ -151,16 +151,16 @@ def num_labels(folder: str) -> int | None:
   if families.FAMILIES[config.model_type].sequence_classifier not in (fields.get('architectures') or ()):
     return None
   shapes = dict(tensor_files.TensorFiles(folder).shapes())
-  return shapes.get(family_lib.SCORES, (1,))[0]  # The lack of it is for `load` to tell.
+  return shapes.get(family_lib.SCORES, (1,))[0]  # `load` reports its absence.
 
 
 def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=None):
   config, fields = read_config(folder, ignore_fields)
   for name, value in changes.items():
     if name not in decoder_config.SETTINGS:
-      raise errors.UserError(f'{name}: is what the weights were trained with; load changes {decoder_config.SETTINGS}')
+      raise errors.UserError(f'{name}: is the value of the training; load changes {decoder_config.SETTINGS}')
     setattr(config, name, value)
-  files = tensor_files.TensorFiles(folder)  # Before the weights are made: a folder without any is told at once.
+  files = tensor_files.TensorFiles(folder)  # Before the weights are made: a folder without any is refused at once.
   stamp = files.stamp()
   with unmade.weights():
     model = make(config)
@@ -177,13 +177,13 @@ def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=
 
 
 def _carried_files(folder):
-  """What goes along from the folder that is loaded to the one that is saved, as it is."""
+  """The files that are copied unchanged from the folder loaded to the folder saved."""
   found = {name: os.path.join(folder, name) for name in (*tokenizer_lib.file_names(folder), GENERATION_FILE)}
   return {name: paths.read(path) for name, path in found.items() if tf.io.gfile.exists(path)}
 
 
 def settings(config: decoder_config.DecoderConfig) -> dict[str, Any]:
-  """What a configuration says about how a model is run, other than a new one: changes for `load`."""
+  """The settings of a configuration for running a model, if not the defaults: changes for `load`."""
   default = type(config)()
   said = {name: getattr(config, name) for name in decoder_config.SETTINGS}
   return {name: value for name, value in said.items() if value != getattr(default, name)}
@@ -291,7 +291,7 @@ def save(
 
   Args:
     model: to be saved, as the family `model.config.model_type`.
-    folder: is made if it is not there. Weights that it holds are replaced.
+    folder: is made if it is missing. Weights that it holds are replaced.
     dtype: of the tensors: 'float32', 'bfloat16' or 'float16'; None for that of the variables.
     max_shard_bytes: no file is larger, unless a single tensor is.
     tokenizer: whose files are written; None for those of the folder that the model is from. config.json names its
@@ -346,7 +346,7 @@ def _labels(model):
 
 
 def _check_plain(model, folder):
-  """A file of Hugging Face has no place for adapters beside weights, nor for weights packed as they are here."""
+  """A file of Hugging Face has no place for adapters beside weights, nor for this form of packed weights."""
   packed = any(isinstance(part, quantized_linear.QuantizedLinear) for part in frozen.parts(model))
   if lora.adapters(model):
     raise errors.UserError(
@@ -357,7 +357,7 @@ def _check_plain(model, folder):
 
 
 def _check_tokenizer(model, folder, tokenizer):
-  """Beside some families transformers makes a class of its own of any tokenizer."""
+  """Beside some families transformers makes a special class of any tokenizer."""
   model_type = model.config.model_type
   if tokenizer is not None and tokenizer.beside(model_type).digest != tokenizer.digest:
     raise errors.UserError(
@@ -367,7 +367,7 @@ def _check_tokenizer(model, folder, tokenizer):
 
 
 def _files_beside(origin, tokenizer):
-  """Name -> content of what is saved beside weights and configuration."""
+  """Name -> content of the files saved beside weights and configuration."""
   files = {} if origin is None else dict(origin.files)
   if tokenizer is None:
     return files
@@ -384,7 +384,7 @@ def check_saves(config: decoder_config.DecoderConfig) -> None:
 
 
 def _carried_fields(family, fields):
-  """What the configuration had that is not the decoder's: ids of special tokens and the like."""
+  """The fields of the configuration that are not the decoder's, such as ids of special tokens."""
   told = {*family_lib.NEUTRAL, *family.neutral, *family.fields, *family.layers.names, 'dtype', 'torch_dtype'}
   told.update(() if family.rope is None else family.rope.names)
   return {name: value for name, value in fields.items() if name not in told}

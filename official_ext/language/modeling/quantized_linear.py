@@ -24,13 +24,13 @@ METHODS = ('none', *_FORMATS)
 
 @dataclasses.dataclass
 class QuantizationConfig(model_garden_configs.Config):
-  """How the kernels of linear layers are kept: constants, which adapters stand on.
+  """How the kernels of linear layers are kept: constants, the base of adapters.
 
   Attributes:
     method: none, nf4 (4 bits: QLoRA) or int8.
     block_size: Of nf4: weights that share a scale.
     double_quantization: Of nf4: whether the scales are quantized as well.
-    skip_modules: The last names of layers that stay as they are.
+    skip_modules: The last names of layers that are unchanged.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'block_size': '[2, inf)'}
@@ -54,7 +54,7 @@ class PackedKernel(unmade.Unmade):
   """A kernel that is packed as it arrives, row by row if layers are stacked.
 
   Attributes:
-    form: what a row was packed to, without its arrays.
+    form: the packed form of a row, without its arrays.
     arrays: name in `form` -> the array, of all rows.
   """
 
@@ -150,7 +150,7 @@ class QuantizedLinear(layers.Part):
     return self._format.dequantize(self._form._replace(**dict(zip(self._names, arrays))), dtype)
 
   def num_weights(self) -> int:
-    """How many numbers the layer stands for, packed or not."""
+    """How many numbers the layer represents, packed or not."""
     return max(1, self.num_rows) * self.output_size * (self.input_size + (self.bias is not None))
 
 

@@ -1,4 +1,4 @@
-"""Whether a folder that was written computes what its model does: by the logits of a few tokens.
+"""Checks that a written folder computes the same as its model, by the logits of a few tokens.
 
 expected = read_back.probe(model, 'bfloat16')  # The model may be deleted now.
 read_back.check(expected, folder)

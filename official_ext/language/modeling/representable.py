@@ -1,7 +1,7 @@
 """Whether a folder of Hugging Face can represent a model: by the classes that compute it, and by all of its weights.
 
-A folder holds the weights of a family's layers and nothing about code. What it stands for is what the classes of this
-library compute: a subclass, another layer or a further weight would be lost without a word.
+A folder holds the weights of a family's layers and nothing about code. It can represent only models of this library's
+classes: a subclass, another layer or a further weight would be lost without a word.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from official_ext.language.modeling import weight_slots
 
 _MODELS = (decoder_lib.LanguageModel, sequence_classifier.SequenceClassifier)
 _PACKAGE = 'official_ext.language.modeling.'
-_HINT = '; `official-ext export` writes a SavedModel of the run, which holds what the model computes'
+_HINT = '; `official-ext export` writes a SavedModel of the run, which holds the function of the model'
 
 
 def check(model: tf_keras.Model, where: str) -> None:
@@ -25,7 +25,7 @@ def check(model: tf_keras.Model, where: str) -> None:
 
   Args:
     model: a `LanguageModel` or a `SequenceClassifier`, with adapters or packed weights or without.
-    where: what errors begin with: the folder that is to be written.
+    where: the start of error messages: the folder to write.
 
   Raises:
     UserError: the model or one of its layers is of a class that is not this library's own, or computes with another
@@ -68,7 +68,7 @@ def _parts(model: tf_keras.Model) -> Iterator[tuple[str, Any]]:
 
 
 def _variables_elsewhere(model: tf_keras.Model) -> list[Any]:
-  """The variables that are no weight of a layer of the decoder, or of one whose name another layer has too."""
+  """The variables that are not a weight of a layer of the decoder, or of one whose name another layer has too."""
   known = {id(slot.variable) for slot in weight_slots.find(model).values()}
   notes = {id(note) for holder in (model, *frozen.parts(model)) for note in frozen.notes(holder).values()}
   return [variable for variable in model.variables if id(variable) not in known | notes]

@@ -57,7 +57,7 @@ class RopeParameters(model_garden_configs.Config):
     original_max_position_embeddings: the context of pre-training (llama3, yarn, longrope); 0 for the decoder's
       max_position_embeddings.
     low_freq_factor, high_freq_factor: between original_max_position_embeddings over these wavelengths, llama3 blends.
-    attention_factor: what cosine and sine are multiplied by (yarn, longrope); None for what the papers recommend.
+    attention_factor: the factor of cosine and sine (yarn, longrope); None for the papers' recommendation.
     beta_fast, beta_slow: turns within the original context from which on yarn keeps, and below which it divides.
     mscale, mscale_all_dim: DeepSeek's form of yarn's attention factor: the quotient of both.
     truncate: whether yarn rounds the ends of its ramp to whole dimensions.
@@ -92,10 +92,10 @@ class RopeParameters(model_garden_configs.Config):
 
 
 def check(parameters: RopeParameters, field: str = 'rope_parameters') -> None:
-  """Refuses a kind that is not there, and one that lacks what it needs.
+  """Refuses an unknown kind, and one with missing fields.
 
   Args:
-    parameters: what to check.
+    parameters: the parameters to check.
     field: the dotted path that an error names.
 
   Raises:
@@ -119,7 +119,7 @@ def cos_and_sin(
     parameters: the kind, checked.
     head_dim: size of a head.
     max_position_embeddings: the decoder's longest context.
-    positions: int32 [b, t], from 0 on in each document. The largest of them decides what dynamic and longrope do.
+    positions: int32 [b, t], from 0 on in each document. The largest of them decides the angles of dynamic and longrope.
 
   Returns:
     Two float32 tensors [b, t, 1, pairs], with pairs = int(head_dim * partial_rotary_factor) / 2.
@@ -130,7 +130,7 @@ def cos_and_sin(
 
 
 def query_scale(parameters: RopeParameters, max_position_embeddings: int, positions: tf.Tensor) -> tf.Tensor | None:
-  """What queries are multiplied by, float32 [b, t, 1, 1]; None for nothing. The arguments are those above."""
+  """The factor of queries, float32 [b, t, 1, 1]; None for nothing. The arguments are those above."""
   if not parameters.llama_4_scaling_beta:
     return None
   original = parameters.original_max_position_embeddings or max_position_embeddings
@@ -143,7 +143,7 @@ def rotated(x: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor) -> tf.Tensor:
 
   Args:
     x: [b, t, heads, head_dim].
-    cos: [b, t, 1, pairs], with 2 * pairs <= head_dim; what lies behind is left as it is.
+    cos: [b, t, 1, pairs], with 2 * pairs <= head_dim; further numbers are unchanged.
     sin: the same.
 
   Returns:
@@ -189,7 +189,7 @@ def _default(theta, size):
 
 
 def _dynamic(parameters, size, max_position_embeddings, positions):
-  """The base grows with what is longer than the context, so that the slowest pair turns as far as it did there."""
+  """The base grows with the length beyond the context, so that the slowest pair turns as far as it did there."""
   length = tf.cast(tf.maximum(tf.reduce_max(positions) + 1, max_position_embeddings), tf.float32)
   stretch = parameters.factor * length / max_position_embeddings - (parameters.factor - 1)
   theta = parameters.rope_theta * stretch ** (size / (size - 2))
@@ -238,7 +238,7 @@ def _yarn_attention_factor(parameters, factor):
 
 
 def _longrope(parameters, size, max_position_embeddings, original, positions):
-  """Each pair has a divisor of its own, another one if the sequence is longer than the original context."""
+  """Each pair has its own divisor, another one if the sequence is longer than the original context."""
   factor = parameters.factor or max_position_embeddings / original
   attention_factor = parameters.attention_factor
   if attention_factor is None:

@@ -16,11 +16,11 @@ class SequenceClassifier(tf_keras.Model):
   """Scores of texts, from the hidden state of each one's last token: transformers' `...ForSequenceClassification`.
 
   Attributes:
-    config: what the decoder is made of.
+    config: the decoder's structure.
     num_labels: how many scores a text gets.
     decoder: all but the head.
     score: the head, a `layers.Linear` without a bias.
-    origin: what `pretrained.load_classifier` has found beside the weights; None for a new model.
+    origin: the other files that `pretrained.load_classifier` found; None for a new model.
   """
 
   def __init__(
@@ -36,13 +36,13 @@ class SequenceClassifier(tf_keras.Model):
     """Makes all weights; the arguments are those of `Decoder`. The head always starts with normal numbers.
 
     Args:
-      config: what the decoder is made of.
+      config: the decoder's structure.
       num_labels: how many scores a text gets.
       block_class: of the blocks.
       initializer: see `Decoder`.
       dtype: see `Decoder`.
       name: of the model.
-      decoder: one that is there already, of this `config`; None makes it.
+      decoder: an existing one, of this `config`; None makes it.
 
     Raises:
       errors.UserError: for a configuration that cannot be built.

@@ -19,8 +19,8 @@ from official_ext.data import extras
 
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
-_OS_ERROR = re.compile(r'\(os error (\d+)\)')  # In the text of the library's own exception, which is no OSError.
-# What is read of a file before it is opened anew: it counts as this process's memory until the file is closed.
+_OS_ERROR = re.compile(r'\(os error (\d+)\)')  # In the text of the library's own exception, which is not an OSError.
+# The bytes read of a file before it is opened anew: it counts as this process's memory until the file is closed.
 _MAPPED_BYTES = 2**24
 # The bits of a number's exponent, which are all set in NaN and infinity alone.
 _EXPONENTS = {
@@ -63,7 +63,7 @@ class TensorFiles:
       shards = sorted(set(read_json(index).get('weight_map', {}).values()))
       for shard in shards:
         if os.path.basename(shard) != shard or not shard.endswith('.safetensors'):
-          raise errors.UserError(f'{index}: weight_map: {shard!r} is no safetensors file of this folder')
+          raise errors.UserError(f'{index}: weight_map: {shard!r} is not a safetensors file of this folder')
         if not tf.io.gfile.exists(os.path.join(self.folder, shard)):
           raise errors.UserError(f'{os.path.join(self.folder, shard)}: no such file, and {INDEX} names it')
       return shards
@@ -97,7 +97,7 @@ class TensorFiles:
           yield name, tuple(opened.get_slice(name).get_shape())
 
   def tensors(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, value) of each tensor that is wanted, one tensor at a time, as long as the caller keeps none."""
+    """(name, value) of each tensor requested, one tensor at a time, as long as the caller keeps none."""
     for file, names in self._files.items():
       left = collections.deque(filter(wanted, names))
       while left:
@@ -116,7 +116,7 @@ def check_finite(value: np.ndarray, what: str, kept: np.ndarray | None = None) -
 
   Args:
     value: of any floating-point type, ml_dtypes' included; others are always finite.
-    what: it is, for the message.
+    what: its name, for the message.
     kept: the same, cast to the type that it is kept in.
 
   Raises:
@@ -141,7 +141,7 @@ def write_file(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes one safetensors file, with the permissions of any other new file.
 
   Args:
-    path: local. A file that is there is replaced.
+    path: local. An existing file is replaced.
     tensors: by name.
 
   Raises:
@@ -163,16 +163,16 @@ def write_file(path: str, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: str, max_shard_bytes: int) -> None:
-  """Writes tensors as one file or as shards with an index, and removes the weights that were there.
+  """Writes tensors as one file or as shards with an index, and removes the weights that the folder had.
 
   Args:
-    folder: that is there.
+    folder: an existing one.
     tensors: name -> a function that returns the value: one shard is in memory at a time.
     dtype: float32, bfloat16 or float16.
     max_shard_bytes: of a file, unless a single tensor is larger.
 
   Raises:
-    errors.UserError: a tensor has values that are not finite, or are not in `dtype`. The weights that were there stay.
+    errors.UserError: a tensor has values that are not finite, or are not in `dtype`. Existing weights stay.
     OSError, tf.errors.OpError: a file cannot be written. If shards of the same names are being replaced, the folder may
       then hold no index, and is refused by `TensorFiles`.
   """

@@ -1,4 +1,4 @@
-"""From the logits of the next token to a token: what Hugging Face's logits processors do, in their order."""
+"""From the logits of the next token to a token: the steps of Hugging Face's logits processors, in their order."""
 
 import dataclasses
 
@@ -17,11 +17,11 @@ class GenerationConfig(model_garden_configs.Config):
 
   Attributes:
     max_new_tokens: how many tokens at most.
-    temperature: logits are divided by it; 0 takes the likeliest token (what Hugging Face calls do_sample=False).
+    temperature: logits are divided by it; 0 takes the likeliest token (Hugging Face's do_sample=False).
     top_k: only this many of the likeliest tokens; 0 for all.
     top_p: only the likeliest tokens that together have this probability (Holtzman et al., 2020); 1 for all.
     min_p: only tokens with at least this part of the likeliest one's probability (Nguyen et al., 2024); 0 for all.
-    repetition_penalty: logits of tokens that were there, in the prompt too, are divided by it if they are positive, and
+    repetition_penalty: logits of earlier tokens, of the prompt too, are divided by it if they are positive, and
       multiplied if not (Keskar et al., 2019); 1 for none.
     stop_token_ids: a continuation ends with the first of these. Hugging Face calls them eos_token_id.
     pad_token_id: stands behind the end.
@@ -38,7 +38,7 @@ class GenerationConfig(model_garden_configs.Config):
 
 
 def check(config: GenerationConfig) -> None:
-  """Refuses what means nothing.
+  """Refuses invalid values.
 
   Raises:
     errors.UserError: with the field.
@@ -49,7 +49,7 @@ def check(config: GenerationConfig) -> None:
     ('top_k', config.top_k >= 0, 'must be 0 (all tokens) or more'),
     ('top_p', 0 < config.top_p <= 1, 'must be above 0, and 1 (all tokens) at most'),
     ('min_p', 0 <= config.min_p <= 1, 'must be between 0 (all tokens) and 1'),
-    ('repetition_penalty', config.repetition_penalty > 0, 'must be above 0; 1 is none'),
+    ('repetition_penalty', config.repetition_penalty > 0, 'must be above 0; 1 turns it off'),
   )
   with errors.Mistakes() as mistakes:
     for name, is_right, what in bounds:
@@ -64,7 +64,7 @@ def processed(logits: tf.Tensor, config: GenerationConfig, seen: tf.Tensor | Non
   Args:
     logits: float32 [b, vocab_size].
     config: how.
-    seen: bool [b, vocab_size], the tokens that were there; needed for a repetition penalty.
+    seen: bool [b, vocab_size], the earlier tokens; needed for a repetition penalty.
 
   Returns:
     float32 [b, vocab_size], with -1e30 for tokens that are out.

@@ -65,11 +65,11 @@ class Unmade:
       return
     target = self._values if row is None else self._values[row]
     rows = max(1, _PART * len(value) // value.size)
-    for start in range(0, len(value), rows):  # In parts: the whole in another type may be twice what is kept.
+    for start in range(0, len(value), rows):  # In parts: the whole in another type may be twice the kept size.
       target[start : start + rows] = value[start : start + rows].astype(self.dtype.as_numpy_dtype)
 
   def tensor(self) -> tf.Tensor:
-    """All values, in the memory that they have arrived in, which nothing else may write to from now on."""
+    """All values, in the memory of the input, to which nobody else may write from now on."""
     if self._values is None:
       return tf.cast(tf_keras.initializers.get(self.initializer)(self.shape, self.dtype), self.kept_dtype)
     values, self._values = self._values, None
@@ -78,9 +78,9 @@ class Unmade:
 
 
 def _own_pages(shape, dtype):
-  """An array of zeros, aligned as TensorFlow asks of memory that it is to use as it is.
+  """An array of zeros, aligned as TensorFlow asks of memory that it uses without a copy.
 
-  It lies in pages of its own, not between what is read and thrown away, which would leave holes behind it.
+  It lies in separate pages, not between temporary reads, which would leave holes behind it.
   """
   size = max(1, math.prod(shape)) * np.dtype(dtype).itemsize
   pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,4 +1,4 @@
-"""Where each weight of a layer lies: in a variable of its own, in a row of stacked ones, in an expert's slice."""
+"""The place of each weight of a layer: a separate variable, in a row of stacked ones, in an expert's slice."""
 
 import dataclasses
 import re

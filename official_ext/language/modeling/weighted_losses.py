@@ -2,7 +2,7 @@
 
     losses: {label: {weight: 1}, z_loss: {weight: 1e-4}}
 
-A task has a field of `LossesConfig`, and says of each loss that it can compute what goes into it:
+A task has a field of `LossesConfig`, and supplies the inputs of each loss that it can compute:
 
     loss, logs = weighted_losses.total(
       self.task_config.losses,
@@ -23,7 +23,7 @@ from official_ext.language.modeling import losses
 
 @dataclasses.dataclass
 class LossConfig(model_garden_configs.Config):
-  """A loss without parameters of its own.
+  """A loss without parameters.
 
   Attributes:
     weight: How much the loss counts; 0 leaves it out.
@@ -81,7 +81,7 @@ class GrpoLossConfig(LossConfig):
     epsilon_low: How far below 1 a ratio of probabilities counts.
     epsilon_high: How far above 1.
     beta: The weight of the divergence from the reference.
-    normalization: What the sum over tokens is divided by: grpo, bnpo, dr_grpo or dapo.
+    normalization: The divisor of the sum over tokens: grpo, bnpo, dr_grpo or dapo.
     use_bias_correction_kl: Whether the divergence is multiplied by the ratio of probabilities.
   """
 
@@ -122,7 +122,7 @@ def selected(config: LossesConfig) -> list[str]:
 
 
 def check(config: LossesConfig, computable: Collection[str], path: str = 'task.losses') -> None:
-  """Checks that a task can compute the losses that are wanted, and that there is one.
+  """Checks that a task can compute the requested losses, and that there is one.
 
   Args:
     config: the losses.
@@ -153,10 +153,10 @@ def total(
     path: of `config`.
 
   Returns:
-    The sum, and each loss by its name as it is without its weight: float32 scalars.
+    The sum, and each loss by its name, without its weight: float32 scalars.
 
   Raises:
-    UserError: a loss is wanted that has no inputs, or none is.
+    UserError: a requested loss has no inputs, or none is requested.
   """
   check(config, inputs, path)
   found = {}

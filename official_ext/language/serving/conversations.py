@@ -33,7 +33,7 @@ class Conversation:
       model: a `LanguageModel`.
       tokenizer: its `Tokenizer`, with a chat template.
       folders: where both are from, for messages.
-      given: what was given of `GenerationConfig`'s fields.
+      given: the values of `GenerationConfig`'s fields that were set.
       system_prompt: the first message's; '' for none.
       seed: of the first answer's draws; the next one has the next seed.
     """
@@ -67,10 +67,10 @@ class Conversation:
       is_stopped: asked behind each token whether the answer is to end there.
 
     Returns:
-      What was written.
+      The text written.
 
     Raises:
-      UserError: the message is no UTF-8, the template refuses it, or it is too long by itself. It is forgotten.
+      UserError: the message is not valid UTF-8, the template refuses it, or it is too long by itself. It is forgotten.
     """
     model_loading.check_unicode(message, 'the message')
     before = list(self.messages)

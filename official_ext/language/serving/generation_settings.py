@@ -14,7 +14,7 @@ if TYPE_CHECKING:
   from official_ext.language.modeling import token_sampling
   from official_ext.language.text import tokenizer as tokenizer_lib
 
-KINDS = {  # Of `GenerationConfig`'s fields, that have flags of their own.
+KINDS = {  # Of `GenerationConfig`'s fields, that have separate flags.
   'max_new_tokens': int,
   'temperature': float,
   'top_k': int,
@@ -22,7 +22,7 @@ KINDS = {  # Of `GenerationConfig`'s fields, that have flags of their own.
   'min_p': float,
   'repetition_penalty': float,
 }
-_FILTERS = ('top_k', 'top_p', 'min_p')  # Of what is drawn.
+_FILTERS = ('top_k', 'top_p', 'min_p')  # Of sampling.
 
 
 def check(values: json_types.JsonMapping, seed: int) -> None:
@@ -44,7 +44,7 @@ def check(values: json_types.JsonMapping, seed: int) -> None:
 def config_of(
   model: 'decoder.LanguageModel', tokenizer: 'tokenizer_lib.Tokenizer', found: Mapping[str, object]
 ) -> 'token_sampling.GenerationConfig':
-  """How the model continues texts: as its folder says, but for what was given.
+  """How the model continues texts: the settings of its folder, overridden by the flags.
 
   Args:
     model: a `LanguageModel`.
@@ -76,10 +76,10 @@ def with_room(
     model: a `LanguageModel`.
     config: a `GenerationConfig`.
     length: of the prompt, in tokens.
-    is_given: whether somebody has asked for `config.max_new_tokens`.
+    is_given: whether the user set `config.max_new_tokens`.
 
   Raises:
-    UserError: there is no room for one, or for as many as somebody has asked for.
+    UserError: there is no room for one, or for the requested number.
   """
   positions = model.config.max_position_embeddings
   room = positions - length

@@ -37,7 +37,7 @@ def load_with_base(
   folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None
 ) -> tuple['decoder.LanguageModel', str]:
   """(model, base): the model of `load`, and a line that describes how its base is kept and in which folder it is."""
-  from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow, as the others.
+  from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow.
   from official_ext.language.modeling import lora  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import peft_folders  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
@@ -56,7 +56,7 @@ def load_with_base(
 
 
 def check_unicode(text: str, name: str) -> None:
-  """Refuses what a terminal or a pipe has sent that is no UTF-8: Python keeps such a byte as half of a surrogate pair.
+  """Refuses input from a terminal or a pipe that is not UTF-8: Python keeps such a byte as half of a surrogate pair.
 
   Raises:
     UserError: with the name of the text.
@@ -66,7 +66,7 @@ def check_unicode(text: str, name: str) -> None:
   try:
     text_formats.check_unicode(text)
   except ValueError as error:
-    raise errors.UserError(f'{name}: is no UTF-8: {error}') from error
+    raise errors.UserError(f'{name}: is not valid UTF-8: {error}') from error
 
 
 def load_tokenizer(

@@ -14,7 +14,7 @@ inputs of the model, or has `errors`.
     {"id": 3, "do": "generate", "prompt": "...", "settings": {...}}
     {"id": 2, "do": "stop"}                                                     ends an answer behind its next token
 
-It ends with its stdin, whatever it does.
+It ends with its stdin, at any time.
 """
 
 import official_ext  # noqa: F401  # Before tensorflow.
@@ -183,7 +183,7 @@ class _Saved:
     self._model = saved_models.SavedModel(folder)
 
   def description(self) -> json_types.JsonObject:
-    """What it takes."""
+    """The arguments."""
     return {'signatures': self._model.signatures()}
 
   def answer(
@@ -253,7 +253,7 @@ def main(arguments: list[str]) -> None:
   for number in (signal.SIGINT, signal.SIGHUP):  # Of the terminal in which the console was started.
     signal.signal(number, signal.SIG_IGN)
   out = os.dup(1)
-  os.dup2(2, 1)  # What TensorFlow prints is no answer.
+  os.dup2(2, 1)  # TensorFlow's output must not be taken for an answer.
   with contextlib.suppress(BrokenPipeError):
     _Server(out).run(*arguments)
 

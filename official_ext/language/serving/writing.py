@@ -1,4 +1,4 @@
-"""What a model writes behind a prompt, on stdout."""
+"""Writes a model's continuation of a prompt to stdout."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ STOP_TOKEN, FULL, INTERRUPTED = 'a token that ends the text', 'max_new_tokens', 
 
 
 class Written(NamedTuple):
-  """What was written.
+  """The text written.
 
   Attributes:
     text: without the token that ends it.
@@ -53,7 +53,7 @@ class Writer:
       tokens: the prompt.
       seed: of the draws.
       out: where to.
-      is_streamed: whether each token is written as soon as it is drawn. All at once is faster, and the same text.
+      is_streamed: whether each token is written immediately. All at once is faster, and the same text.
       may_interrupt: whether Ctrl-C ends the text instead of the program.
       is_stopped: asked behind each token whether the text is to end there.
     """

@@ -1,9 +1,9 @@
 """Chat templates: from messages to the text that a model has learned to answer, by a template in Jinja.
 
 A template comes with a model, from whoever has published it: it is rendered in a sandbox, sees plain JSON values alone,
-and may call nothing but what is named here, which is what transformers offers it: `raise_exception`, `strftime_now`,
-the filter `tojson` without HTML's escapes, `break` and `continue` in loops, and the tag `generation` around what the
-assistant says.
+and may call nothing but the functions named here, the same as in transformers: `raise_exception`, `strftime_now`,
+the filter `tojson` without HTML's escapes, `break` and `continue` in loops, and the tag `generation` around the
+assistant's text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ def read(file: str, named: str) -> str:
     with open(os.path.expanduser(file), encoding='utf-8') as f:
       return f.read()
   except (OSError, UnicodeDecodeError) as error:
-    reason = getattr(error, 'strerror', None) or 'is no text in UTF-8'
+    reason = getattr(error, 'strerror', None) or 'is not valid UTF-8'
     raise errors.UserError(f'{named}: {file}: cannot be read: {reason}') from error
 
 
@@ -53,7 +53,7 @@ class ChatTemplate:
       where: the file that it is from, for messages.
 
     Raises:
-      UserError: it is no Jinja, or jinja2 is not installed.
+      UserError: it is not valid Jinja, or jinja2 is not installed.
     """
     self._jinja2 = extras.load('jinja2', 'a chat template')
     self.source = source
@@ -65,7 +65,7 @@ class ChatTemplate:
 
   @property
   def marks_generation(self) -> bool:
-    """Whether it marks what the assistant says, by the tag `generation`."""
+    """Whether it marks the assistant's text, by the tag `generation`."""
     return self._marks
 
   def render(
@@ -78,9 +78,9 @@ class ChatTemplate:
     """The text of a conversation.
 
     Args:
-      messages: dictionaries with `role` and `content`, and whatever else the template knows. Keys whose value is None
+      messages: dictionaries with `role` and `content`, and any other keys of the template. Keys whose value is None
         are as if they were missing.
-      add_generation_prompt: whether the text ends with what an answer of the assistant begins with.
+      add_generation_prompt: whether the text ends with the beginning of an assistant's answer.
       tools: JSON schemas of functions that the assistant may call.
       **variables: others that the template knows, such as `enable_thinking`, and special tokens.
 
@@ -96,7 +96,7 @@ class ChatTemplate:
     tools: Sequence[Mapping[str, object]] | None = None,
     **variables: object,
   ) -> tuple[str, list[Span]]:
-    """The text, and where in it the template marks what the assistant says: (start, end) in characters."""
+    """The text, and where in it the template marks the assistant's text: (start, end) in characters."""
     values = {
       **_plain(variables),
       'messages': [_prepared(message, self._where) for message in messages],
@@ -120,7 +120,7 @@ class ChatTemplate:
 
 
 class _Tracker:
-  """What was rendered so far, and which of it the assistant says."""
+  """The text rendered so far, and the assistant's part of it."""
 
   def __init__(self) -> None:
     self._parts: list[str] = []
@@ -132,7 +132,7 @@ class _Tracker:
     self._length += len(part)
 
   def mark(self, said: str) -> None:
-    """Notes what is about to be added."""
+    """Notes the text about to be added."""
     self.spans.append((self._length, self._length + len(said)))
 
   @property
@@ -233,7 +233,7 @@ def _strftime_now(form):
 def _prepared(message: object, where: str) -> dict[str, Any]:
   """A message as templates expect it."""
   if not isinstance(message, Mapping):
-    raise errors.UserError(f'{where}: a message is no dictionary with role and content: {str(message)[:100]!r}')
+    raise errors.UserError(f'{where}: a message is not a dictionary with role and content: {str(message)[:100]!r}')
   prepared = _plain({name: value for name, value in message.items() if value is not None})
   reasoning = next((prepared[name] for name in REASONING if prepared.get(name) is not None), None)
   if reasoning is None:

@@ -23,7 +23,7 @@ class PreparedTexts(sources.Source):
   """The rows of a prepared folder, with the features of `ext.text_source`.
 
   Attributes:
-    report: what became of the records when they were prepared.
+    report: counts of the records when they were prepared.
     tokenizer: that of the model, which is the one that made the tokens.
   """
 
@@ -104,7 +104,7 @@ class PreparedTexts(sources.Source):
 
 
 def _check(found, params, tokenizer, path) -> None:
-  """Holds a configuration against what rows were made with."""
+  """Compares a configuration with that of the rows."""
   if found.kind != 'texts':
     raise errors.UserError(
       f'{path}.input_path: {found.folder}: holds {found.kind}; prepare it with --tokenizer for rows of tokens'

@@ -1,9 +1,9 @@
-"""Questions and answers that are there wherever Python is: what the functions of its standard library do.
+"""Questions and answers that come with Python, about the functions of its standard library.
 
     {'prompt': 'What does str.split do?', 'completion': 'Return a list of the substrings in the string, ...'}
 
 The answer is the first sentence of the docstring. They differ a little from one version of Python to the next, and with
-them what is learned from them: the digest of the records, which is part of the identity of the data, tells them apart.
+them the trained models: the digest of the records, which is part of the identity of the data, distinguishes them.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def documents(split: str) -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def preference_documents(split: str) -> tuple[dict[str, str], ...]:
-  """The same, with what another function does as the worse answer: `{'prompt', 'chosen', 'rejected'}` each."""
+  """The same, with another function's description as the worse answer: `{'prompt', 'chosen', 'rejected'}` each."""
   found = documents(split)
   others = sorted(found, key=lambda document: _number(document['completion']))
   after = {first['prompt']: second for first, second in zip(others, [*others[1:], others[0]])}
@@ -73,7 +73,7 @@ def preference_records(split: str) -> numbered_records.ListRecords:
 
 @functools.cache
 def _answers() -> dict[str, str]:
-  """Name of a function -> what it does, each answer once, by name."""
+  """Name of a function -> its description, each answer once, by name."""
   found: dict[str, str] = {}
   for module in _MODULES:
     found.update(_of_module(module))
@@ -103,7 +103,7 @@ def _of_module(module: str) -> Iterator[tuple[str, str]]:
 
 
 def _public(holder: object) -> list[tuple[str, object]]:
-  """What a module or a class defines itself under names without an underscore in front."""
+  """The objects that a module or a class defines itself under names without an underscore in front."""
   names = getattr(holder, '__all__', None) or vars(holder)
   return [(name, vars(holder)[name]) for name in sorted(names) if not name.startswith('_') and name in vars(holder)]
 
@@ -111,7 +111,7 @@ def _public(holder: object) -> list[tuple[str, object]]:
 def _with_answer(name: str, function: object) -> Iterator[tuple[str, str]]:
   function = getattr(function, '__func__', function)  # Of class methods and static ones.
   package = (getattr(function, '__module__', None) or 'builtins').partition('.')[0]
-  if package not in sys.stdlib_module_names or name.endswith('hook'):  # A library has put a function of its own there.
+  if package not in sys.stdlib_module_names or name.endswith('hook'):  # A library has replaced a function there.
     return
   text = getattr(function, '__doc__', None)
   paragraph = ' '.join(inspect.cleandoc(text).partition('\n\n')[0].split()) if isinstance(text, str) else ''

@@ -1,7 +1,7 @@
-"""English text that is there wherever Python is: the topics of its language reference, which `help()` shows.
+"""English text that comes with Python: the topics of its language reference, which `help()` shows.
 
-About 460 kB in 79 texts. They differ from one version of Python to the next, and with them what is learned from them:
-the digest of the records, which is part of the identity of the data, tells them apart.
+About 460 kB in 79 texts. They differ from one version of Python to the next, and with them the trained models: the
+digest of the records, which is part of the identity of the data, distinguishes them.
 """
 
 import functools

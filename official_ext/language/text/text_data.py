@@ -19,9 +19,9 @@ class TextDataConfig(text_formats.TextFields, definitions.DataConfig):
   Attributes:
     input_path: Files and folders.
     split: Which part of a folder that has several, such as 'train'.
-    seq_length: Tokens in a row. What fills a row up is seen by no loss.
-    example_format: What a record is. 'text' is learned whole; 'messages' is a conversation; 'prompt_output' a prompt
-      and what is to be answered; 'preference' a prompt, a chosen and a rejected answer; 'prompt' has no answer. 'auto':
+    seq_length: Tokens in a row. Losses ignore padding.
+    example_format: The form of a record. 'text' is learned whole; 'messages' is a conversation; 'prompt_output' a
+      prompt and its answer; 'preference' a prompt, a chosen and a rejected answer; 'prompt' has no answer. 'auto':
       messages, prompt_output or text, by the columns of the first record.
     text_column: The column of the text.
     messages_column: The column of the messages, each with `role` and `content`.
@@ -33,9 +33,9 @@ class TextDataConfig(text_formats.TextFields, definitions.DataConfig):
     use_chat_template: Whether a prompt and an answer that are texts become turns of the user and the assistant; null:
       if the tokenizer has a chat template. Messages always go through it.
     chat_template_path: A file with a chat template in Jinja, in the place of the tokenizer's own.
-    system_prompt: What the first message of a conversation says that has no message of the system.
+    system_prompt: The system message of a conversation that has none.
     append_eos: Whether a text that no chat template has made ends with the token that ends sequences.
-    loss_on: What is learned: 'completions', all that the assistant says; 'last_completion', its last turn; 'all'.
+    loss_on: The tokens to learn: 'completions', all that the assistant says; 'last_completion', its last turn; 'all'.
     max_input_length: Tokens of a prompt; its end is kept. 0: all.
     max_content_length: Tokens behind the prompt, or of a text without one; their beginning is kept. 0: all.
     max_samples: Records that are used, from the first one on. -1: all.

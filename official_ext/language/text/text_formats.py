@@ -45,7 +45,7 @@ OF_ROWS = (*OF_FORMAT, *OF_LENGTH)
 
 @dataclasses.dataclass
 class TextFields:
-  """How texts become rows of tokens: the fields of `ext.TextDataConfig`, which says what they mean."""
+  """How texts become rows of tokens: the fields of `ext.TextDataConfig`, which documents them."""
 
   split: str = ''
   seq_length: int = 1024
@@ -92,8 +92,9 @@ class Text:
   Attributes:
     text: all of it.
     prompt_end: where the prompt ends, in characters; 0 of a text that has none.
-    learned: what the model is to learn: (start, end) in characters.
-    add_special_tokens: whether the tokenizer adds what texts begin and end with. A chat template has done it.
+    learned: the parts that the model learns: (start, end) in characters.
+    add_special_tokens: whether the tokenizer adds the tokens at the beginning and end of texts. A chat template has
+      done it.
     append_eos: whether the token that ends a sequence comes behind, and is learned.
   """
 
@@ -259,7 +260,7 @@ class TextFormat:
     return Text(text, spans[0][0], learned, False, False)
 
   def _turn(self, text, messages, number, tools):
-    """Where the assistant's turn of this number is: from what asks for it up to where the template ends it."""
+    """The assistant's turn of this number: from the generation prompt to the end of the turn."""
     start = self._prefix(text, messages[:number], tools, number)
     if number == len(messages) - 1:
       return start, len(text)
@@ -276,8 +277,8 @@ class TextFormat:
 
   def _changed(self, number):
     return (
-      f'the chat template writes the turns before message {number} otherwise when more follow, so that it cannot be '
-      'told which of the text the assistant says; mark that by {% generation %} in the template, or take '
+      f'the chat template writes the turns before message {number} otherwise when more follow, so that the text of '
+      'the assistant cannot be located; mark it by {% generation %} in the template, or take '
       'loss_on=last_completion or loss_on=all'
     )
 
@@ -356,7 +357,7 @@ def _says_something(message: Mapping[str, object]) -> bool:
 
 
 def _without_answer(messages: Messages) -> str:
-  """What is wrong with messages that have no turn to learn from: often their roles have other names."""
+  """The error in messages without a turn to learn from: often their roles have other names."""
   roles = list(dict.fromkeys(str(message.get('role')) for message in messages))
   unknown = [role for role in roles if role not in _ROLES]
   text = 'there is no turn of the assistant to learn from'
@@ -373,10 +374,10 @@ def _num_same(first: Sequence[object], second: Sequence[object]) -> int:
 
 
 def check_unicode(text: str) -> None:
-  """Raises a ValueError if a text has halves of surrogate pairs, as bytes have become that are no UTF-8."""
+  """Raises a ValueError if a text has halves of surrogate pairs, as bytes have become that are not UTF-8."""
   try:
     text.encode()
   except UnicodeEncodeError as error:
     raise ValueError(
-      f'half of a surrogate pair at character {error.start}, {text[error.start]!a}, which is no Unicode text'
+      f'half of a surrogate pair at character {error.start}, {text[error.start]!a}, which is not valid Unicode'
     ) from error

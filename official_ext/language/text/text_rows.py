@@ -1,4 +1,4 @@
-"""Rows of tokens: how texts lie in them, whatever the texts are from. No TensorFlow."""
+"""Rows of tokens: the layout of texts of any origin. No TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ def lay_out(
     learned: uint8 `[n]`, 1 on tokens that are learned.
     parts: for each row (start, end) in the stream of each part.
     size: of a row, in tokens.
-    fill_token_id: what fills rows up.
+    fill_token_id: the padding token.
     fills_left: whether rows end with their parts instead of beginning with them.
 
   Returns:
@@ -69,7 +69,7 @@ def num_wrapped(num_tokens: int, size: int) -> int:
 
 
 def wrapped_range(row: int, num_tokens: int, size: int) -> Part:
-  """Where a row is in a stream that is cut."""
+  """The position of a row in a stream that is cut."""
   start = row * (size - 1)
   return start, min(start + size, num_tokens)
 

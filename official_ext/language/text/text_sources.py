@@ -2,7 +2,7 @@
 
 Names and meanings are Hugging Face's: `input_ids`; `labels`, the same numbers, -100 on tokens that no loss is on;
 `position_ids`, which begin at 0 with each text. `segment_ids` say which tokens see each other: 1 for those of the row's
-first text, 2 for those of its second, 0 for what fills the row up. Labels are not shifted: the logits at t are held
+first text, 2 for those of its second, 0 for padding. Labels are not shifted: the logits at t are held
 against the label at t + 1. The first token of each text has the label -100: nothing comes before it.
 """
 
@@ -44,9 +44,9 @@ class TextSource(sources.Source):
   """Rows of tokens. Its examples are dictionaries of int32 arrays `[seq_length]`.
 
   Attributes:
-    report: what became of the records: how many there were, what was cut, what was left out.
+    report: counts of the records: read, cut, left out.
     store: the tokens of all texts.
-    tokenizer: what made them.
+    tokenizer: the one that made them.
   """
 
   reads_in_blocks = True
@@ -60,7 +60,7 @@ class TextSource(sources.Source):
     settings: json_types.JsonMapping,
     params: Any,
   ):
-    """Takes what `open_source` has made."""
+    """Takes the result of `open_source`."""
     self.store = store
     self._is_training, self._max_samples = params.is_training, params.max_samples
     self.report = store.report
@@ -83,7 +83,7 @@ class TextSource(sources.Source):
     """The numbers of the examples that a row has text from."""
 
   def record(self, number: int) -> json_types.JsonObject:
-    """A record as the file has it, by what a row's `record` says of it."""
+    """A record of the file, located by a row's `record`."""
     return self._records.read(number)
 
   def describe(self, index: int) -> str:
@@ -126,7 +126,7 @@ class WholeTexts(TextSource):
   """Rows of whole texts: one in each, or as many as go into it."""
 
   def __init__(self, *args: Any, rows: best_fit.Rows):
-    """Takes what says which texts share a row."""
+    """Takes the assignment of texts to rows."""
     super().__init__(*args)
     self._texts = rows
 
@@ -190,7 +190,7 @@ class Preferences(TextSource):
 
 
 def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_lib.Tokenizer:
-  """What makes the tokens of text data: a tokenizer, with the chat template that the configuration names.
+  """The tokenizer of text data, with the chat template that the configuration names.
 
   Args:
     params: a `TextDataConfig`.
@@ -205,13 +205,13 @@ def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_l
   return tokenizer.with_chat_template(chat_templates.read(params.chat_template_path, f'{path}.chat_template_path'))
 
 
-@tf.autograph.experimental.do_not_convert  # Tasks may ask for a report while they are traced.
+@tf.autograph.experimental.do_not_convert  # Tasks may request a report while they are traced.
 def open_source(
   params: Any, tokenizer: tokenizer_lib.Tokenizer, records: numbered_records.Records | None = None
 ) -> TextSource | prepared_texts.PreparedTexts:
   """The rows of text data, as a source for `build_dataset`.
 
-  The first time all texts are turned into tokens, which are kept in the cache; what was cut or left out is told in
+  The first time all texts are turned into tokens, which are kept in the cache; records cut or left out are reported in
   warnings, in `report`, and in the identity of the data that checkpoints note. Opened again in this process with the
   same files and settings, it is the same source.
 
@@ -302,7 +302,7 @@ def _check_packing(params, text_format, path):
 
 @contextlib.contextmanager
 def _told_at(path: str) -> Iterator[None]:
-  """Puts the dotted path of the data configuration before what is said of a record."""
+  """Puts the dotted path of the data configuration before the message about a record."""
   try:
     yield
   except bad_examples.BadExampleError as error:

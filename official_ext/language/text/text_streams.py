@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from official_ext.language.text import tokenizer as tokenizer_lib
 
-_UNFINISHED = '\ufffd'  # What bytes become that are no character yet.
+_UNFINISHED = '\ufffd'  # The replacement for the bytes of an incomplete character.
 
 
 class TextStream:
   """The text that each token adds, as soon as its characters are whole.
 
   How a token is written depends on those before it: the first word of a text has no blank in front, and a character may
-  be several tokens. So each is decoded behind those of the piece before it, and what those are alone is taken off.
+  be several tokens. So each is decoded behind those of the piece before it, and the text of those alone is removed.
   """
 
   def __init__(self, tokenizer: tokenizer_lib.Tokenizer, prompt: Sequence[int] = ()):
@@ -23,16 +23,16 @@ class TextStream:
     """
     self._tokenizer = tokenizer
     self._tokens = list(prompt)
-    self._told = len(self._tokens)  # How many of them are in what was returned.
+    self._told = len(self._tokens)  # How many of them are in the returned text.
 
   def add(self, token: int) -> str:
-    """What a token adds to the text; '' as long as its last character is not whole."""
+    """The addition of a token to the text; '' as long as its last character is not whole."""
     self._tokens.append(token)
     added = self._untold()
     return '' if added.endswith(_UNFINISHED) else self._tell(added)
 
   def end(self) -> str:
-    """What is left at the end: characters that were not finished, as U+FFFD."""
+    """The rest at the end: incomplete characters, as U+FFFD."""
     return self._tell(self._untold())
 
   def _untold(self) -> str:

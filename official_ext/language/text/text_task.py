@@ -23,9 +23,9 @@ _FOLDER = 'tokenizer'  # In the folder of a run.
 class TextTask(base_task.Task):
   """A task on texts.
 
-  If the configuration names no tokenizer, the task makes one. What comes out depends on more than the configuration,
+  If the configuration names no tokenizer, the task makes one. The tokenizer depends on more than the configuration,
   such as texts that come with Python, and weights mean nothing with another one. So a run keeps it from its start on,
-  in the folder `tokenizer` of its own; whoever goes on from a checkpoint of it has that: the run itself, an evaluation,
+  in its folder `tokenizer`; whoever resumes from a checkpoint of it uses that one: the run itself, an evaluation,
   `ext.load`, another run by `--checkpoint` or `task.init_checkpoint`.
 
   The configuration has a field `tokenizer_path`, or a subclass overrides `named_tokenizer`.
@@ -52,7 +52,7 @@ class TextTask(base_task.Task):
 
   @functools.cached_property
   def tokenizer(self) -> tokenizer_lib.Tokenizer:
-    """The one that is named, that of the run whose weights the task goes on with, or a new one."""
+    """The one that is named, that of the run whose weights the task starts from, or a new one."""
     folder = self.named_tokenizer or self._kept_tokenizer
     if folder:
       return tokenizer_lib.Tokenizer.load(folder).beside(self.model_type)
@@ -65,7 +65,7 @@ class TextTask(base_task.Task):
 
   @functools.cached_property
   def _kept_tokenizer(self) -> str:
-    """The folder in which a run has kept its tokenizer that this one goes on from; '' if there is none."""
+    """The folder in which a run has kept its tokenizer that this one continues; '' if there is none."""
     return self._workers.from_chief('tokenizer of the run', self._find_kept)
 
   def _find_kept(self) -> str:
@@ -95,7 +95,7 @@ class TextTask(base_task.Task):
     if self._kept_tokenizer and not self.named_tokenizer:
       raise errors.UserError(
         f'task.model.vocab_size: {vocab_size} is less than the {number} tokens of {self._kept_tokenizer}, which the '
-        'weights were trained with: set it to what it was then, or begin anew in another --model_dir'
+        'weights were trained with: set it to the earlier value, or start a new run in another --model_dir'
       )
     field = 'task.tokenizer_path' if self.named_tokenizer else 'task.model.vocab_size'
     where = f' of {self.named_tokenizer}' if self.named_tokenizer else ''

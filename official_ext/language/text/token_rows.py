@@ -21,7 +21,7 @@ from official_ext.language.text import token_store
 from official_ext.language.text import tokenizer as tokenizer_lib
 
 _TOKENIZER = 'tokenizer'  # The folder of the tokenizer in a prepared folder.
-_PATH = 'prepare'  # Stands for a dotted path in errors, which name flags here.
+_PATH = 'prepare'  # Replaces a dotted path in errors, which name flags here.
 
 
 # Of fields that are not any text, any number from 0 on, or true and false.
@@ -39,7 +39,7 @@ class TokenRows:
   module = __name__
 
   def __init__(self, settings: text_formats.TextFields, tokenizer: tokenizer_lib.Tokenizer):
-    """Takes what the rows depend on beside the records."""
+    """Takes the settings of the rows."""
     self._settings = settings
     self._tokenizer = tokenizer
 

@@ -1,6 +1,6 @@
 """Texts as tokens, computed once and mapped into memory from then on.
 
-The tokens of all texts stand in one array, with a mark on those that are learned. They are kept in the cache under a
+The tokens of all texts are in one array, with a mark on those that are learned. They are kept in the cache under a
 key of all that they depend on: the records' content, the tokenizer, the settings.
 """
 
@@ -26,11 +26,11 @@ _RECORDS_PER_BLOCK = 512
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """How long texts may be, in tokens; 0: as long as they are.
+  """How long texts may be, in tokens; 0: no limit.
 
   Attributes:
     prompt: of a prompt, whose end is kept, and the token that begins all texts.
-    content: of what follows it, or of a text without prompt; its beginning is kept.
+    content: of the text behind it, or of a text without prompt; its beginning is kept.
     text: of both.
   """
 
@@ -49,7 +49,7 @@ class TokenStore:
     bounds: int64 `[texts + 1]`, where each text begins in them.
     records: int64 `[examples]`, the record that each example is from. An example has one text, or two that belong
       together.
-    report: what became of the records.
+    report: counts of the records.
   """
 
   tokens: np.ndarray
@@ -73,13 +73,13 @@ def open_store(
   leaves_out: bool,
   folder: str = '',
 ) -> TokenStore:
-  """The tokens of records, from the cache where they are there.
+  """The tokens of records, from the cache if they exist.
 
   Args:
     records: where texts are from.
     text_format: makes texts of them.
     tokenizer: makes tokens of those.
-    settings: JSON values that tell apart what `text_format` does.
+    settings: JSON values that identify the result of `text_format`.
     limits: of lengths.
     leaves_out: whether bad records are left out.
     folder: of the cache; '' for its usual place.

@@ -1,6 +1,6 @@
 """Tokenizers in Hugging Face's files: text to numbers and back, as transformers does it, without transformers.
 
-`tokenizer.json` is all that the library `tokenizers` needs; the files beside it tell which tokens are special, and how
+`tokenizer.json` is all that the library `tokenizers` needs; the files beside it list the special tokens, and how
 messages are laid out. Files are read and written; nothing is ever looked for on the network. The tokens of a folder
 depend on the class of transformers that reads it: see tokenizer_classes.py.
 """
@@ -28,7 +28,7 @@ _TEMPLATE = 'chat_template.jinja'
 _MORE_TEMPLATES = 'additional_chat_templates'
 _GENERATION = 'generation_config.json'
 _MODEL = 'config.json'
-# What else belongs to a tokenizer, for those who read a folder that was saved.
+# The other files of a tokenizer, for those who read a folder that was saved.
 _COPIED = (
   'added_tokens.json',
   'chat_template.json',
@@ -50,8 +50,8 @@ class Tokenizer:
 
   Attributes:
     special_tokens: the named ones that there are: `{'bos_token': '<s>', ...}`.
-    stop_token_ids: the numbers of the tokens that end a text: the end of a sequence, and what the folder's
-      generation_config.json adds, such as the end of a turn.
+    stop_token_ids: the numbers of the tokens that end a text: the end of a sequence, and those that the
+      folder's generation_config.json adds, such as the end of a turn.
   """
 
   def __init__(self, files: Mapping[str, bytes], where: str, model_type: str = '', tokenizer_class: str = ''):
@@ -61,7 +61,7 @@ class Tokenizer:
       files: from the name to the content. tokenizer.json is needed.
       where: the folder, for messages.
       model_type: of the model beside it, which has a say in the class that transformers makes; '' if there is none.
-      tokenizer_class: what the model's config.json names, for files that name none.
+      tokenizer_class: the one of the model's config.json, for files that name none.
 
     Raises:
       UserError: a file is damaged, `tokenizers` is not installed, or transformers makes other tokens of the files than
@@ -144,7 +144,7 @@ class Tokenizer:
     return True
 
   def _keep_rebuilt(self):
-    """Puts what was rebuilt into the files, so that every program reads the same from them."""
+    """Puts the rebuilt parts into the files, so that every program reads the same from them."""
     self._files[_JSON] = self._backend.to_str(pretty=True).encode()
     declared = {str(number): _fields(token) for number, token in self._backend.get_added_tokens_decoder().items()}
     unchanged = {'added_tokens_decoder': declared, 'tokenizer_class': tokenizer_classes.UNCHANGED_CLASS}
@@ -242,13 +242,13 @@ class Tokenizer:
 
   @property
   def files(self) -> dict[str, bytes]:
-    """From the name of each file to its content: what `save` writes."""
+    """From the name of each file to its content: the files of `save`."""
     return {name: content for name, content in self._files.items() if name != _GENERATION}
 
   # Tokens.
 
   def __len__(self) -> int:
-    """One more than the largest number of a token: what an embedding needs at least."""
+    """One more than the largest number of a token: the minimal size of an embedding."""
     return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
   @property
@@ -277,7 +277,7 @@ class Tokenizer:
 
   @property
   def fill_token_id(self) -> int:
-    """What rows are filled up with: the token for it, else that which ends a sequence, else 0. No loss sees it."""
+    """The padding token: the one defined, else that which ends a sequence, else 0. No loss sees it."""
     return next((number for number in (self.pad_token_id, self.eos_token_id) if number is not None), 0)
 
   def token_id(self, token: str) -> int | None:
@@ -289,7 +289,7 @@ class Tokenizer:
 
     Args:
       text: special tokens that are written in it count as such.
-      add_special_tokens: whether to add what the tokenizer begins and ends each text with. The text of a chat template
+      add_special_tokens: whether to add the tokens at the beginning and end of each text. The text of a chat template
         has it already.
     """
     return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
@@ -328,10 +328,10 @@ class Tokenizer:
     """The template for messages.
 
     Args:
-      with_tools: whether there are tools, for which some models have a template of its own.
+      with_tools: whether there are tools, for which some models have a separate template.
 
     Raises:
-      UserError: there is none, or it is no Jinja.
+      UserError: there is none, or it is not valid Jinja.
     """
     name = 'tool_use' if with_tools and 'tool_use' in self._templates else 'default'
     if name not in self._templates:
@@ -427,7 +427,7 @@ def _read_json(files: Mapping[str, bytes], name: str, where: str) -> json_types.
   try:
     found = json.loads(files.get(name, b'{}'))
   except ValueError as error:
-    raise errors.UserError(f'{os.path.join(where, name)}: is no JSON: {_one_line(error)}') from error
+    raise errors.UserError(f'{os.path.join(where, name)}: is invalid JSON: {_one_line(error)}') from error
   if not isinstance(found, dict):
     raise errors.UserError(f'{os.path.join(where, name)}: expected an object, found {type(found).__name__}')
   return found

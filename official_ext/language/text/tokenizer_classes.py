@@ -1,8 +1,8 @@
-"""Which of its classes transformers' AutoTokenizer makes of a folder, and what that class makes of tokenizer.json.
+"""Which of its classes transformers' AutoTokenizer makes of a folder, and how that class changes tokenizer.json.
 
 A class of transformers 5 with its own constructor takes vocabulary, merges, added tokens and post-processor from
 tokenizer.json, and brings its own normalizer, pre-tokenizer and decoder. `FOLLOWED` classes are built in the same way
-here. Others are refused. All further names stand for tokenizer.json without changes.
+here. Others are refused. All further names mean tokenizer.json without changes.
 """
 
 from collections.abc import Callable, Mapping
@@ -88,7 +88,7 @@ def _has_byte_level(content: Mapping[str, object]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-  """What a class brings: the parts of tokenizer.json, and the fields of its model but for vocabulary and merges."""
+  """The parts of a class: the parts of tokenizer.json, and the fields of its model but for vocabulary and merges."""
 
   normalizer: object
   pre_tokenizer: object
@@ -121,7 +121,7 @@ def _parts(name: str, config: Mapping[str, object], special_tokens: Mapping[str,
 def rebuilt(
   name: str, content: json_types.JsonMapping, config: json_types.JsonMapping, special_tokens: Mapping[str, str]
 ) -> json_types.JsonObject | None:
-  """What a class of `FOLLOWED` makes of tokenizer.json.
+  """The tokenizer.json of a class of `FOLLOWED`.
 
   Args:
     name: of the class.
@@ -130,7 +130,7 @@ def rebuilt(
     special_tokens: the named ones.
 
   Returns:
-    The contents of a tokenizer.json that stands for it, without added tokens: they are to be added anew, as that
+    The contents of an equivalent tokenizer.json, without added tokens: they are to be added anew, as that
     changes numbers. None if tokenizer.json has all of it already.
 
   Raises:
@@ -157,7 +157,7 @@ def rebuilt(
 
 
 def _essential(part: object, is_decoder: bool = False) -> object:
-  """A part without what changes no token and no text: offsets, and fields that are off."""
+  """A part without the fields that do not change tokens or text: offsets, and fields that are off."""
   if isinstance(part, list):
     return [_essential(value, is_decoder) for value in part]
   if not isinstance(part, dict):

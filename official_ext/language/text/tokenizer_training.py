@@ -1,7 +1,7 @@
 """Byte-level BPE, trained on a text: a tokenizer for experiments that bring none.
 
 Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, over bytes as in GPT-2: every text
-can be written, and is got back as it was.
+can be written, and is restored unchanged.
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ def train(
     vocab_size: tokens in all, with the 256 bytes and the special tokens; fewer where the texts do not hold more.
     special_tokens: beside `<|endoftext|>`, which is the first token and ends sequences.
     chat_template: in Jinja; '' for none.
-    min_frequency: how often a pair of tokens must be there to become one.
-    pad_token: what fills rows up, a special token too.
+    min_frequency: the minimal count of a pair of tokens that becomes one.
+    pad_token: for padding, a special token too.
 
   Raises:
     UserError: `vocab_size` has no room for the bytes, or `tokenizers` is not installed.

@@ -1,7 +1,7 @@
-"""What each handler of the console needs: JSON in and out, and the run that a request names.
+"""The common part of the console's handlers: JSON in and out, and the run that a request names.
 
-A handler is a plain function, which Starlette runs in a thread; `handler` makes what is wrong with a request, or with a
-disk, an answer in lines, as the command line prints them.
+A handler is a plain function, which Starlette runs in a thread; `handler` answers errors of a request, or of a disk, in
+lines, as the command line prints them.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from official_ext.base import json_types
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.runs import run_folder
 
-BODY = 'official_ext.body'  # Where security.py leaves the body of a request.
+BODY = 'official_ext.body'  # The place where security.py leaves the body of a request.
 MAX_BODY_BYTES = 1 << 20
 _READ_AS_TEXT = ('.json', '.jsonl', '.yaml', '.log', '.txt', '.csv', '.tsv')
 
@@ -52,7 +52,7 @@ def handler(function: Handler) -> Handler:
   def answer(request: requests.Request) -> responses.Response:
     try:
       return function(request)
-    except Exception as error:  # pylint: disable=broad-except  # Whatever it is, the server goes on.
+    except Exception as error:  # pylint: disable=broad-except  # The server continues after any error.
       return of_error(error)
 
   return answer
@@ -145,7 +145,7 @@ def run_of(context: context_lib.Context, source: requests.Request | str) -> run_
 
 
 def check_name(name: str) -> None:
-  """Refuses what is no name of a run below the folder, whether it is there or not.
+  """Refuses an invalid name of a run, whether the run exists or not.
 
   Raises:
     UserError: it is empty, absolute, has an empty part, one that begins with a dot, or a NUL.
@@ -182,7 +182,7 @@ def file_of(context: context_lib.Context, run: run_folder.Run, name: str) -> str
   """The path of an ordinary file in a run's folder, by its path there.
 
   Raises:
-    UserError: it is not there, is something else, or leads out of the run's folder.
+    UserError: it is missing, is something else, or leads out of the run's folder.
   """
   parts = name.split('/')
   path = os.path.join(run.path, name)

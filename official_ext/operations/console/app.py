@@ -25,7 +25,7 @@ from official_ext.operations.console import runs_api
 from official_ext.operations.console import security
 from official_ext.operations.console import sweeps_api
 
-# Each gives `routes(context)`, and some `topics(context)`: what live.py sends whenever it changes.
+# Each gives `routes(context)`, and some `topics(context)`: the data that live.py sends on every change.
 PARTS = (runs_api, run_api, compare_api, new_run_api, queue_api, sweeps_api, models_api)
 # The browser's router (static/app.js) knows which module shows which.
 PAGES = ('/', '/runs', '/run', '/compare', '/new', '/queue', '/sweeps', '/sweep', '/models')
@@ -66,7 +66,7 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 
 
 def folder_key(root: str) -> str:
-  """What tells the folder of one console from that of another, without naming it."""
+  """An identity of a console's folder that does not name it."""
   return hashlib.sha256(os.path.realpath(root).encode('utf-8', 'surrogateescape')).hexdigest()
 
 
@@ -76,7 +76,7 @@ def _file(file: tuple[bytes, str]) -> Any:
 
 
 def _routes(context: context_lib.Context) -> list[routing.Route]:
-  """What the frame of the page asks."""
+  """The requests of the page's frame."""
 
   @answers.handler
   def about(request: requests.Request) -> responses.Response:
@@ -99,7 +99,7 @@ def _routes(context: context_lib.Context) -> list[routing.Route]:
   def login(request: requests.Request) -> responses.Response:
     given = answers.text(answers.body(request), 'token')
     if context.password is None:
-      raise errors.UserError('this console asks for no token')
+      raise errors.UserError('this console requires no token')
     if not security.is_password(context, given):
       return answers.errors_json([f'that is not the token in {security.PASSWORD}'], 401)
     name, value = security.cookie_of(context.password, context.port)

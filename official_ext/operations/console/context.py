@@ -1,4 +1,4 @@
-"""What the parts of the console share: the folder with the runs, and who may ask. It holds no state of any run."""
+"""The common data of the console's parts: the folder of runs, and permissions. It holds no state of any run."""
 
 import dataclasses
 import os
@@ -13,19 +13,19 @@ from official_ext.operations.runs import index as index_lib
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-  """What one server is for.
+  """The settings of one server.
 
   Attributes:
     root: the absolute path of the folder with the runs (RUNS_DIR).
     index: its runs. The cache in it is only that.
     queue: its queue.
     registry: modules that register experiments, as `--registry` names them.
-    token: what the page must send with each request that changes something. A new one for each server.
+    token: sent by the page with each request that changes something. A new one for each server.
     host: the address that the server listens at.
     port: its port.
-    password: what opens the console on an address that others can reach; None on a loopback address.
-    columns: what was read of the runs' events for their curves. It is only a cache.
-    driver: the process that is asked what the driver would say. It is started by the first who asks.
+    password: for access to the console on an address that others can reach; None on a loopback address.
+    columns: the columns read from the runs' events for their curves. It is only a cache.
+    driver: the process that gives the driver's answers. It is started by the first who asks.
     recent: the last look at the runs.
   """
 

@@ -4,15 +4,15 @@
 
     runs     {"now", "all": [summary, ...]} at first, then {"now", "changed": [...], "removed": [name, ...]}; `seen` of
              a summary is when it was read, by the clock of `now`
-    TOPIC    what another topic says, whole, at first and whenever it has changed
+    TOPIC    the data of another topic, whole, at first and after every change
     events   {"run", "events": [...], "offset", "restarted"}: whole lines that were added to the events.jsonl of a
-             watched run, up to a place in bytes; `restarted` if the file was begun anew, so that what was sent before
-             does not count
+             watched run, up to a place in bytes; `restarted` if the file was begun anew, so that earlier messages do
+             not count
     problem  {"errors": [...]} while the folder cannot be read
     ping     every few seconds, so that a browser sees that the line is dead
 
 The `id` of each message holds the place in each watched file: a browser that comes back with it (Last-Event-ID, or
-`&last=`) gets what follows, and nothing twice. No message is kept for a browser: each has its number of the last
+`&last=`) gets later messages, and nothing twice. No message is kept for a browser: each has its number of the last
 change, and places in files, so that one that is slow or gone costs nothing; one that is far behind gets all anew.
 """
 
@@ -79,7 +79,7 @@ class Live:
     self._state = _State()
     self._number = 0  # Of the last change.
     self._changes: collections.deque[_Change] = collections.deque(maxlen=_MAX_CHANGES)
-    self._polled: dict[str, tuple[int, ...]] = {}  # What changes with each watched file.
+    self._polled: dict[str, tuple[int, ...]] = {}  # The stamp of each watched file.
     self._news = asyncio.Condition()
     self._poller: asyncio.Task[None] | None = None
     self._num_streams = 0
@@ -152,12 +152,12 @@ class Live:
       self._watched.subtract(place.path for place in places)
 
   def _since(self, number: int, topics: Sequence[str], wanted: set[str]) -> list[tuple[str, str]]:
-    """What a stream has to be told that knows the changes up to a number.
+    """The messages for a stream that knows the changes up to a number.
 
     Args:
       number: that; -1 for none.
       topics: all of the stream.
-      wanted: those that it has not been told yet at all, which is changed.
+      wanted: those that it has not received yet at all; modified.
     """
     if self._number - number > len(self._changes):
       wanted |= set(topics)
@@ -211,13 +211,13 @@ class Live:
     self._state = _State()
 
   def _look(self, topics: Sequence[str]) -> tuple[list[_Change], float]:
-    """What has changed in some topics, and how long the processor took to see it. It runs in a thread."""
+    """The changes of some topics, and the processor time to find them. It runs in a thread."""
     started = time.thread_time()
     changes = self._look_without_errors(lambda: [self._state.update(topic, self._read(topic)) for topic in topics])
     return changes, time.thread_time() - started
 
   def _look_at_living(self) -> tuple[list[_Change], float]:
-    """What has changed in the runs that live, in a folder too large for a look at all. It runs in a thread."""
+    """The changes of live runs, in a folder too large to read all. It runs in a thread."""
     if self._state.problem or not self._state.living:
       return [], 0.0
     started, context = time.thread_time(), self._context
@@ -246,12 +246,12 @@ class Live:
 
 
 class _State:
-  """What is known of each topic, as it was sent."""
+  """The last message of each topic."""
 
   def __init__(self) -> None:
     self._runs: dict[str, str] | None = None
     self.living: list[str] = []  # The names of runs that live.
-    self._stable: dict[str, dict[str, object]] = {}  # The runs as they were last.
+    self._stable: dict[str, dict[str, object]] = {}  # The last state of the runs.
     self._others: dict[str, str] = {}
     self.problem = ''
 
@@ -266,7 +266,7 @@ class _State:
     return f'{{"now":{time.time():.1f},"all":[{",".join((self._runs or {}).values())}]}}'
 
   def update(self, topic: str, values: Any) -> _Change | None:
-    """Takes what a topic is now; returns the change, if there is one and it was known before."""
+    """Takes the present data of a topic; returns the change, if there is one and it was known before."""
     if topic != 'runs':
       text, before = _dump(values), self._others.get(topic)
       self._others[topic] = text
@@ -282,12 +282,12 @@ class _State:
     return _change_of_runs(changed, removed) if changed or removed or first else None
 
   def update_some(self, values: object) -> _Change | None:
-    """Takes what some runs are now, without the others; returns the change, if there is one."""
+    """Takes the present data of some runs, without the others; returns the change, if there is one."""
     changed = self._changed(values)
     return _change_of_runs(changed, []) if changed else None
 
   def _changed(self, values: Any) -> list[str]:
-    """Those of some runs that are not as they were."""
+    """Those of some runs that have changed."""
     assert self._runs is not None
     changed, now = [], round(time.time(), 1)
     for run in values:
@@ -314,7 +314,7 @@ class _Place:
     self.path = run.file_of_mode('events', 'jsonl')
     self.offset: int | None = None  # None: at the end, wherever that is.
     self.mark: int | None = None  # Of the file's first line: another file has another.
-    self.polled: tuple[int, ...] | None = None  # What the poller said when it was read last.
+    self.polled: tuple[int, ...] | None = None  # The poller's result at the last reading.
 
   def read(self) -> str | None:
     """The message with the next lines; None if there are none. It runs in a thread."""
@@ -330,7 +330,7 @@ class _Place:
         self.mark = mark if self.offset or mark else None
         lines = self._lines(file, size)
     except OSError:
-      self.offset = self.offset or 0  # Whatever is written there from now on is new.
+      self.offset = self.offset or 0  # Everything written there from now on is new.
       return None
     if not lines and not restarted and not is_first:
       return None
@@ -349,7 +349,7 @@ class _Place:
         self.offset += end
         return [text for line in block[:end].split(b'\n') if (text := _checked(line))]
       if len(block) < length or length >= _MAX_LINE:
-        if length >= _MAX_LINE and len(block) == length:  # That is no event.
+        if length >= _MAX_LINE and len(block) == length:  # Not an event.
           self.offset += len(block)
           continue
         break
@@ -368,7 +368,7 @@ def is_shown(context: context_lib.Context, run: summaries.RunSummary) -> bool:
 
 
 def _polled(paths: Sequence[str]) -> dict[str, tuple[int, ...]]:
-  """What changes with each of some files; () for one that is not there."""
+  """The stamps of some files; () for a missing one."""
   found: dict[str, tuple[int, ...]] = {}
   for path in paths:
     try:
@@ -380,7 +380,7 @@ def _polled(paths: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _mark(file: BinaryIO) -> int | None:
-  """What tells a file of events from another one: a sum of its first line. None if that is not whole yet."""
+  """The identity of a file of events: a sum of its first line. None if that is not whole yet."""
   file.seek(0)
   line, end, _ = file.read(_MARKED).partition(b'\n')
   return zlib.crc32(line) if end or len(line) == _MARKED else None
@@ -429,7 +429,7 @@ def _id(places: Sequence[_Place]) -> str:
 
 
 def _parse_id(text: str) -> list[tuple[int | None, int | None]]:
-  """The places in an id; [] if it is none."""
+  """The places in an id; [] if it is invalid."""
   found: list[tuple[int | None, int | None]] = []
   for part in text.split('_') if text else []:
     offset, _, mark = part.partition('.')

@@ -89,7 +89,7 @@ class ModelWorker:
     return self._process.pid
 
   def description(self) -> json_types.JsonObject:
-    """What the model takes, as soon as it is loaded.
+    """The model's inputs, as soon as it is loaded.
 
     Raises:
       UserError: it cannot be loaded.
@@ -105,7 +105,7 @@ class ModelWorker:
       return self._description
 
   def ask(self, request: Mapping[str, object]) -> Iterator[json_types.JsonObject]:
-    """Yields what the model answers, as it comes; closing the iterator stops it.
+    """Yields the model's answer in pieces; closing the iterator stops it.
 
     Raises:
       UserError: the model refuses the request, answers another one, or its process has ended.

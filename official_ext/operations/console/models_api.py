@@ -1,4 +1,4 @@
-"""What has finished, for the page of models: exports, and trying them."""
+"""The results for the page of models: exports, and trying them."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 import contextlib
@@ -88,7 +88,7 @@ def routes(context: context_lib.Context, workers: model_worker.ModelWorkers | No
     values = answers.body(request)
     key = _key_of(context, values)
     if key.kind != 'language_model':
-      raise errors.UserError(f'{os.path.basename(key.folder)}: is no language model')
+      raise errors.UserError(f'{os.path.basename(key.folder)}: is not a language model')
     asked = {
       name: values[name] for name in ('messages', 'system_prompt', 'prompt', 'settings') if values.get(name) is not None
     }
@@ -106,7 +106,7 @@ def routes(context: context_lib.Context, workers: model_worker.ModelWorkers | No
   ]
 
 
-# What is there.
+# The results.
 
 
 def _entry(context, summary: summaries.RunSummary, loaded: set[str]) -> json_types.JsonObject | None:
@@ -143,7 +143,7 @@ def _entry(context, summary: summaries.RunSummary, loaded: set[str]) -> json_typ
 
 
 def _command_of(context, run: run_folder.Run, result: run_outputs.Result) -> str:
-  """The command that does what the page does with a result."""
+  """The command for the page's action on a result."""
   folder = os.path.join(context.root, run.name, result.name)
   if result.kind == run_outputs.SAVED_MODEL:
     return shlex.join(['official-ext', 'predict', folder])
@@ -171,10 +171,10 @@ def _export_state(run: run_folder.Run) -> dict[str, object] | None:
 
 
 def _export_command(run: run_folder.Run, values: Mapping[str, object]) -> list[str]:
-  """The words behind `official-ext` that make what a request asks for.
+  """The arguments of `official-ext` for a request.
 
   Raises:
-    UserError: that makes no sense, or is there already.
+    UserError: the request is invalid, or the result exists already.
   """
   to, source = answers.text(values, 'to'), answers.text(values, 'result', '')
   which = answers.text(values, 'which', '')
@@ -196,7 +196,7 @@ def _export_command(run: run_folder.Run, values: Mapping[str, object]) -> list[s
 
 
 def _cwd_of(run: run_folder.Run) -> str:
-  """Where the run was started, as its own modules are found from there; or here."""
+  """The folder in which the run was started, as its own modules are found from there; or here."""
   cwd = (run.record() or {}).get('cwd')
   return cwd if isinstance(cwd, str) and os.path.isdir(cwd) else os.getcwd()
 
@@ -205,7 +205,7 @@ def _cwd_of(run: run_folder.Run) -> str:
 
 
 def _key_of(context, values: Mapping[str, object]) -> model_worker.ModelKey:
-  """The model that a request names by `run` and `result`, and `base` for what adapters stand on.
+  """The model that a request names by `run` and `result`, and `base` for the base of adapters.
 
   `load_in_4bit` keeps the kernels in 4 bits, or not; without it they are as adapters were trained.
 
@@ -224,13 +224,13 @@ def _key_of(context, values: Mapping[str, object]) -> model_worker.ModelKey:
   if not values.get('base'):
     return model_worker.ModelKey('language_model', result.path, result.time, load_in_4bit)
   if not result.base:
-    raise errors.UserError(f'{run.name}: the base of {result.name} is not there')
+    raise errors.UserError(f'{run.name}: the base of {result.name} is missing')
   return model_worker.ModelKey('language_model', result.base, 0.0, load_in_4bit)
 
 
 def _streamed(stream: Iterator[dict[str, object]]) -> responses.Response:
   """The answers of a model as lines of JSON, each as it comes. If the browser goes away, the model stops."""
-  first = next(stream, None)  # A mistake is an answer of its own.
+  first = next(stream, None)  # A mistake is a separate answer.
 
   def line(values: object) -> bytes:
     return json.dumps(json_types.json_values(values)).encode() + b'\n'

@@ -1,7 +1,8 @@
-"""What the page of a new run asks: experiments, fields, the driver's mistakes, and starting, queueing or checking it.
+"""The requests of the page of a new run: experiments, fields, the driver's mistakes, and starting, queueing or checking
+it.
 
-What a form says is `{experiment, mode, name, edits, config_files, base, clone}`; an edit is `{key, text}`, as --set
-takes it, or `{key, string}`, any string.
+The contents of a form are `{experiment, mode, name, edits, config_files, base, clone}`; an edit is `{key, text}`, as
+--set takes it, or `{key, string}`, any string.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ from official_ext.operations.runs import run_log
 from official_ext.operations.runs import signals
 
 MODES = ('train', 'train_and_eval', 'train_and_post_eval', 'eval', 'continuous_eval')
-_REHEARSALS = '.checks'  # Below the folder of runs; a name that begins with a dot is none of a run.
+_REHEARSALS = '.checks'  # Below the folder of runs; a name that begins with a dot is not a run's.
 _KEPT_REHEARSALS = 10
 _REHEARSAL = re.compile(r'[0-9TZ.-]+-[A-Za-z0-9_-]{4,}')
 _LOG_LINES = 400
@@ -82,13 +83,13 @@ class _Page:
     return self._other
 
   def experiments(self, request: requests.Request) -> responses.Response:
-    """All experiments, with what they say of themselves; `lines`: why others are not there. Waits for TensorFlow."""
+    """All experiments, with their descriptions; `lines`: why others are missing. Waits for TensorFlow."""
     del request
     found = self._context.driver.experiments()
     return answers.json(found)
 
   def clone(self, request: requests.Request) -> responses.Response:
-    """What a form begins with that is to make a run like `?run=NAME`."""
+    """The initial contents of a form for a run like `?run=NAME`."""
     run = answers.run_of(self._context, request)
     command = commands.to_clone(run, os.path.join(self._context.root, new_runs.UNNAMED))
     name = run.name if run.name != '.' else os.path.basename(run.path)
@@ -97,9 +98,9 @@ class _Page:
     return answers.json({'experiment': experiment, 'mode': command.mode, 'name': proposed})
 
   def form(self, request: requests.Request) -> responses.Response:
-    """What the driver says to a form, and the command; `fields` if they are asked for. Writes nothing.
+    """The driver's answer to a form, and the command; `fields` if requested. Writes nothing.
 
-    `quick`: without what the driver says to the devices and the task.
+    `quick`: without the driver's checks of devices and task.
     """
     body = answers.body(request)
     wanted = self._new_run(body)
@@ -141,7 +142,7 @@ class _Page:
     return answers.json({'run': wanted.name, 'job': job.number, 'has_dispatcher': has_dispatcher})
 
   def _make(self, body: Mapping[str, object]) -> tuple[new_runs.NewRun, commands.Command]:
-    """Makes what a run begins with, once the driver has nothing against it."""
+    """Makes the first files of a run, after the driver has accepted it."""
     wanted = self._new_run(body)
     wanted.check_name()
     lines = [line['text'] for line in wanted.check(self._driver(wanted))['lines']]
@@ -169,7 +170,7 @@ class _Page:
   # The rehearsal: `official-ext check`.
 
   def start_rehearsal(self, request: requests.Request) -> responses.Response:
-    """Starts `official-ext check` of a form, detached, in a folder that is none of a run. Returns its `id`."""
+    """Starts `official-ext check` of a form, detached, in a folder that is not a run's. Returns its `id`."""
     wanted = self._new_run({**answers.body(request), 'name': new_runs.UNNAMED})
     self._tidy()
     name = f'{moments.now().replace(":", "").replace("+", "")}-{secrets.token_hex(4)}'

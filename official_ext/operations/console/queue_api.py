@@ -1,4 +1,4 @@
-"""The queue for its page: what `official-ext queue` does."""
+"""The queue for its page: the actions of `official-ext queue`."""
 
 from collections.abc import Callable, Mapping
 
@@ -31,7 +31,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
 
 
 def topics(context: context_lib.Context) -> dict[str, Callable[[], object]]:
-  """What live.py tells whenever it has changed."""
+  """The data that live.py sends on every change."""
   return {'queue': _Queue(context).values}
 
 

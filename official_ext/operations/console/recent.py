@@ -1,4 +1,4 @@
-"""What the folder of runs was like a moment ago, for requests that come with every key that is pressed."""
+"""A recent state of the folder of runs, for requests at every key press."""
 
 from collections.abc import Mapping, Sequence
 import functools
@@ -35,14 +35,14 @@ class Recent:
     self._sent: dict[str, tuple[tuple[object, ...], json_types.JsonObject]] = {}
 
   def look(self) -> list[summaries_lib.RunSummary]:
-    """The summaries of all runs as they are now: see RunIndex."""
+    """The current summaries of all runs: see RunIndex."""
     found, now = self._index.summaries(), time.monotonic()
     with self._lock:
       self._summaries, self._read_at = found, now
     return found
 
   def summaries(self) -> list[summaries_lib.RunSummary]:
-    """The summaries of all runs as they were a moment ago, while somebody watches them; or as they are now."""
+    """Recent summaries of all runs, while somebody watches them; otherwise current ones."""
     with self._lock:
       if time.monotonic() - self._read_at < _MAX_AGE_SECONDS:
         return self._summaries

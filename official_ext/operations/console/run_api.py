@@ -1,4 +1,4 @@
-"""One run for its page: how it stands, log, configuration, checkpoints, events, images, and what can be started."""
+"""One run for its page: status, log, configuration, checkpoints, events, images, and processes to start."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
 
 
 class _Run:
-  """The handlers, which call what `official-ext runs` calls."""
+  """The handlers, which call the functions of `official-ext runs`."""
 
   def __init__(self, context: context_lib.Context):
     self._context = context
@@ -93,7 +93,7 @@ class _Run:
     }
 
   def log(self, request: requests.Request) -> responses.Response:
-    """What the output of `?mode=` has got since the place `?from=`, in bytes: see operations/runs/run_log.py."""
+    """The output of `?mode=` since the place `?from=`, in bytes: see operations/runs/run_log.py."""
     run = answers.run_of(self._context, request)
     mode = request.query_params.get('mode', 'train')
     if mode not in (*run.modes(), 'train'):

@@ -1,4 +1,4 @@
-"""The runs of the folder: their list, and what can be done with several of them at once."""
+"""The runs of the folder: their list, and actions on several of them."""
 
 from collections.abc import Callable, Mapping
 import contextlib
@@ -52,7 +52,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
 
 
 class _Runs:
-  """The handlers, which call what `official-ext runs` calls."""
+  """The handlers, which call the functions of `official-ext runs`."""
 
   def __init__(self, context: context_lib.Context):
     self._context = context
@@ -91,7 +91,7 @@ class _Runs:
     return answers.json({'deleted': [{'key': each.key, 'name': each.name, 'deleted': each.deleted} for each in found]})
 
   def _summaries(self) -> list[Any]:
-    """The runs as they were a moment ago, without links out of the folder."""
+    """The recent state of the runs, without links out of the folder."""
     seen, shown = self._shown
     found = self._context.recent.summaries()
     if found is not seen:
@@ -99,7 +99,7 @@ class _Runs:
       self._shown = found, shown
     return shown
 
-  # Doing. Each tells what became of one run.
+  # Doing. Each reports the result for one run.
 
   def each(self, do: Callable[[run_folder.Run, json_types.JsonObject], json_types.JsonObject]) -> answers.Handler:
     """Does something with each run in `{"runs": [name, ...]}`: `{"done": [{"run", ...}], "errors": [line, ...]}`."""
@@ -128,7 +128,7 @@ class _Runs:
     return {'status': found.status}
 
   def resume(self, run: run_folder.Run, body: Mapping[str, object]) -> json_types.JsonObject:
-    """Goes on with a run, detached."""
+    """Resumes a run, detached."""
     del body
     commands.to_resume(run).start()
     return {'status': judged_status.of_run(run).status}
@@ -188,7 +188,7 @@ class _Runs:
 
 
 def _best(runs: list[Any]) -> dict[str, str]:
-  """Which values of a metric are the best, `max` or `min`, by its name, if that tells."""
+  """Which values of a metric are the best, `max` or `min`, by its name, if that implies it."""
   found = {}
   for name in {name for run in runs for name in (*run.evaluation, *run.train)}:
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Who may ask the console for what. Everything passes here first, and what is not allowed for a reason is refused.
+"""Permissions for requests to the console. Everything passes here first, and is refused unless allowed for a reason.
 
 A page in the user's browser that is not ours must neither read anything nor change anything: not by a name that it
 has made lead to this machine (the Host is checked, with its port), not by a request across sites (Origin,
@@ -50,7 +50,7 @@ HEADERS = {
   'permissions-policy': 'camera=(), geolocation=(), microphone=()',
   'cache-control': 'no-store',
 }
-# What may be asked without the password: it tells nothing of any run.
+# The paths that need no password: they reveal no run.
 _OPEN = frozenset(('/api/about', '/api/login'))
 
 
@@ -71,7 +71,7 @@ def cookie_of(password: str, port: int) -> tuple[str, str]:
 
 
 def is_password(context: context_lib.Context, text: str) -> bool:
-  """Whether a text is the password, in a time that does not tell how much of it is right."""
+  """Whether a text is the password, in a time that does not depend on the correct part."""
   return context.password is not None and hmac.compare_digest(_digest(text), _digest(context.password))
 
 
@@ -86,7 +86,7 @@ class Guard:
     """Makes the guard of one server.
 
     Args:
-      app: what answers.
+      app: the application inside.
       context: of the server.
       pages: the paths of pages, to which a link on another site may lead: they are the same for everybody.
     """
@@ -110,7 +110,7 @@ class Guard:
     await self._app(scope, receive, _with_headers(send, {}))
 
   def _refuse(self, scope: types.Scope, headers: '_Headers') -> tuple[int, str] | None:
-    """Why a request is refused, as a status and a line; None if it is not. The line repeats nothing of the request."""
+    """Why a request is refused, as a status and a line; else None. The line repeats no part of the request."""
     method, path = scope['method'], scope['path']
     if len(scope.get('raw_path') or b'') + len(scope['query_string']) > _MAX_TARGET:
       return 414, 'request: its address is too long'
@@ -119,7 +119,7 @@ class Guard:
     if not self._is_our_host(headers.get('host')):
       return 421, f'Host: this console answers at http://{_as_host(self._context.host, self._context.port)} only'
     if method not in ('GET', 'HEAD', 'POST'):
-      return 405, 'request: GET and POST are what there is'
+      return 405, 'request: only GET and POST are supported'
     origin = headers.get('origin')
     if origin is not None and origin != f'http://{headers.get("host")}':
       return 403, 'Origin: the request comes from another site'
@@ -128,7 +128,7 @@ class Guard:
       return 403, 'Sec-Fetch-Site: the request comes from another site'
     by_password = self._has_authorization(headers)
     if path.startswith('/api/') and path not in _OPEN and not by_password and not self._has_cookie(headers):
-      return 401, f'the console asks for its token, which is in {PASSWORD} where it was started'
+      return 401, f'the console requires its token, which is in {PASSWORD} where it was started'
     return self._refuse_change(path, headers, origin, by_password) if method == 'POST' else None
 
   def _refuse_change(self, path, headers, origin, by_password) -> tuple[int, str] | None:
@@ -143,7 +143,7 @@ class Guard:
     if path == '/api/login':
       return None
     if not hmac.compare_digest(_digest(headers.get(TOKEN_HEADER, '')), _digest(self._context.token)):
-      return 403, 'X-Console-Token: is not that of this console, which GET /api/session tells; load the page again'
+      return 403, 'X-Console-Token: is not that of this console, which GET /api/session returns; reload the page'
     return None
 
   def _is_our_host(self, text: str | None) -> bool:
@@ -201,7 +201,7 @@ class _Headers:
     return self._values.get(name, [default])[0]
 
   def is_repeated(self, *names: str) -> bool:
-    """Whether one of some headers is there more than once."""
+    """Whether one of some headers occurs more than once."""
     return any(len(self._values.get(name, ())) > 1 for name in names)
 
 
@@ -247,7 +247,7 @@ def _own_names(host: str) -> set[str]:
 
 
 def _split_host(text: str) -> tuple[str, int | None]:
-  """The name and the port in a Host header; None for a port that is none."""
+  """The name and the port in a Host header; None for an invalid port."""
   text = text.lower()
   if text.startswith('['):
     name, bracket, rest = text[1:].partition(']')

@@ -22,7 +22,7 @@ class Server(uvicorn.Server):
     """Makes a server that does not listen yet: see `run`.
 
     Args:
-      context: what it is for.
+      context: its settings.
     """
     app, self._live = app_lib.make(context)
     super().__init__(
@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
     )
 
   def end(self) -> None:
-    """Lets it end: streams are closed, and what is being answered has a moment."""
+    """Lets it end: streams are closed, and open requests get a moment."""
     self.should_exit = True
     self._live.is_closed = True
 
@@ -64,4 +64,4 @@ def serve(context: context_lib.Context, listener: socket.socket) -> int:
   signal.signal(signal.SIGPIPE, signal.SIG_IGN)
   Server(context).run([listener])
   sys.stdout.flush()
-  os._exit(0)  # A thread that still waits for a disk would hold it. Whatever is changed is changed by a rename.
+  os._exit(0)  # A thread that still waits for a disk would hold it. All changes are renames.

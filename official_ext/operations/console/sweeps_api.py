@@ -1,4 +1,4 @@
-"""Sweeps for their pages: what `official-ext sweep` does, but for beginning one."""
+"""Sweeps for their pages: the actions of `official-ext sweep`, except starting one."""
 
 from collections.abc import Callable, Mapping
 import json
@@ -47,12 +47,12 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
 
 
 def topics(context: context_lib.Context) -> dict[str, Callable[[], object]]:
-  """What live.py tells whenever it has changed."""
+  """The data that live.py sends on every change."""
   return {'sweeps': _Sweeps(context).values}
 
 
 class _Sweeps:
-  """The handlers. What is kept is only what need not be read twice."""
+  """The handlers. The kept data is only a cache."""
 
   def __init__(self, context: context_lib.Context):
     self._context = context
@@ -81,7 +81,7 @@ class _Sweeps:
   def importances(self, request: requests.Request) -> responses.Response:
     """The importance of its parameters: `{"importances": {name: share}}`, why there is none, as a text, or null.
 
-    Optuna and scikit-learn take 100 MB and two seconds: a process of its own computes it, once for each state. It is
+    Optuna and scikit-learn take 100 MB and two seconds: a separate process computes it, once for each state. It is
     null until that has ended.
     """
     folder = self._named(request.query_params.get('sweep', ''))
@@ -156,7 +156,7 @@ class _Sweeps:
   def changing(
     self, do: Callable[[sweep_folder.SweepFolder, json_types.JsonObject], json_types.JsonObject | None]
   ) -> answers.Handler:
-    """Does something with the sweep in `{"sweep": NAME, ...}`, and answers with what it says and how it stands then."""
+    """Does something with the sweep in `{"sweep": NAME, ...}`, and answers with its message and the new state."""
 
     def handle(request: requests.Request) -> responses.Response:
       body = answers.body(request)
@@ -183,7 +183,7 @@ class _Sweeps:
     return {'points': sweep_changes.retry(folder, _numbers(body))}
 
   def resume(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> None:
-    """Goes on with points."""
+    """Resumes points."""
     for number in _numbers(body):
       sweep_changes.resume(folder, number)
 

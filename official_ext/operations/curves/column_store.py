@@ -1,7 +1,7 @@
 """Keeps the columns of files of events: in memory, as far as there is room, and on disk, for the next process.
 
-What is on disk is only a cache, as index.py's is: it lies in the user's cache folder, is believed if its checksum is
-right and the file has grown since, or is as it was, and may be deleted at any time.
+The data on disk is only a cache, as index.py's is: it lies in the user's cache folder, is believed if its checksum is
+right and the file has grown since, or is unchanged, and may be deleted at any time.
 """
 
 import collections
@@ -33,7 +33,7 @@ class ColumnStore:
 
     Args:
       cache_folder: where the cache is; None: in the user's cache folder.
-      max_bytes: what `trim` leaves in memory.
+      max_bytes: the memory that `trim` leaves in use.
     """
     self._folder = cache_folder or os.path.join(cache.root(), 'curves')
     self._max_bytes = max_bytes
@@ -42,7 +42,7 @@ class ColumnStore:
     self._kept: dict[str, int] = {}  # How much of each had been looked through when it was written to the cache.
 
   def columns(self, path: str) -> event_columns.EventColumns:
-    """The columns of a file as it is now; those of an empty one if it is not there."""
+    """The current columns of a file; those of an empty one if it is missing."""
     with self._lock:
       found = self._known.get(path)
       is_new = found is None
@@ -56,7 +56,7 @@ class ColumnStore:
     return found
 
   def trim(self) -> None:
-    """Writes what was read to the cache, and forgets what was not used for longest if there is too much of it."""
+    """Writes new columns to the cache, and forgets the least recently used if there are too many."""
     with self._lock:
       known = list(self._known.values())
     for each in known:
@@ -105,7 +105,7 @@ class ColumnStore:
       pass
 
   def _make_room(self) -> None:
-    """Deletes the oldest entries if there are too many, and what a killed process has left."""
+    """Deletes the oldest entries if there are too many, and the leftovers of killed processes."""
     with os.scandir(self._folder) as entries:
       found = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries)
     size = sum(each[1] for each in found)

@@ -2,7 +2,7 @@
 
 A curve is named `train/NAME` or `eval/NAME`, by the event and the metric; `MODE:eval/NAME` is from the file of another
 mode, such as an evaluation beside the training: `continuous_eval:eval/accuracy`. Lines that a restore or a rollback has
-superseded are no part of a curve.
+superseded are not part of a curve.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ AXES = {
 
 @dataclasses.dataclass(frozen=True)
 class View:
-  """What is to be seen of curves.
+  """The view of curves.
 
   Attributes:
     x: one of AXES.
@@ -69,7 +69,7 @@ class Curves:
     first: the left end of the axis.
     last: the right end.
     curves: (run's name, curve's name) -> the curve; a run that does not have it has none.
-    lacking: runs that do not tell what the axis needs.
+    lacking: runs that do not record the axis.
   """
 
   first: float
@@ -79,7 +79,7 @@ class Curves:
 
 
 def names(store: column_store.ColumnStore, run: run_folder.Run) -> list[str]:
-  """The names of a run's curves: metrics before what tells of its progress, training before evaluation."""
+  """The names of a run's curves: metrics before values of its progress, training before evaluation."""
   found: list[str] = []
   for mode in _modes(run):
     columns = store.columns(_path(run, mode))
@@ -94,13 +94,13 @@ def read(
   """Curves of runs, on one axis.
 
   Args:
-    store: keeps what was read.
+    store: keeps the columns read.
     runs: the runs.
     wanted: the names of curves; each is read of each run that has it.
-    view: what is to be seen of them.
+    view: the view of them.
 
   Raises:
-    UserError: a name is none.
+    UserError: a name is invalid.
   """
   points: dict[tuple[str, str], tuple[np.ndarray, np.ndarray] | None] = {}
   ends: list[tuple[float, float]] = []
@@ -113,7 +113,7 @@ def read(
         ends += _ends_of(x, view)
         num_kept += len(x)
         points[run.name, name] = (x, y) if num_kept <= _MAX_KEPT else None
-    store.trim()  # After each run: what all of them have may be too much.
+    store.trim()  # After each run: the total may be too much.
   first, last = _ends(ends, view)
   by_name = {run.name: run for run in runs}
   found = {}
@@ -162,7 +162,7 @@ def parse_name(name: str) -> tuple[str, int, str]:
   """The mode ('' for the training), the kind of event and the metric of a curve's name.
 
   Raises:
-    UserError: it is none.
+    UserError: it is invalid.
   """
   event, slash, metric = name.partition('/')
   mode, _, event = event.rpartition(':')
@@ -183,7 +183,7 @@ class Axis:
   """The places of a run's events on an axis: they are reckoned from the events of its training."""
 
   def __init__(self, columns: event_columns.EventColumns, x: str):
-    """Reads what the axis needs.
+    """Reads the axis.
 
     Args:
       columns: of the training.
@@ -201,7 +201,7 @@ class Axis:
 
   @property
   def is_known(self) -> bool:
-    """Whether the run tells what the axis needs."""
+    """Whether the run records the axis."""
     return bool(len(self._batches)) if self._x == 'examples' else self._x in ('step', 'wall') or self._start > 0
 
   def places(self, steps: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Curves of any length in as many points as a screen has: the least and the greatest of each column of pixels.
 
-What shows stays: a spike of one step is the greatest of its bucket, and numbers that are not finite are marks of their
-own, at their places, and never left out.
+Visible features stay: a spike of one step is the greatest of its bucket, and numbers that are not finite are separate
+marks, at their places, and never left out.
 """
 
 import dataclasses

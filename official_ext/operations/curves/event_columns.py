@@ -1,7 +1,7 @@
 """The numbers of an events.jsonl as columns, read as the file grows, at most once.
 
 A million lines of JSON take a Python program seven seconds. Here the places of a line's time, kind and step are found
-with NumPy, and a metric is looked for when it is asked for: what does not look as `EventsWriter` writes it is parsed as
+with NumPy, and a metric is looked for when it is requested: lines that `EventsWriter` would not write are parsed as
 JSON, line by line. Only complete lines count. Memory holds 25 bytes a line, and 12 a value.
 """
 
@@ -19,12 +19,12 @@ TRAIN, EVAL, OTHER, INVALID = event_lines.TRAIN, event_lines.EVAL, event_lines.O
 KINDS = event_lines.KINDS
 
 _BLOCK = 1 << 22  # Bytes that are read at a time.
-_MAX_LINE = 1 << 26  # What is longer, and has no end, is given up.
-_CHECKED = 64  # Bytes before the end of what is known, which must be the same next time.
+_MAX_LINE = 1 << 26  # A longer line without an end is given up.
+_CHECKED = 64  # Bytes before the end of the known part, which must be the same next time.
 # Of the other events these are noted.
 _NOTED = ('start', *standing_events.GO_BACK)
 _NOTED_KEYS = ('event', 'effective_batch_size', 'evaluation_pending')
-_NAMED_LINES = 20  # Of each block so many lines of each kind are asked for their names, and the first and last.
+_NAMED_LINES = 20  # Of each block so many lines of each kind are searched for names, and the first and last.
 _FAR = np.iinfo(np.int64).max
 
 
@@ -41,7 +41,7 @@ class EventColumns:
   """The columns of one file. Threads may share it.
 
   Attributes (after `update`, each with an entry for each line):
-    kinds: TRAIN, EVAL, OTHER, or INVALID for what is no event.
+    kinds: TRAIN, EVAL, OTHER, or INVALID for anything but an event.
     steps: 0 where it is invalid.
     times: seconds since 1970; NaN if it has none.
   """
@@ -61,7 +61,7 @@ class EventColumns:
     self.times = np.empty(0)
     self._others: dict[
       int, json_types.JsonObject
-    ] = {}  # Line -> what concerns the curves in other events than these two.
+    ] = {}  # Line -> the parts of other events than these two that concern the curves.
     self._metrics: dict[str, _Metric] = {}
     self._names: tuple[json_types.JsonObject, json_types.JsonObject] = ({}, {})
     self._standing: np.ndarray | None = None
@@ -100,7 +100,7 @@ class EventColumns:
   def names(self, kind: int) -> list[str]:
     """The names of the numbers in the lines of a kind, TRAIN or EVAL, in the order in which they are first seen.
 
-    Of long files not every line is looked at: one that only a few lines have may be missing, and can be asked for.
+    Of long files not every line is looked at: one that only a few lines have may be missing, and can be requested.
     """
     return list(self._names[kind])
 
@@ -134,7 +134,7 @@ class EventColumns:
         pass
     return found
 
-  # What a cache keeps.
+  # The contents of a cache.
 
   def state(self) -> tuple[json_types.JsonObject, dict[str, np.ndarray]]:
     """All that was read: JSON values and arrays, see `restore`."""
@@ -159,7 +159,7 @@ class EventColumns:
       return values, arrays
 
   def restore(self, values: json_types.JsonObject, arrays: dict[str, np.ndarray]) -> None:
-    """Begins with what was read before, by another process. Whether it is of this file is seen at `update`."""
+    """Begins with the columns read by another process. Whether it is of this file is seen at `update`."""
     with self.lock:
       self._begin_anew()
       self._identity = tuple(values['identity'])

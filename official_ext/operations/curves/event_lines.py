@@ -65,7 +65,7 @@ def _decimals(data: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def numbers_in(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """Where a name is found in whole lines, and its numbers; where its value is none it is left out."""
+  """The positions of a name in whole lines, and its numbers; other values are left out."""
   key = re.escape(json.dumps(name).encode())  # First, and as a literal: so the search is fast.
   pattern = re.compile(key + rb': ?(-?[0-9][0-9.eE+-]*|"(?:NaN|-?Infinity)"|NaN|-?Infinity)')
   starts: list[int] = []
@@ -75,7 +75,7 @@ def numbers_in(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     texts.append(match[1])
   try:
     values = np.fromiter(map(float, texts), np.float64, len(texts))
-  except ValueError:  # What is quoted; or is no number, such as 1-2, and was no JSON.
+  except ValueError:  # Quoted values; or invalid numbers, such as 1-2.
     values = np.array([to_float(text.strip(b'"').decode()) for text in texts])
   places = np.array(starts, np.int64)
   good = np.frombuffer(content, np.uint8)[places - 1] != ord('\\')  # Or else it is within a string of JSON.
@@ -83,12 +83,12 @@ def numbers_in(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_number(value: object) -> bool:
-  """Whether a value of JSON is a number, or one of the strings that stand for those that are not finite."""
+  """Whether a value of JSON is a number, or one of the strings for those that are not finite."""
   return (isinstance(value, (int, float)) and not isinstance(value, bool)) or value in _NOT_FINITE
 
 
 def to_float(value: Any) -> float:
-  """A value as a number; NaN if it is none."""
+  """A value as a number; NaN if it is not a number."""
   try:
     return float(value)
   except (TypeError, ValueError):

@@ -1,7 +1,7 @@
 """The images in a run's TensorBoard files, without TensorFlow: where they are, and one of them.
 
 A record of such a file is 8 bytes of length, 4 of its checksum, the data, 4 of their checksum. Numbers are passed over;
-what holds an encoded PNG is parsed with TensorBoard's own message.
+a value with an encoded PNG is parsed with TensorBoard's own message.
 """
 
 import dataclasses
@@ -53,12 +53,12 @@ class Image:
 
 
 class ImageIndex:
-  """The images of runs. What was looked through once is not looked through again. Threads may share it."""
+  """The images of runs. Each part is read once. Threads may share it."""
 
   def __init__(self) -> None:
     """Reads nothing yet."""
     self._lock = threading.Lock()
-    self._files: dict[str, tuple[tuple[int, int], int, list[Image]]] = {}  # Identity, place, what was found.
+    self._files: dict[str, tuple[tuple[int, int], int, list[Image]]] = {}  # Identity, place, results.
 
   def find(self, run: run_folder.Run) -> list[Image]:
     """The images of a run, by folder, tag, step and number. Of two for the same the later one counts.
@@ -167,7 +167,7 @@ def _look_through(data: Any, place: int, name: str, images: list[Image]) -> int:
 
 
 def _parsed(data: bytes) -> list[tuple[str, int, list[bytes]]]:
-  """(tag, step, PNGs) of a record; [] if it is none that can be read."""
+  """(tag, step, PNGs) of a record; [] if it cannot be read."""
   from tensorboard.compat.proto import event_pb2  # It takes a third of a second, and most runs have no images.
 
   try:

@@ -1,4 +1,4 @@
-"""What happened in a run, on a line of time: all of its events but the many of training. No TensorFlow."""
+"""The timeline of a run: all events but the many of training. No TensorFlow."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -28,7 +28,7 @@ class TimelineEvent:
     count: how many they are.
     is_superseded: whether the run has gone back to before it.
     mode: '' of the training, or the mode whose file it is from.
-    values: what else the last one tells.
+    values: the other values of the last one.
   """
 
   time: float | None
@@ -62,7 +62,7 @@ def read(store: column_store.ColumnStore, run: run_folder.Run, limit: int = 1000
   """The last events of a run, and of evaluations beside it.
 
   Args:
-    store: keeps what was read.
+    store: keeps the columns read.
     run: the run.
     limit: how many lines of each file are read.
   """
@@ -113,7 +113,7 @@ def _grouped(parsed: list[json_types.JsonObject], standing: np.ndarray, mode: st
 
 
 def _values(event: Mapping[str, object]) -> json_types.JsonObject:
-  """What an event tells, short."""
+  """A short text of an event."""
   values = {key: value for key, value in event.items() if key not in ('time', 'event', 'step')}
   shown = dict(list(values.items())[:_MAX_VALUES])
   short = {key: value[:_MAX_TEXT] if isinstance(value, str) else value for key, value in shown.items()}

@@ -1,8 +1,8 @@
-"""What is submitted, and what every engine answers. No TensorFlow.
+"""Jobs, and the interface of engines. No TensorFlow.
 
-An engine is a module beside this one. It renders a job as what its cluster takes, and hands that over by the cluster's
+An engine is a module beside this one. It renders a job in the form of its cluster, and hands that over by the cluster's
 own command; it rebuilds nothing. Between it and train.py there is TF_CONFIG, and the exit status: 75 means that the
-same command goes on. Each has
+same command resumes. Each has
 
     SUMMARY                                  a line about it, for the help
     OPTIONS                                  argparse's arguments of `--name` -> keywords; 'least' of an integer
@@ -37,7 +37,7 @@ class _Dumper(yaml.SafeDumper):
   """Writes a text in quotes if there is any doubt, and one of several lines as such."""
 
   def ignore_aliases(self, data: object) -> bool:
-    """See base class: what occurs twice is written twice, as people would."""
+    """See base class: repeated parts are written twice, as people would."""
     return True
 
 
@@ -64,18 +64,18 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What is submitted.
+  """A job to submit.
 
   Attributes:
     name: letters, digits and dashes, as all engines take it.
-    program: train.py, or what is in its place; with NEEDS_ABSOLUTE as it is called in the container.
+    program: train.py, or its replacement; with NEEDS_ABSOLUTE as it is called in the container.
     cwd: the folder in which it is run, absolute.
     trials: the run, or those of a sweep.
     is_array: whether they are those of a sweep.
     folder: the run's, or the sweep's.
-    max_restarts: how often it is tried again after it was preempted or lost; None: the engine's default.
+    max_restarts: how often it is retried after it was preempted or lost; None: the engine's default.
     env: further variables.
-    mode: what it does, such as train_and_eval.
+    mode: such as train_and_eval.
   """
 
   name: str
@@ -96,7 +96,7 @@ class Job:
 
 
 def name_of(text: str) -> str:
-  """A name like a text, of small letters, digits and dashes: what Kubernetes, Vertex and SkyPilot take."""
+  """A name like a text, of small letters, digits and dashes: valid for Kubernetes, Vertex and SkyPilot."""
   name = re.sub(r'[^a-z0-9]+', '-', text.lower()).strip('-')[:_MAX_NAME].rstrip('-')
   return name if name[:1].isalpha() else f'run-{name}'.rstrip('-')
 
@@ -106,7 +106,7 @@ def call(command: Sequence[str], what: str, text: str | None = None, cwd: str | 
 
   Args:
     command: the program and its arguments.
-    what: the engine, and how its command is installed.
+    what: the engine's name, and how its command is installed.
     text: its standard input.
     cwd: the folder in which it runs.
 
@@ -116,8 +116,8 @@ def call(command: Sequence[str], what: str, text: str | None = None, cwd: str | 
   program = shutil.which(command[0])
   if program is None:
     raise errors.UserError(
-      f'{command[0]}: no such command here, and --engine={what} submits by it: install it, submit where it is, or take '
-      'what --render shows there'
+      f'{command[0]}: no such command here, and --engine={what} submits by it: install it, submit from a machine that '
+      'has it, or use the output of --render there'
     )
   try:
     done = subprocess.run(
@@ -125,7 +125,7 @@ def call(command: Sequence[str], what: str, text: str | None = None, cwd: str | 
     )
   except subprocess.TimeoutExpired:
     raise errors.UserError(
-      f'{command[0]}: has not answered for {_SECONDS:g} s; whether the job is there, it can tell itself'
+      f'{command[0]}: has not answered for {_SECONDS:g} s; ask it whether the job exists'
     ) from None
   if done.returncode:
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if re.search(r'\w', line)]
@@ -153,7 +153,7 @@ def yaml_document(values: Mapping[str, object], arguments: Sequence[str]) -> str
   """A manifest as YAML.
 
   Args:
-    values: what the engine has made.
+    values: of the engine.
     arguments: those of --engine_arg, PATH=VALUE: dotted paths into the manifest, where a number names an element of a
       list, and values in YAML.
 
@@ -164,13 +164,15 @@ def yaml_document(values: Mapping[str, object], arguments: Sequence[str]) -> str
   for text in arguments:
     path, equals, value = text.partition('=')
     if not equals or not path:
-      raise errors.UserError(f'--engine_arg={text}: expected PATH=VALUE, with a dotted path into what --render shows')
+      raise errors.UserError(
+        f'--engine_arg={text}: expected PATH=VALUE, with a dotted path into the output of --render'
+      )
     _put(changed, path.split('.'), yaml_text.load(value, f'--engine_arg={path}'), text)
   return yaml.dump(changed, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9)
 
 
 def refuse_several(arguments: Sequence[str], names: Sequence[str]) -> None:
-  """Refuses an --engine_arg that stands for an option of its own.
+  """Refuses an --engine_arg that has a separate option.
 
   Raises:
     UserError: see above.

@@ -2,12 +2,12 @@
 
 How it ends, by the exit status of train.py in a pod:
 
-    75        preempted, and can go on: the Job makes a new pod in its place, which counts nowhere
+    75        preempted, and can resume: the Job makes a new pod in its place, which counts nowhere
     2, 3      a mistake, or diverged: it would only happen again, so the Job fails, and the JobSet with it
     others    the Job fails, and the JobSet starts all its pods again, --max_restarts times
 
 TF_CONFIG has the names that JobSet gives pods, JOBSET-workers-JOB-POD.JOBSET. Kubernetes itself puts in which one this
-pod is: it replaces `$(NAME)` in variables, and in commands, where `$$` stands for a dollar.
+pod is: it replaces `$(NAME)` in variables, and in commands, where `$$` is a dollar.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def _pod(job: jobs.Job, options: argparse.Namespace) -> dict[str, object]:
     field = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     value = f'{{"cluster": {cluster}, "task": {{"type": "worker", "index": $({_INDEX})}}}}'
     env += [
-      {'name': _INDEX, 'valueFrom': {'fieldRef': {'fieldPath': field}}},  # Before what refers to it.
+      {'name': _INDEX, 'valueFrom': {'fieldRef': {'fieldPath': field}}},  # Before the parts that refer to it.
       {'name': 'TF_CONFIG', 'value': value},
     ]
   container: dict[str, object] = {

@@ -75,7 +75,7 @@ def _max_restarts(job: jobs.Job) -> int:
 def _words(job: jobs.Job, options: argparse.Namespace) -> list[str]:
   if options.num_workers == 1:
     return [sys.executable, '-u', job.program, *job.flags]
-  # The launcher tells a worker that was killed from a run that has failed, which to the queue are one status.
+  # The launcher distinguishes a killed worker from a failed run, which to the queue are one status.
   restarts = f'--max_restarts={_max_restarts(job)}'
   words = ['launch', f'--num_workers={options.num_workers}', restarts, f'--program={job.program}']
   return [sys.executable, '-m', 'official_ext.cli.main', *words, '--', *job.flags]

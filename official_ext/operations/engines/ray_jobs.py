@@ -50,7 +50,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def render(job: jobs.Job, options: argparse.Namespace) -> str:
-  """What the driver below reads, as JSON; see jobs.py."""
+  """The input of the driver below, as JSON; see jobs.py."""
   spec = {
     'runs': [[sys.executable, '-u', job.program, *trial.flags] for trial in job.trials],
     'logs': [jobs.log_path(trial.model_dir) for trial in job.trials] if job.is_array else [],
@@ -101,7 +101,7 @@ def _address(options: argparse.Namespace) -> list[str]:
 
 
 class _Worker:
-  """What an actor does: one process of train.py, on the machine where Ray has put it."""
+  """The work of an actor: one process of train.py, on the machine where Ray has put it."""
 
   def __init__(self) -> None:
     self._process: subprocess.Popen | None = None
@@ -155,7 +155,7 @@ class _Run:
     self._group = ray.util.placement_group([bundle] * spec['num_workers'], strategy='PACK')
     self._actors: list[Any] = [None] * spec['num_workers']
     self._restarts = 0
-    self._deadline: float | None = None  # Until when those that were asked to end may take.
+    self._deadline: float | None = None  # The deadline of processes that were asked to end.
     self._statuses: list[int | None] = []
 
   def is_placed(self) -> bool:
@@ -163,7 +163,7 @@ class _Run:
     return self._group.wait(0.1)
 
   def step(self) -> None:
-    """Starts what is to be started, and takes note of what has ended."""
+    """Starts waiting processes, and notes ended ones."""
     if not self._statuses:
       self._start()
       return
@@ -232,7 +232,7 @@ class _Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-  """The driver: runs what was submitted to its end; the status is the first that is not 0."""
+  """The driver: runs the job to its end; the status is the first that is not 0."""
   try:
     ray = importlib.import_module('ray')
     importlib.import_module('ray.util.scheduling_strategies')

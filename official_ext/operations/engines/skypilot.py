@@ -1,7 +1,7 @@
 """SkyPilot: a task, which `sky jobs launch` runs on some cloud, and again when its machines are lost. No TensorFlow.
 
-TF_CONFIG is made on each machine from SKYPILOT_NODE_IPS and SKYPILOT_NODE_RANK, which SkyPilot sets. A managed job goes
-on with status 75 as with lost machines (`job_recovery`).
+TF_CONFIG is made on each machine from SKYPILOT_NODE_IPS and SKYPILOT_NODE_RANK, which SkyPilot sets. A managed job
+resumes after status 75 as after lost machines (`job_recovery`).
 """
 
 import argparse

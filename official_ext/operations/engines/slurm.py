@@ -1,6 +1,6 @@
 """SLURM: a batch script whose step is train.py, and which requeues itself. No TensorFlow.
 
-What was found out about SLURM 22.05 and is relied on: `--signal=TERM@N` without B, `scontrol requeue` and `scancel`
+Properties of SLURM 22.05 that this module relies on: `--signal=TERM@N` without B, `scontrol requeue` and `scancel`
 each send the tasks of a step one SIGTERM, upon which they save and end with 75; the batch shell, which ignores its own,
 lives until they have. A job that was cancelled, or is being requeued, is COMPLETING then, and not RUNNING: only one
 that runs is requeued by the script. An element of an array is named ARRAY_INDEX: the number alone may mean all of them.
@@ -45,17 +45,18 @@ _OURS = (
 )
 # %s: the most restarts.
 _END = """
-trap : TERM  # SLURM tells the step too, which saves and ends: this shell waits for that.
+trap : TERM  # SLURM signals the step too, which saves and ends: this shell waits for that.
 "${srun[@]}" "${command[@]}" &
 step=$!
 while wait "$step"; status=$?; kill -0 "$step" 2>/dev/null; do :; done
 
-# 75: preempted, and can go on; more than 128: killed. What was cancelled, or SLURM requeues itself, does not run now.
+# 75: preempted, and can resume; more than 128: killed. A job that was cancelled, or that SLURM requeues itself, does
+# not run now.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}}
 job=${job:-$SLURM_JOB_ID}
 if [ "$status" -eq 75 ] || [ "$status" -gt 128 ]; then
   if [ "${SLURM_RESTART_COUNT:-0}" -ge %s ]; then
-    echo "submit: status $status, and not tried again: restarted $SLURM_RESTART_COUNT times" >&2
+    echo "submit: status $status, and not retried: restarted $SLURM_RESTART_COUNT times" >&2
   elif [[ $(scontrol show job -o "$job") == *" JobState=RUNNING "* ]]; then
     echo "submit: status $status: requeued" >&2
     scontrol requeue "$job"
@@ -111,7 +112,7 @@ def is_active(name: str, options: argparse.Namespace) -> bool | None:
 
 
 def trial_name(name: str, number: int) -> str:
-  """What an element of an array is called."""
+  """The name of an element of an array."""
   return f'{name}_{number}'
 
 

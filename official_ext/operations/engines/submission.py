@@ -23,18 +23,16 @@ from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import run_folder
 
 _OVER = ('finished', 'diverged')
-_MAYBE_OVER = 'failed'  # Unless its engine tries it again, as when one of several workers was lost.
+_MAYBE_OVER = 'failed'  # Unless its engine retries it, as when one of several workers was lost.
 _POLL_SECONDS = 1.0
-_LOST_SECONDS = (
-  60.0  # How long a run may have ended otherwise, while its engine says nothing, before it counts as over.
-)
+_LOST_SECONDS = 60.0  # How long a run may have ended otherwise, while its engine is silent, before it counts as over.
 
 
 def without_living(job: jobs.Job, engine: str, module: types.ModuleType, options: argparse.Namespace) -> jobs.Job:
   """A job without those of its runs that live, or wait at an engine: of a sweep the others are submitted.
 
   Args:
-    job: what is to be submitted.
+    job: the one to submit.
     engine: the name of its engine.
     module: the engine.
     options: the command's, of which `again` takes the user's word that a job is gone.
@@ -42,7 +40,7 @@ def without_living(job: jobs.Job, engine: str, module: types.ModuleType, options
   Raises:
     UserError: none is left.
   """
-  asked: dict[str, bool | None] = {}  # What the engine has answered: many runs may be one job.
+  asked: dict[str, bool | None] = {}  # The engine's answer: many runs may be one job.
   reasons = [_reason_against(trial.model_dir, job.mode, engine, module, options, asked) for trial in job.trials]
   free = tuple(trial for trial, reason in zip(job.trials, reasons) if not reason)
   if not free:
@@ -90,7 +88,7 @@ def note(job: jobs.Job, engine: str, module: types.ModuleType, name: str) -> Non
   """Notes where the runs of a job are now.
 
   Args:
-    job: what was submitted.
+    job: the one submitted.
     engine: the name of its engine.
     module: the engine.
     name: the job's name there.
@@ -132,7 +130,7 @@ def make_folders(job: jobs.Job) -> None:
 
 
 def follow(job: jobs.Job, module: types.ModuleType, name: str, options: argparse.Namespace) -> int:
-  """Tells how the run of a job stands, whenever that changes, until it is over; what is told is in its files.
+  """Prints the state of a job's run after every change, until it is over; the state is read from its files.
 
   Args:
     job: with one run, in a folder that is seen from here.
@@ -157,7 +155,7 @@ def follow(job: jobs.Job, module: types.ModuleType, name: str, options: argparse
     if found.status == _MAYBE_OVER and not module.is_active(name, options):
       if judged_status.of_run(run, mode=job.mode).status == _MAYBE_OVER:  # It has not begun again in between.
         return 1
-    # One that was preempted goes on, if its engine has it.
+    # One that was preempted resumes, if its engine has it.
     if found.is_alive is False and time.monotonic() - since > _LOST_SECONDS:
       if module.is_active(name, options) is False:
         print(f'{run.name}: its job {name} is gone', flush=True)

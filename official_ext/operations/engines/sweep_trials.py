@@ -42,9 +42,9 @@ def trials(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, make: 
   """The points that are not over, nor under way in the queue.
 
   Args:
-    folder: the sweep's; it need not be there, unless `make`.
+    folder: the sweep's; it need not exist, unless `make`.
     sweep: its file.
-    make: whether the folders of points that are not there yet are made.
+    make: whether the folders of points that are missing are made.
 
   Raises:
     UserError: a file of the sweep is damaged.

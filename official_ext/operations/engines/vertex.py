@@ -2,7 +2,7 @@
 
 Vertex sets TF_CONFIG in each container itself: the first pool, of one machine, is the chief, the second the workers.
 By its documentation it starts a worker again that has ended with an error which is not one of its permanent ones, five
-times, and then the job, three times: so it does not tell status 75, with which a run goes on, from others.
+times, and then the job, three times: so it does not distinguish status 75, after which a run resumes, from others.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def is_active(name: str, options: argparse.Namespace) -> bool | None:
 
 
 def _literal(text: str) -> str:
-  """The value of a variable in which nothing is replaced: Vertex puts in what $(NAME) names."""
+  """The literal value of a variable: Vertex replaces $(NAME)."""
   return text.replace('$(', '$$(')
 
 

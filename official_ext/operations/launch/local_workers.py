@@ -25,7 +25,7 @@ _PREEMPTED = errors.PreemptedError.exit_status
 _POLL_SECONDS = 0.2
 _LEAST_SILENCE_SECONDS = 10.0  # Workers may have to wait so long for a processor.
 _STACKS_SECONDS = 2.0
-_STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for what a worker has left behind.
+_STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for the remaining processes of a worker.
 _PIPES_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 
@@ -38,7 +38,7 @@ class _Worker:
     index: its number.
     process: the process.
     listener: for its signs of life.
-    stood_still: whether it was killed because it stood still when others had ended.
+    stood_still: whether it was killed because it hung after others had ended.
     ended: when its end was noticed, by the monotonic clock; None while it runs.
     unfinished: pipe -> bytes that do not end a line yet.
   """
@@ -102,7 +102,7 @@ class Launcher:
         worker.process.send_signal(signal.SIGCONT)
 
   def _attempt(self) -> int:
-    """Starts all workers, waits until all have ended, and returns the status that tells why."""
+    """Starts all workers, waits until all have ended, and returns the exit status of the launch."""
     self._start()
     first: _Worker | None = None
     deadline = None
@@ -137,7 +137,7 @@ class Launcher:
     return self._status(first)
 
   def _end_strays(self) -> bool:
-    """Ends what workers that have ended leave of their groups, and reads no more from who has their pipes.
+    """Ends the remaining processes of workers that have ended, and reads no more from who has their pipes.
 
     Returns:
       Whether anything is left, for which the next start must wait: it may hold GPUs and ports.
@@ -152,7 +152,7 @@ class Launcher:
       seconds = now - worker.ended
       if seconds > _STRAYS_SECONDS:
         _signal_group(worker, signal.SIGKILL)
-      # What nobody reaps stays in a group, as in containers without an init.
+      # A process that nobody reaps stays in a group, as in containers without an init.
       is_left = _signal_group(worker, 0) and seconds < _STRAYS_SECONDS + _PIPES_SECONDS
       pipes = [key.data for key in self._selector.get_map().values() if key.data[0] is worker]
       if not is_left and seconds > _PIPES_SECONDS:  # Somebody outside of the group, who may live on, has them.
@@ -164,8 +164,8 @@ class Launcher:
   def _status(self, first: _Worker | None) -> int:
     """The status of all: that of a worker whose reason holds for all; else that of the first that was lost.
 
-    Who was asked to stop has not failed if a worker did not come to its end by itself, as it heard the signal before it
-    could save, or was killed: the same command goes on.
+    A launch that was asked to stop has not failed if a worker did not end by itself, as it heard the signal before it
+    could save, or was killed: the same command resumes.
     """
     codes = [worker.process.returncode for worker in self._workers]
     if self._signal is not None and any(codes):
@@ -189,7 +189,7 @@ class Launcher:
         self._kill(worker, f'is suspended, {self._grace:g} s after another has ended, and killed')
       elif worker.listener.silent_seconds > max(self._grace, _LEAST_SILENCE_SECONDS):
         seconds = worker.listener.silent_seconds
-        _say(f'worker {worker.index} gives no sign of life; where its threads are:')
+        _say(f'worker {worker.index} sends no heartbeat; its threads:')
         worker.process.send_signal(launcher.STACKS_SIGNAL)
         end = time.monotonic() + _STACKS_SECONDS
         while worker.process.poll() is None and time.monotonic() < end:
@@ -252,7 +252,7 @@ class Launcher:
         self._close(worker, pipe, stream)
 
   def _close(self, worker: _Worker, pipe: IO[bytes], stream: TextIO) -> None:
-    """Reads no more from a pipe; what has come of its last line is a line."""
+    """Reads no more from a pipe; the received part of its last line counts as a line."""
     self._selector.unregister(pipe)
     pipe.close()
     if rest := worker.unfinished.pop(pipe):
@@ -295,7 +295,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _signal_group(worker: _Worker, number: int) -> bool:
-  """Sends a signal to a worker and its children, which may hold its pipes open; returns whether any is there."""
+  """Sends a signal to a worker and its children, which may hold its pipes open; returns whether any exists."""
   try:
     os.killpg(worker.process.pid, number)
   except (ProcessLookupError, PermissionError):

@@ -17,7 +17,7 @@ _IFF_UP = 1
 
 
 def enter(flag: str) -> None:
-  """Moves this process, and all that it starts from now on, into a network of its own.
+  """Moves this process, and all that it starts from now on, into a private network.
 
   They can reach each other at 127.0.0.1, but nothing else; nobody outside can reach them. The process must have only
   one thread.

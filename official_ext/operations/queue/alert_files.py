@@ -1,10 +1,10 @@
-"""Alerts as files: what has happened, and to which receivers it was told. No TensorFlow.
+"""Alerts as files: the incidents, and the receivers that got them. No TensorFlow.
 
 They lie in the folder `alerts` of the queue. Each file has one writer.
 
-    rules/KEY.json        a rule, and what had happened before it was first asked for; by the dispatcher
+    rules/KEY.json        a rule, and earlier incidents at its start; by the dispatcher
     KEY.json              an alert; by the dispatcher, once
-    KEY.RECEIVER.json     whether a receiver was told it; by the sender of that receiver (alert_sender.py)
+    KEY.RECEIVER.json     whether a receiver got it; by the sender of that receiver (alert_sender.py)
     RECEIVER.lock         held by that sender
     watched.json          how far the events of each run were read; by the dispatcher
 
@@ -24,7 +24,7 @@ from official_ext.base.files import moments
 from official_ext.base.files import paths
 from official_ext.operations.queue import job_files
 
-# What a file KEY.RECEIVER.json says.
+# The contents of a file KEY.RECEIVER.json.
 WAITING = 'waiting'  # A try has failed, and there will be another.
 SENDING = 'sending'
 SENT = 'sent'
@@ -41,7 +41,7 @@ class Alert(receivers_lib.Message):
 
   Attributes:
     key: the same for the same thing, however often and by whom it is found: 24 hexadecimal digits.
-    receivers: the names of those that are to be told.
+    receivers: the names of those of the receivers.
     time: when it was found, in UTC; '' if it is not written yet.
   """
 
@@ -72,7 +72,7 @@ class AlertFiles:
     return [match[1] for name in paths.names(self.folder) if (match := _KEY.fullmatch(name))]
 
   def add(self, alert: Alert) -> None:
-    """Writes an alert: from here on it will be told."""
+    """Writes an alert: from here on it will be sent."""
     values = {name: value for name, value in dataclasses.asdict(alert).items() if name != 'key'}
     job_files.write(self._path(alert.key), {**values, 'time': alert.time or moments.now()})
 
@@ -92,7 +92,7 @@ class AlertFiles:
       return None
 
   def state(self, key: str, receiver: str) -> dict[str, Any]:
-    """How it stands with an alert and a receiver: {'state': one of those above, 'tries': N}; {} if none has begun."""
+    """The state of an alert for a receiver: {'state': one of those above, 'tries': N}; {} if none has begun."""
     return _read(self._state_path(key, receiver))
 
   def set_state(self, key: str, receiver: str, state: str, tries: int) -> None:
@@ -105,7 +105,7 @@ class AlertFiles:
     return os.path.join(self.folder, f'{key_of(receiver)}.lock')
 
   def known_before(self, rule: str) -> list[str] | None:
-    """The keys of what had happened before a rule was first asked for; None if that is now."""
+    """The keys of the incidents before a rule was first used; None if that is now."""
     values = _read(self._rule_path(rule))
     return [str(key) for key in values.get('known', [])] if values else None
 

@@ -1,4 +1,4 @@
-"""Of what alerts tell: the end of runs, runs that hang, numbers that are not finite, metrics, an empty queue."""
+"""The conditions of alerts: the end of runs, runs that hang, numbers that are not finite, metrics, an empty queue."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -20,12 +20,12 @@ _VALIDATION = 'validation_'
 
 @dataclasses.dataclass(frozen=True)
 class AlertRules:
-  """Of what alerts tell.
+  """The conditions of alerts.
 
   Attributes:
     kinds: some of KINDS.
-    conditions: on metrics; each is told once of a run.
-    hung_seconds: a run hangs if it has come to no other step or stage for so long.
+    conditions: on metrics; each is reported once for a run.
+    hung_seconds: a run hangs if it has not reached another step or stage for so long.
   """
 
   kinds: tuple[str, ...] = KINDS
@@ -47,12 +47,12 @@ class AlertRules:
     return AlertRules(tuple(kind for kind in self.kinds if kind != NAN), (), self.hung_seconds)
 
   def kind_of(self, run_status: str) -> str:
-    """The kind of alert that a status of a run asks for; '' if it asks for none."""
+    """The kind of alert for a status of a run; '' for none."""
     kind = _ENDS.get(run_status, '')
     return kind if kind in self.kinds else ''
 
   def found_in(self, event: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is to be told of the event of a run: the text of a rule, and what was found; [] for nearly all events."""
+    """The alerts for an event of a run: the text of a rule, and the finding; [] for nearly all events."""
     if event['event'] not in ('train', 'eval'):
       return []
     found: list[tuple[str, str]] = []
@@ -72,7 +72,7 @@ class AlertRules:
 def parse(texts: Sequence[str], hung_seconds: float = judged_status.HUNG_SECONDS) -> AlertRules:
   """The rules of texts: each a kind, or a condition such as `validation_accuracy>0.9`; none: all kinds.
 
-  Conditions alone are told beside all kinds.
+  Conditions alone are reported beside all kinds.
 
   Raises:
     UserError: one is neither.
@@ -101,5 +101,5 @@ def text_of(condition: selection.Condition) -> str:
 
 
 def _names(name: str, event: str) -> tuple[str, ...]:
-  """What a metric is called in an event: `validation_accuracy` is what an evaluation names as the training does."""
+  """The name of a metric in an event: `validation_accuracy` is the evaluation's metric of the training's name."""
   return (name, name.removeprefix(_VALIDATION)) if event == 'eval' else (name,)

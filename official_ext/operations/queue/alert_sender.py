@@ -1,8 +1,8 @@
-"""The process that tells one receiver what is due, and outlives the dispatcher that has started it.
+"""The process that sends one receiver its due alerts, and outlives the dispatcher that has started it.
 
     python -m official_ext.operations.queue.alert_sender ALERTS_FOLDER RECEIVER < {"url": ..., "delays": [...]}
 
-The URL comes by stdin: it holds secrets, which others could read in a command. One sender at a time tells a receiver:
+The URL comes by stdin: it holds secrets, which others could read in a command. One sender at a time serves a receiver:
 it holds a lock. It ends when nothing is due. No TensorFlow.
 """
 
@@ -19,16 +19,16 @@ from official_ext.operations.queue import alert_files
 
 DELAYS = (1.0, 5.0, 30.0, 120.0)  # Before the second try, the third, ...
 _ANSWER_SECONDS = 30.0
-_MOST_MESSAGES = 5  # More that are due at once are told in one message.
+_MOST_MESSAGES = 5  # More that are due at once are sent in one message.
 _FULL_SECONDS = 1.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Sender:
-  """Tells one receiver."""
+  """Sends to one receiver."""
 
   def __init__(self, files: alert_files.AlertFiles, name: str, receiver: Any, delays: tuple[float, ...]):
-    """Tells nothing yet.
+    """Sends nothing yet.
 
     Args:
       files: the alerts.
@@ -43,7 +43,7 @@ class Sender:
     self._over: set[str] = set()
 
   def run(self) -> None:
-    """Tells what is due, until nothing is. The lock must be held."""
+    """Sends all due alerts. The lock must be held."""
     for alert, state in self._pending():
       if state.get('state') == alert_files.SENDING:  # A sender was killed, or the machine.
         self._note([alert], alert_files.UNKNOWN, state['tries'])
@@ -56,7 +56,7 @@ class Sender:
       _wait(0.0)
 
   def _pending(self) -> list[tuple[alert_files.Alert, dict[str, Any]]]:
-    """What is due, in the order in which it was found, each with how it stands."""
+    """The due alerts, in the order of their discovery, each with its state."""
     pending = []
     for key in self._files.keys():
       if key in self._over:
@@ -90,7 +90,7 @@ class Sender:
 
 
 def _wait(seconds: float) -> None:
-  """Waits; ends the process if it is asked to end. It is at no other time, as nobody would know what has arrived."""
+  """Waits; ends the process on a signal. It is at no other time, as the delivery would be unknown."""
   if signal.sigtimedwait(_ENDING, seconds) is not None:
     sys.exit(0)
 

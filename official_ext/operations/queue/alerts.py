@@ -1,7 +1,7 @@
-"""Tells people what happens to runs and jobs, each thing once, also what happened before. No TensorFlow.
+"""Alerts people about runs and jobs, once for each incident, also for earlier ones. No TensorFlow.
 
-A thread of the dispatcher looks at the files of runs and jobs, and writes down what is new (alert_files.py). It sends
-nothing itself: for each receiver a process of its own does (alert_sender.py), which outlives the dispatcher and keeps
+A thread of the dispatcher looks at the files of runs and jobs, and writes new incidents (alert_files.py). It sends
+nothing itself: for each receiver a separate process does (alert_sender.py), which outlives the dispatcher and keeps
 nobody waiting.
 """
 
@@ -48,7 +48,7 @@ class Alerts:
 
     Args:
       queue: the queue; its dispatcher's lock must be held while this works.
-      rules: of what to tell.
+      rules: the conditions.
       receivers: URLs, in apprise's notation, by the names by which they may be called: a URL holds secrets.
       poll_seconds: how often it looks; less often in folders in which looking takes long.
       delays: see alert_sender.Sender.
@@ -75,7 +75,7 @@ class Alerts:
     self._say: Callable[[str], None] = print
 
   def start(self, say: Callable[[str], None]) -> None:
-    """Begins to watch, in a thread. What happens from now on will be told, also if this process is killed.
+    """Begins to watch, in a thread. Incidents from now on will be reported, also if this process is killed.
 
     Args:
       say: prints a line for people.
@@ -86,14 +86,14 @@ class Alerts:
     self._thread.start()
 
   def close(self) -> None:
-    """Ends the watching. What is being sent will be; the rest is told by the next dispatcher."""
+    """Ends the watching. Messages in progress are sent; the rest is sent by the next dispatcher."""
     self._stop.set()
     if self._thread is not None:
       self._thread.join(_JOIN_SECONDS)
       self._thread = None
 
   def finish(self, seconds: float = _END_SECONDS) -> None:
-    """Tells what has happened until now, and waits for so long until it is told."""
+    """Reports the incidents until now, and waits at most so long until they are sent."""
     self.close()
     deadline = time.monotonic() + seconds
     self._look()
@@ -111,7 +111,7 @@ class Alerts:
       self._stop.wait(max(self._poll_seconds, (time.monotonic() - begun) / _SHARE))
 
   def _look(self) -> None:
-    """Looks once, and sees to it that what is new is told."""
+    """Looks once, and has new incidents sent."""
     try:
       if not self._is_ready:
         self._load()
@@ -131,7 +131,7 @@ class Alerts:
       self._trouble = str(error)
 
   def _load(self) -> None:
-    """Reads what was found and told before."""
+    """Reads the earlier incidents and deliveries."""
     self._files.make()
     conditions = bool(self._rules.conditions)
     self._watch = event_watch.EventWatch(self._files.watched(), only_odd=not conditions)
@@ -149,14 +149,14 @@ class Alerts:
         self._pending[name].add(alert.key)
 
   def _learn_rules(self, runs, states) -> None:
-    """What had happened before a rule was first asked for is not told."""
+    """Incidents before a rule was first used are not reported."""
     before = {rule: self._files.known_before(rule) for rule in self._rules.texts}
     new = [rule for rule, known in before.items() if known is None]
     self._known.update(key for known in before.values() for key in known or ())
     if not new:
       self._has_rules = True
       return
-    # What reads events begins with those of runs that are not over.
+    # The reader of events begins with those of runs that are not over.
     for summary in runs:
       run = run_folder.Run(summary.path, summary.name)
       if summary.status in incidents.NOT_OVER or summary.status == 'hung':
@@ -218,7 +218,7 @@ class Alerts:
     self._senders[name] = (process, time.monotonic() + again)
 
   def _tell_of(self, key: str, name: str, state: str) -> None:
-    """Prints that an alert was not told; once, until one is told again."""
+    """Prints that an alert was not sent; once, until one is sent again."""
     if state == alert_files.SENT:
       self._complained.discard(name)
     elif name not in self._complained:
@@ -229,7 +229,7 @@ class Alerts:
 
 
 def _is_past(incident: incidents.Incident) -> bool:
-  """Whether what an incident is about has ended.
+  """Whether the subject of an incident has ended.
 
   A run on another host that seems to have been killed may be alive, and the clock there behind. It counts as ended if
   its last heartbeat is older than clocks differ.

@@ -1,4 +1,4 @@
-"""Starts a command of official-ext that goes on in the background, and waits until it works. No TensorFlow."""
+"""Starts a command of official-ext that continues in the background, and waits until it works. No TensorFlow."""
 
 from collections.abc import Callable, Collection, Sequence
 import subprocess
@@ -13,16 +13,16 @@ _POLL_SECONDS = 0.05
 
 
 def start(words: Sequence[str], log_path: str, works: Callable[[], bool], done: Collection[int] = ()) -> int | None:
-  """Starts a command in a session of its own, with no input, and waits until it works.
+  """Starts a command in a separate session, with no input, and waits until it works.
 
   Args:
     words: of the command, behind `official-ext`.
-    log_path: the file that its output is added to, in a folder that is there.
-    works: whether it has come to its work, or another process like it.
+    log_path: the file that its output is added to, in an existing folder.
+    works: whether it works, or another process like it.
     done: the exit statuses with which it may end at once, as there was nothing to be done.
 
   Returns:
-    The number of its process; None if it has not come to its work, and the log tells why.
+    The number of its process; None if it failed to start; the log shows the cause.
 
   Raises:
     StorageError: the log cannot be written.

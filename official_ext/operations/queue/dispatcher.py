@@ -1,8 +1,8 @@
 """Starts the jobs of a queue, at most as many at once as there are slots. No TensorFlow.
 
 One process at a time is the dispatcher: it holds a lock that the kernel releases however it ends. It owns nothing else:
-what runs does so in sessions of its own, and what has happened is in the files. So it may be killed at any moment, and
-the next one goes on: a job that was ordered and has not started gets another runner, of which one starts the command
+jobs run in separate sessions, and their state is in the files. So it may be killed at any moment, and
+the next one continues: a job that was ordered and has not started gets another runner, of which one starts the command
 (job_runner.py); a job that has started is left alone; the number of slots in use is counted from the files and from
 the processes that live.
 """
@@ -33,7 +33,7 @@ from official_ext.operations.runs import run_folder
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 2.0  # A dispatcher that was killed a moment ago may still hold its lock.
-_AGAIN_SECONDS = (1.0, 30.0)  # Between two tries of what cannot be done now: at first, and at most.
+_AGAIN_SECONDS = (1.0, 30.0)  # Between two tries of a failed action: at first, and at most.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -62,8 +62,8 @@ class Dispatcher:
     Args:
       queue: the queue.
       slots: how many jobs may run at once, and their GPUs.
-      poll_seconds: how often it looks for what has changed; the end of a run that it has started wakes it up.
-      alerts: tell people what happens, beside it.
+      poll_seconds: how often it looks for changes; the end of a run that it has started wakes it up.
+      alerts: sent to people beside it.
     """
     self._queue = queue
     self._slots = slots
@@ -107,7 +107,7 @@ class Dispatcher:
   def _loop(self, lock: file_lock.FileLock, until_empty: bool, ending: Sequence[int]) -> int:
     while True:
       if not file_lock.is_at(lock.descriptor, self._queue.lock_path):
-        raise errors.StorageError(f'{self._queue.folder}: is gone, or another one; what runs goes on')
+        raise errors.StorageError(f'{self._queue.folder}: is gone, or another one; running jobs continue')
       is_empty = self._work()
       if is_empty and until_empty and not self._queue.expects_more():
         if self._alerts is not None:
@@ -115,7 +115,7 @@ class Dispatcher:
         return int(self._any_failed)
       received = signal.sigtimedwait((*ending, signal.SIGCHLD), self._poll_seconds)
       if received is not None and received.si_signo in ending:
-        _say(f'{signal.Signals(received.si_signo).name}: starts nothing more; what runs goes on')
+        _say(f'{signal.Signals(received.si_signo).name}: starts no more jobs; running jobs continue')
         return 0
 
   def _check_folder(self) -> None:
@@ -124,8 +124,8 @@ class Dispatcher:
     found = os.stat(self._queue.folder)
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
       raise errors.UserError(
-        f'{self._queue.folder}: others may write into it, and what it says is run; `chmod go-w` it, if what is in it '
-        'is yours'
+        f'{self._queue.folder}: others may write into it, and its commands are run; `chmod go-w` it, if its contents '
+        'are yours'
       )
 
   def _other(self) -> str:
@@ -143,7 +143,7 @@ class Dispatcher:
   # One round.
 
   def _work(self) -> bool:
-    """Does what is to be done now. Returns whether no job waits or runs."""
+    """Takes all actions that are due. Returns whether no job waits or runs."""
     self._told_troubles, self._troubles = self._troubles, set()
     try:
       states = self._queue.states()
@@ -204,7 +204,7 @@ class Dispatcher:
       attempt.process = None
       if error != 0:
         if error != attempt.error:
-          _say(f'job {state.number} cannot be started now: {os.strerror(max(error, 0))}; it is tried again')
+          _say(f'job {state.number} cannot be started now: {os.strerror(max(error, 0))}; it is retried')
         attempt.error = error
         attempt.not_before = time.monotonic() + attempt.seconds
         attempt.seconds = min(2 * attempt.seconds, _AGAIN_SECONDS[1])
@@ -222,13 +222,13 @@ class Dispatcher:
     )
 
   def _forget_others(self, holders: Sequence[job_status.State]) -> None:
-    """Takes note of runners that have ended, and drops what is known of attempts that are over."""
+    """Takes note of runners that have ended, and forgets attempts that are over."""
     tokens = {state.attempt.token for state in holders if state.attempt}
     for token, attempt in list(self._tries.items()):
       if token not in tokens and (attempt.process is None or attempt.process.poll() is not None):
         del self._tries[token]
 
-  # What is told.
+  # The alerts.
 
   def _tell(self, state: job_status.State) -> None:
     """Prints how a job stands, when that has changed."""
@@ -245,7 +245,7 @@ class Dispatcher:
     _say(f'job {state.number}{name}: {state.status}{attempt}' + (f': {state.reason}' if state.reason else ''))
 
   def _tell_trouble(self, text: str) -> None:
-    """Prints what goes wrong in this round, unless it did in the one before."""
+    """Prints the errors of this round that the one before did not have."""
     if text not in self._troubles | self._told_troubles:
       _say(text)
     self._troubles.add(text)

@@ -31,7 +31,7 @@ def start(queue: queue_folder.Queue, slots: int | None = None, until_empty: bool
     The number of its process, which dispatches now, or has ended as nothing was to be done; None if there was one.
 
   Raises:
-    StorageError: it has not come to that; its log tells why.
+    StorageError: it has not started; its log shows the cause.
   """
   if queue.dispatcher() is not None:
     return None
@@ -41,5 +41,5 @@ def start(queue: queue_folder.Queue, slots: int | None = None, until_empty: bool
   words = command(queue, slots, until_empty)
   pid = detached.start(words, path, lambda: queue.dispatcher() is not None, (0, 1) if until_empty else ())
   if pid is None:
-    raise errors.StorageError(f'{path}: the dispatcher has not started; this file tells why')
+    raise errors.StorageError(f'{path}: the dispatcher has not started; this file shows the cause')
   return pid

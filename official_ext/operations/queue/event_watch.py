@@ -1,4 +1,4 @@
-"""What is new in the events of runs since they were last looked at, also by a process before. No TensorFlow."""
+"""The new events of runs since the last look, also by an earlier process. No TensorFlow."""
 
 from collections.abc import Iterator
 import os
@@ -17,14 +17,14 @@ _KINDS = (b'"event": "train"', b'"event": "eval"')
 class EventWatch:
   """Reads the events of runs, each once.
 
-  What was read is known by `values`; a process that goes on from values that are older reads some again.
+  The position is known by `values`; a process that continues from values that are older reads some again.
   """
 
   def __init__(self, values: dict[str, Any], only_odd: bool):
     """Reads nothing yet.
 
     Args:
-      values: see `values`; what makes no sense in it is left out.
+      values: see `values`; invalid parts of it are left out.
       only_odd: whether only events with numbers that are not finite matter.
     """
     self._places: dict[str, list] = {path: place for path, place in values.items() if _is_place(place)}
@@ -36,7 +36,7 @@ class EventWatch:
     return dict(self._places)
 
   def skip(self, run: run_folder.Run) -> None:
-    """Takes what is there, of a run that was not looked at yet, for read."""
+    """Marks the events of a new run as read."""
     if run.path not in self._places and (found := _stat(run)) is not None:
       self._places[run.path] = [run_identity.of_run(run), found.st_size, found.st_ino]
 
@@ -51,7 +51,7 @@ class EventWatch:
   def new_events(self, run: run_folder.Run) -> Iterator[tuple[str, dict[str, Any]]]:
     """The events of a run's training and evaluations that were not read before, each with the identity of the run.
 
-    They count as read when the iterator has come to its end.
+    They count as read when the iterator has ended.
     """
     found = _stat(run)
     if found is None:
@@ -72,7 +72,7 @@ class EventWatch:
           for line in block[:end].splitlines():
             if (event := self._parse(line)) is not None:
               yield now, event
-          # A line that fills a block is no event.
+          # A line that fills a block is not an event.
           offset += len(block) if not end and len(block) == _MAX_BYTES else end
           if len(block) < _MAX_BYTES:
             break

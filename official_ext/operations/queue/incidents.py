@@ -1,4 +1,4 @@
-"""What has happened to the runs of a folder and to the jobs of its queue, of which alerts tell. No TensorFlow."""
+"""The incidents of a folder's runs and of its queue's jobs, the subjects of alerts. No TensorFlow."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
@@ -30,12 +30,12 @@ class Incident:
 
   Attributes:
     key: see alert_files.Alert.
-    rule: what has asked for it: one of alert_rules.KINDS, or the text of a condition.
+    rule: the reason for it: one of alert_rules.KINDS, or the text of a condition.
     who: the run, the job or the queue, as messages name it.
     what: the event or status.
     lines: more about it.
     run: whose it is; None for a job, or the queue.
-    is_over: whether what it is about has ended.
+    is_over: whether its subject has ended.
   """
 
   key: str
@@ -47,13 +47,13 @@ class Incident:
   is_over: bool = True
 
   def alert(self, receivers: Sequence[str]) -> alert_files.Alert:
-    """The alert that tells some receivers of it."""
+    """The alert about it for some receivers."""
     message = receivers_lib.compose(self.rule, self.who, self.what, self.lines)
     return alert_files.Alert(**dataclasses.asdict(message), key=self.key, receivers=tuple(receivers))
 
 
 class Incidents:
-  """Finds what has happened."""
+  """Finds incidents."""
 
   def __init__(
     self,
@@ -65,7 +65,7 @@ class Incidents:
     """Looks at nothing yet.
 
     Args:
-      rules: what is looked for.
+      rules: the conditions.
       watch: reads the events.
       grace_seconds: a process that is gone counts as killed after so long without a note of how it ended.
       silence_seconds: one that cannot be seen from here, as on another host, counts as killed if its heartbeat has not
@@ -92,7 +92,7 @@ class Incidents:
     states: Sequence[job_status.State],
     is_known: Callable[[str], bool],
   ) -> Iterator[Incident]:
-    """What has happened, as far as it is not known. What was in events counts as read at the iterator's end.
+    """The new incidents. Events count as read at the iterator's end.
 
     Args:
       runs: the runs, but for those that are archived.
@@ -175,7 +175,7 @@ class Incidents:
 
 
 def told_by_itself(run: run_folder.Run, rule: str) -> tuple[str, ...]:
-  """The receivers that a run tells of such an event itself (`trainer.notifications`), by their references."""
+  """The receivers that a run itself alerts about such an event (`trainer.notifications`), by their references."""
   values = params_lib.read(run) or {}
   urls, events = (values.get(f'trainer.notifications.{name}') for name in ('urls', 'events'))
   if not isinstance(urls, (list, tuple)) or not isinstance(events, (list, tuple)) or rule not in events:

@@ -1,14 +1,14 @@
-"""A job of the queue as files: what is to be run, its attempts, and what was wished of it. No TensorFlow.
+"""A job of the queue as files: the command, its attempts, and the users' requests. No TensorFlow.
 
 A job is a folder, `jobs/7` for job 7. Each file in it is written once, whole, synced, by one writer:
 
-    job.json                 what is to be run; by `official-ext queue add`. Without it there is no job
+    job.json                 the command; by `official-ext queue add`. Without it there is no job
     attempt-1.json           the order to start it, with a token and its GPUs; by the dispatcher
     attempt-1.started.json   the process that is, or becomes, the command; by that process (job_runner.py)
     attempt-1.ended.json     how it ended; by its runner, or by the dispatcher where that was lost too
     attempt-1.lock           held from before the start until the runner and the command have ended
     paused.json              it waits; by `queue pause`, which `queue resume` deletes
-    cancelled.json           it is not wanted any more; by `queue cancel`
+    cancelled.json           it is cancelled; by `queue cancel`
     run.log                  its output, if it has no model_dir that would hold it
 
 Everything else about a job, its status too, follows from these (job_status.py).
@@ -46,21 +46,21 @@ class DamagedFileError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What is to be run.
+  """The command of a job.
 
   Attributes:
     number: names the job in its queue; a later job has a higher one.
     folder: of its files.
     command: the program and its arguments.
     cwd: the folder in which it runs.
-    model_dir: the run's folder, absolute or remote; '' if the command is none that has one.
-    mode: what the command does in model_dir; 'train' for all that train.
+    model_dir: the run's folder, absolute or remote; '' if the command has none.
+    mode: of the command in model_dir; 'train' for all that train.
     log: the file that its output is added to.
-    run_files: files in model_dir that tell of its processes, by what they are: 'started', 'started_lock', 'stop',
+    run_files: files in model_dir about its processes, by their kind: 'started', 'started_lock', 'stop',
       'record'; see starting.py. {} if model_dir is remote, or none.
-    note: what `started` tells about the command.
+    note: the contents of `started` about the command.
     gpus: how many it needs; None: one, if the dispatcher has any.
-    max_restarts: how often it is tried again after it was preempted or lost.
+    max_restarts: how often it is retried after it was preempted or lost.
     added: when, in UTC.
   """
 
@@ -78,7 +78,7 @@ class Job:
   added: str
 
   def values(self) -> dict[str, Any]:
-    """What job.json holds."""
+    """The contents of job.json."""
     values = dataclasses.asdict(self)
     return {name: value for name, value in values.items() if name not in ('number', 'folder')}
 
@@ -89,12 +89,12 @@ class Attempt:
 
   Attributes:
     number: from 1.
-    path: what the names of its files begin with.
-    token: tells it from any other attempt ever.
-    gpus: what CUDA_VISIBLE_DEVICES will name; None leaves the variable as it is.
-    process: what runs the command; None if it has not been started.
+    path: the prefix of its files.
+    token: unique among all attempts ever.
+    gpus: the value of CUDA_VISIBLE_DEVICES; None leaves the variable unchanged.
+    process: the one of the command; None if it has not been started.
     runner: the process that waits for its end.
-    ended: how it ended, an entry `outcome` and what belongs to it; None if that is not known (yet).
+    ended: how it ended, an entry `outcome` and its details; None if that is not known (yet).
     times: 'ordered', 'started' and 'ended', as far as they have happened, in UTC.
   """
 
@@ -114,10 +114,10 @@ class Attempt:
 
 
 def read_job(folder: str) -> Job | None:
-  """The job in a folder; None if it is not there, or not yet.
+  """The job in a folder; None if it is missing, or not written yet.
 
   Raises:
-    DamagedFileError: job.json is not what it should be.
+    DamagedFileError: job.json is invalid.
     OSError: it cannot be read.
   """
   path = os.path.join(folder, JOB)
@@ -128,9 +128,9 @@ def read_job(folder: str) -> Job | None:
     command = tuple(values.pop('command'))
     job = Job(number=int(os.path.basename(folder)), folder=folder, command=command, **values)
   except (KeyError, TypeError, ValueError):
-    raise DamagedFileError(f'{path}: is no job') from None
+    raise DamagedFileError(f'{path}: is not a job') from None
   if not command or not all(isinstance(word, str) for word in command) or not isinstance(job.max_restarts, int):
-    raise DamagedFileError(f'{path}: is no job')
+    raise DamagedFileError(f'{path}: is not a job')
   return job
 
 
@@ -149,7 +149,7 @@ def read_attempt(folder: str, number: int) -> Attempt | None:
   """An attempt of the job in a folder; None if it was not ordered.
 
   Raises:
-    DamagedFileError: a file is not what it should be.
+    DamagedFileError: a file is invalid.
     OSError: one cannot be read.
   """
   path = attempt_path(folder, number)
@@ -171,19 +171,19 @@ def read_attempt(folder: str, number: int) -> Attempt | None:
   except (KeyError, TypeError, AttributeError):
     attempt = None
   if attempt is None or (started and attempt.process is None):
-    raise DamagedFileError(f'{path}.json: is no attempt, or one of the files beside it is none')
+    raise DamagedFileError(f'{path}.json: is not an attempt, or a file beside it is invalid')
   return attempt
 
 
 def attempt_path(folder: str, number: int) -> str:
-  """What the names of an attempt's files begin with."""
+  """The prefix of an attempt's files."""
   return os.path.join(folder, f'attempt-{number}')
 
 
 def is_running(attempt: Attempt) -> bool:
   """Whether the command, or its runner, may still be running; asked of an attempt that has started.
 
-  A process that cannot be seen from here, as it is in another container, is asked for by its lock.
+  A process that cannot be seen from here, as in another container, is found by its lock.
   """
   for process in (attempt.process, attempt.runner):
     alive = None if process is None else process_identity.is_alive(process)
@@ -198,7 +198,7 @@ def end(path: str, outcome: str, **values: Any) -> None:
   Args:
     path: of the attempt.
     outcome: EXITED, LOST, REFUSED or NOT_STARTED.
-    **values: what belongs to it.
+    **values: its details.
 
   Raises:
     OSError: it cannot be written.
@@ -247,7 +247,7 @@ def read(path: str) -> dict[str, Any] | None:
   except (ValueError, RecursionError, regular_files.UnreadableError):
     values = None
   if not isinstance(values, dict):
-    raise DamagedFileError(f'{path}: is no JSON object')
+    raise DamagedFileError(f'{path}: is invalid JSON object')
   return values
 
 
@@ -258,7 +258,7 @@ def locked(path: str, patience_seconds: float, busy: Callable[[], str]) -> Itera
   Args:
     path: the file whose lock is held; it is made if it is missing.
     patience_seconds: how long to wait for another process.
-    busy: says in a line what the process that has the lock is doing.
+    busy: describes in a line the work of the process that has the lock.
 
   Raises:
     UserError: another process has it, or the file system has no locks.

@@ -1,4 +1,5 @@
-"""What a job tells in its run's folder, to be seen and stopped there like any run: `started.json`. No TensorFlow.
+"""The notes of a job in its run's folder, so that it can be seen and stopped there like any run: `started.json`. No
+TensorFlow.
 
 starting.py writes the same for a run that is started by hand, under the same lock: two of them cannot both begin.
 """

@@ -4,12 +4,13 @@
 
 The dispatcher may be killed at any moment, and another one may start a second runner for the same attempt. So a runner
 first takes the attempt's lock, and looks whether the attempt has started or ended: of all runners one starts the
-command. The process that will be the command says so itself, in attempt-N.started.json, before it becomes the command:
-there is no moment at which the command runs and no file tells of it. The lock is held until then, and after it by both.
+command. The process that will be the command notes that itself, in attempt-N.started.json, before it becomes the
+command: there is no moment at which the command runs without a file about it. The lock is held until then, and after it
+by both.
 
-The command runs in the runner's session, in a process group of its own. If the runner is killed, the kernel sends it
-SIGTERM. What the command leaves in the session at its end is ended too: it would keep memory and GPUs. The job has its
-slot until it is gone. No TensorFlow, and few imports: there is a runner for each run.
+The command runs in the runner's session, in a separate process group. If the runner is killed, the kernel sends it
+SIGTERM. Processes that the command leaves in the session at its end are ended too: they would keep memory and GPUs. The
+job has its slot until it is gone. No TensorFlow, and few imports: there is a runner for each run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,16 +32,16 @@ from official_ext.operations.queue import job_files
 from official_ext.operations.queue import job_notes
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_POLL_SECONDS = 0.5  # How soon a cancelled job is told.
+_POLL_SECONDS = 0.5  # The delay of a cancellation.
 _LOCK_SECONDS = 10.0
-_STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for what a command has left behind.
+_STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for the remaining processes of a command.
 _WORKERS_SECONDS = 600.0  # The same for workers of a launcher that was killed: they save.
 _STRAYS_POLL_SECONDS = (0.02, 0.5)  # At first, and at most.
 _AGAIN_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _NOT_FOUND = 127  # As a shell's status of a command that cannot be run.
-# What may be otherwise later, as when somebody has made room on a full disk.
+# Errors that may pass, as when somebody has made room on a full disk.
 _PASSING = (
   *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENFILE, errno.EMFILE),
   *(errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EBUSY),
@@ -138,7 +139,7 @@ class Runner:
     try:
       os.setpgid(0, 0)
       _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-      if os.getppid() != runner.pid:  # Killed before the kernel was told.
+      if os.getppid() != runner.pid:  # Killed before the kernel was informed.
         os._exit(errno.EAGAIN)
       try:
         os.dup2(log, 1)
@@ -165,7 +166,7 @@ class Runner:
       os._exit(status)
 
   def _wait(self, child: int) -> int:
-    """Waits until the command has ended; passes signals on, and the wish to cancel the job. Returns its status."""
+    """Waits until the command has ended; passes signals on, and the request to cancel the job. Returns its status."""
     while True:
       received = signal.sigtimedwait((*_PASSED_ON, signal.SIGCHLD), _POLL_SECONDS)
       if received is not None and received.si_signo != signal.SIGCHLD:
@@ -185,7 +186,7 @@ class Runner:
       _signal_group(child, signal.SIGKILL)
 
   def _cancellation(self) -> Mapping[str, Any] | None:
-    """What is wished if the job is not wanted any more; None if it is."""
+    """The request to cancel the job; None if it is."""
     try:
       return job_files.read(os.path.join(self._folder, job_files.CANCELLED))
     except (OSError, job_files.DamagedFileError):
@@ -198,7 +199,7 @@ class Runner:
       os.kill(child, number)  # It is not reaped yet, so that the number is its own.
 
   def _end_strays(self, group: int) -> None:
-    """Ends what the command has left of its process group, and of its session, in which all are adopted here."""
+    """Ends the rest of the command's process group, and of its session, whose processes are adopted here."""
     begin, told = time.monotonic(), set()
     number = signal.SIGKILL if self._killed else signal.SIGTERM
     is_any_left = _signal_group(group, number)
@@ -291,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return Runner(folder, int(number), token).run()
   except OSError as error:
     return error.errno or errno.EIO
-  except job_files.DamagedFileError:  # The dispatcher reads the same files, and tells.
+  except job_files.DamagedFileError:  # The dispatcher reads the same files, and reports it.
     return errno.EINVAL
 
 

@@ -13,7 +13,7 @@ from official_ext.operations.queue import job_files
 
 WAITING = ('queued', 'paused')
 HOLDING = ('starting', 'running', 'stopping')  # These have a slot, and their GPUs.
-OVER = ('finished', 'failed', 'cancelled')  # These stay what they are.
+OVER = ('finished', 'failed', 'cancelled')  # These do not change.
 STATUSES = (*WAITING, *HOLDING, *OVER, 'unreadable')
 
 _PREEMPTED = errors.PreemptedError.exit_status
@@ -65,7 +65,7 @@ def read(folder: str, job: job_files.Job | None = None) -> State | None:
 
   Args:
     folder: of the job.
-    job: what was read there before; it never changes.
+    job: read there before; it never changes.
 
   Raises:
     OSError: something cannot be read.
@@ -79,7 +79,7 @@ def read(folder: str, job: job_files.Job | None = None) -> State | None:
     attempts = [int(match[1]) for name in names if (match := _ATTEMPT.fullmatch(name))]
     attempt = job_files.read_attempt(folder, max(attempts)) if attempts else None
     return _state(job, attempt, job_files.CANCELLED in names, job_files.PAUSED in names)
-  except job_files.DamagedFileError as error:  # The lock still tells whether it runs.
+  except job_files.DamagedFileError as error:  # The lock still shows whether it runs.
     held = any(_LOCK.fullmatch(name) and file_lock.is_held(os.path.join(folder, name)) for name in os.listdir(folder))
     return State(number, 'unreadable', f'{error}; nothing is started for it', has_slot=held)
   except FileNotFoundError:  # Deleted meanwhile.
@@ -110,22 +110,22 @@ def _ended(
   if ended.get('outcome') == job_files.EXITED and exit_status == 0:
     return State(job.number, 'finished', '', job, attempt, 0)
   if ended.get('stopped'):
-    reason = f'it was asked to stop, and {reason}'
+    reason = f'a stop was requested, then {reason}'
   if cancelled or ended.get('stopped'):
     return State(job.number, 'cancelled', reason, job, attempt, exit_status)
   if not is_passing(ended):
     return State(job.number, 'failed', reason, job, attempt, exit_status)
   if attempt.number > job.max_restarts:
     return State(job.number, 'failed', f'{reason}, after {_restarts(attempt.number - 1)}', job, attempt, exit_status)
-  again = 'will be tried again' + (' when it is resumed' if paused else '')
+  again = 'will be retried' + (' when it is resumed' if paused else '')
   return State(job.number, 'paused' if paused else 'queued', f'{reason}; {again}', job, attempt, exit_status)
 
 
 def is_passing(ended: Mapping[str, Any]) -> bool:
   """Whether an attempt ended by something that may not happen the next time.
 
-  That is: it was preempted or hung (75), killed by a signal, also if a shell says so (128 and the signal's number), or
-  lost. Everything else is a fault that would only be met again.
+  That is: it was preempted or hung (75), killed by a signal, also if a shell reports it (128 and the signal's number),
+  or lost. Everything else is a fault that would only be met again.
   """
   if ended.get('outcome') == job_files.LOST:
     return True

@@ -1,7 +1,7 @@
-"""What a user wishes of a queue: add, move, pause, resume and cancel jobs. No TensorFlow.
+"""The user's operations on a queue: add, move, pause, resume and cancel jobs. No TensorFlow.
 
 Each is one file that is written whole, under a lock that keeps two commands apart. None needs a dispatcher: the next
-one finds the wish.
+one finds the request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,9 +42,9 @@ def add(
     queue: the queue.
     command: the program and its arguments.
     cwd: the folder in which it will run; '' for the present one.
-    model_dir: the run's folder; None: what the command says, `--model_dir=FOLDER`.
+    model_dir: the run's folder; None: the command's, `--model_dir=FOLDER`.
     gpus: how many it needs; None: one, if there are any.
-    max_restarts: how often it is tried again after it was preempted or lost.
+    max_restarts: how often it is retried after it was preempted or lost.
     place: see `move`.
     neighbour: see `move`.
 
@@ -53,7 +53,7 @@ def add(
 
   Raises:
     UserError: another job that is not over has this model_dir, or a run that is not the queue's is in it.
-    StorageError: it cannot be written, and is not there.
+    StorageError: it cannot be written, and does not exist.
   """
   cwd = os.path.abspath(cwd or '.')
   folder = _absolute(model_dir if model_dir is not None else value_of(command, 'model_dir'), cwd)
@@ -71,7 +71,7 @@ def add(
         _write_order(queue, number, place, neighbour)
       job_files.write(os.path.join(job.folder, job_files.JOB), job.values())
     except OSError:
-      with contextlib.suppress(OSError):  # The file may be there, and the disk may not have stored it.
+      with contextlib.suppress(OSError):  # The file may exist, and the disk may not have stored it.
         paths.remove(os.path.join(job.folder, job_files.JOB))
         os.rmdir(job.folder)
       raise
@@ -89,7 +89,7 @@ def move(queue: queue_folder.Queue, number: int, place: str, neighbour: int | No
 
   Raises:
     UserError: one of them does not wait.
-    StorageError: the order cannot be written, and is what it was.
+    StorageError: the order cannot be written, and is unchanged.
   """
   with _changing(queue):
     _expect(queue, number, job_status.WAITING, 'cannot be moved')
@@ -100,7 +100,7 @@ def move(queue: queue_folder.Queue, number: int, place: str, neighbour: int | No
 
 
 def pause(queue: queue_folder.Queue, number: int | None = None) -> None:
-  """Lets no job be started, or not this one, until it is resumed; what runs goes on.
+  """Lets no job be started, or not this one, until it is resumed; running jobs continue.
 
   Raises:
     UserError: the job does not wait.
@@ -113,7 +113,7 @@ def pause(queue: queue_folder.Queue, number: int | None = None) -> None:
 
 
 def resume(queue: queue_folder.Queue, number: int | None = None) -> None:
-  """Takes back what `pause` did.
+  """Reverts `pause`.
 
   Raises:
     UserError: there is no such job.
@@ -126,7 +126,7 @@ def resume(queue: queue_folder.Queue, number: int | None = None) -> None:
 
 
 def cancel(queue: queue_folder.Queue, number: int, kill: bool = False) -> None:
-  """Takes a job out of the queue. If it runs, it gets SIGTERM, saves and stops, and is not tried again.
+  """Takes a job out of the queue. If it runs, it gets SIGTERM, saves and stops, and is not retried.
 
   Args:
     queue: the queue.
@@ -146,7 +146,7 @@ def cancel(queue: queue_folder.Queue, number: int, kill: bool = False) -> None:
 
 
 def value_of(command: Sequence[str], name: str) -> str:
-  """The value of a flag in a command, such as its model_dir; '' if it is not there."""
+  """The value of a flag in a command, such as its model_dir; '' if it is missing."""
   for index, word in enumerate(command):
     flag, equals, value = word.partition('=')
     if flag in (f'--{name}', f'-{name}'):
@@ -251,6 +251,6 @@ def _changing(queue: queue_folder.Queue) -> Iterator[None]:
   """Makes the queue's folder, and holds the lock of those who change something in it."""
   with job_files.explaining(queue.folder):
     queue.make()
-    busy = f'{queue.folder}: another command has been changing it for {_PATIENCE_SECONDS:g} s; see what that is doing'
+    busy = f'{queue.folder}: another command has been changing it for {_PATIENCE_SECONDS:g} s; see its output'
     with job_files.locked(os.path.join(queue.folder, 'changes.lock'), _PATIENCE_SECONDS, lambda: busy):
       yield

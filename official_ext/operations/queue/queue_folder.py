@@ -4,9 +4,9 @@ It is the folder `.queue` in the folder of the runs:
 
     jobs/7/            job 7: see job_files.py
     order.json         the order of jobs when one was moved; later ones follow, as they were added
-    paused.json        nothing is started while it is there
+    paused.json        no job is started while it exists
     changes.lock       held while a command changes one of these (queue_changes.py)
-    dispatcher.lock    held by the one dispatcher; its content tells which process that is
+    dispatcher.lock    held by the one dispatcher; its content names the process that is
     more/              locks of processes that will add jobs, such as the controllers of sweeps
 
 Nothing is kept in memory: any number of processes may look at, and change, a queue at the same time.
@@ -101,7 +101,7 @@ class Queue:
     return job_status.in_order(waiting, self.order())
 
   def order(self) -> list[int]:
-    """The numbers of jobs in the order that was wished; some may be over, and later ones are missing."""
+    """The numbers of jobs in the requested order; some may be over, and later ones are missing."""
     try:
       values = job_files.read(self.order_file) or {}
     except job_files.DamagedFileError:  # The order is lost; nothing else is.
@@ -121,7 +121,9 @@ class Queue:
     for state in reversed(self.states()):
       if str(state.number) == name or (not name.isdigit() and state.job and state.job.model_dir in folders):
         return state
-    raise errors.UserError(f'{name}: no such job in {self.runs_dir}; `official-ext queue list {self.runs_dir}` tells')
+    raise errors.UserError(
+      f'{name}: no such job in {self.runs_dir}; `official-ext queue list {self.runs_dir}` shows it'
+    )
 
   @property
   def is_paused(self) -> bool:
@@ -133,7 +135,7 @@ class Queue:
     """More jobs will be added: until it is left, or its process ends, the queue does not count as empty.
 
     Args:
-      who: what tells whoever adds them from others.
+      who: identifies the process that adds them.
 
     Raises:
       OSError: that cannot be noted. TimeoutError: another process is the same.
@@ -153,7 +155,7 @@ class Queue:
       return any(file_lock.is_held(os.path.join(self._more_dir, name)) for name in paths.names(self._more_dir))
 
   def dispatcher(self) -> dict[str, Any] | None:
-    """What the dispatcher says about itself (`pid`, `host`, `slots`, `gpus`, `since`); None if none runs.
+    """The dispatcher's own entry (`pid`, `host`, `slots`, `gpus`, `since`); None if none runs.
 
     Raises:
       StorageError: that cannot be read.

@@ -13,10 +13,10 @@ def as_dict(queue: queue_folder.Queue, max_over: int | None = None) -> dict[str,
 
   Args:
     queue: the queue.
-    max_over: of those that are over so many are told at most, the latest; None: all.
+    max_over: of those that are over at most so many are listed, the latest; None: all.
 
   Returns:
-    `paused`; `dispatcher`, what it says of itself, or None; `slots_in_use`; `num_over`; `jobs`.
+    `paused`; `dispatcher`, its own entry, or None; `slots_in_use`; `num_over`; `jobs`.
 
   Raises:
     StorageError: something cannot be read.
@@ -36,7 +36,7 @@ def as_dict(queue: queue_folder.Queue, max_over: int | None = None) -> dict[str,
 
 
 def _entry(state: job_status.State, waiting: Sequence[job_status.State]) -> dict[str, Any]:
-  """What is known of a job, as JSON values."""
+  """A job as JSON values."""
   attempt, job = state.attempt, state.job
   return {
     'job': state.number,

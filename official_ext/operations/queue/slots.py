@@ -14,19 +14,19 @@ class Slots:
 
   Attributes:
     count: so many runs, each has a slot from its order until it is over.
-    gpus: names for CUDA_VISIBLE_DEVICES; a name that is there twice is handed out to two runs. None: there are none
-      that are known, and the variable stays what it is.
+    gpus: names for CUDA_VISIBLE_DEVICES; a name that occurs twice is handed out to two runs. None: no GPUs are
+      known, and the variable is unchanged.
   """
 
   count: int
   gpus: tuple[str, ...] | None = None
 
   def needed(self, job: job_files.Job) -> int:
-    """How many GPUs a job takes: what it asks for; if it does not say, one if there are any."""
+    """How many GPUs a job takes: the number requested; by default one if there are any."""
     return job.gpus if job.gpus is not None else min(1, len(self.gpus or ()))
 
   def can_ever_hold(self, job: job_files.Job) -> bool:
-    """Whether there are as many GPUs as a job asks for."""
+    """Whether there are as many GPUs as a job needs."""
     return self.needed(job) <= len(self.gpus or ())
 
   def has_room(self, holders: Collection[job_status.State]) -> bool:
@@ -40,7 +40,7 @@ class Slots:
     return [name for name in self.gpus or () if _take(free, name)]
 
   def share(self, job: job_files.Job, free_gpus: Sequence[str]) -> tuple[str, ...] | None:
-    """The GPUs that a job gets of those that are free; None leaves CUDA_VISIBLE_DEVICES as it is."""
+    """The GPUs that a job gets of those that are free; None leaves CUDA_VISIBLE_DEVICES unchanged."""
     if self.gpus is None and job.gpus is None:
       return None
     return tuple(free_gpus[: self.needed(job)])
@@ -60,12 +60,12 @@ def choose(
   """The job to start next, and its GPUs; None if none can be started now.
 
   The order is kept: a job that waits for GPUs is not overtaken by one that needs fewer, or it might wait for ever. Only
-  jobs that are paused, whose folder is not free, or that ask for more GPUs than there are, are passed over.
+  jobs that are paused, whose folder is not free, or that need more GPUs than there are, are passed over.
 
   Args:
     waiting: jobs in their order.
     holders: those that have a slot.
-    slots: what there is.
+    slots: all slots.
     is_free: whether no other run lives in the folder of a job.
   """
   if not slots.has_room(holders):

@@ -1,4 +1,4 @@
-"""The commands of runs: the one that goes on with a run, and the one that makes a run like it.
+"""The commands of runs: the one that resumes a run, and the one that makes a run like it.
 
 A run's record has the command that has started it, and the folder in which it was given. Passwords in it are masked,
 and a command that has lost one cannot be given again.
@@ -23,7 +23,7 @@ from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import starting
 
-BASE_PARAMS = 'base_params.yaml'  # What a clone was made of: the original may be deleted.
+BASE_PARAMS = 'base_params.yaml'  # The source of a clone: the original may be deleted.
 
 _PATHS = ('model_dir', 'checkpoint', 'config_file')  # Flags that may name something in the run's own folder.
 # The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
@@ -40,8 +40,8 @@ class Command:
     words: the program and its arguments.
     cwd: the folder in which it is given.
     model_dir: the run's folder, absolute.
-    mode: what it does, such as train_and_eval.
-    environment: what matters of the environment in which it was given before; None: that is not known.
+    mode: such as train_and_eval.
+    environment: the relevant part of its earlier environment; None: that is not known.
   """
 
   words: tuple[str, ...]
@@ -59,7 +59,7 @@ class Command:
     return starting.start(self.words, self.model_dir, self._env(), self.cwd, self.mode)
 
   def in_shell(self) -> str:
-    """All that it takes to give it in any shell: its folder, what differs of the environment, and the command."""
+    """All that it takes to give it in any shell: its folder, the differences of the environment, and the command."""
     return f'cd {quoted(self.cwd)} && {" ".join(map(quoted, self.whole_words()))}'
 
   def whole_words(self) -> tuple[str, ...]:
@@ -76,9 +76,9 @@ class Command:
 
 
 def to_resume(run: run_folder.Run) -> Command:
-  """The command that goes on with a run from its newest checkpoint: the one that has started it.
+  """The command that resumes a run from its newest checkpoint: the one that has started it.
 
-  If the run's folder was moved or copied, the command names it as it is now, and the files in it.
+  If the run's folder was moved or copied, the command names the present folder, and the files in it.
 
   Raises:
     UserError: the run lives or has finished, or its command is not known, not whole, or that of one of several workers.
@@ -148,9 +148,9 @@ def to_clone(
 
 
 def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
-  """The command that evaluates a checkpoint of a run with the run's configuration, beside whatever it does.
+  """The command that evaluates a checkpoint of a run with the run's configuration, beside its training.
 
-  An evaluation has files of its own (`run.eval.json`, `events.eval.jsonl`, `run.eval.log`), and leaves the best
+  An evaluation has separate files (`run.eval.json`, `events.eval.jsonl`, `run.eval.log`), and leaves the best
   checkpoints to the training.
 
   Args:
@@ -232,7 +232,7 @@ def find_program(name: str) -> str:
 
 
 def make_clone(run: run_folder.Run, root: str, name: str | None, changes: Sequence[str] = ()) -> Command:
-  """Makes the folder of a new run like another, with what it was made of, and returns the command that begins it.
+  """Makes the folder of a new run like another, with its initial files, and returns the command that begins it.
 
   Args:
     run: the original.
@@ -252,7 +252,7 @@ def make_clone(run: run_folder.Run, root: str, name: str | None, changes: Sequen
     except FileExistsError:  # Of several at once one gets it.
       if name:
         raise errors.UserError(
-          f'--name={name}: {checked_folder(root, name)} is there already; choose another name'
+          f'--name={name}: {checked_folder(root, name)} exists already; choose another name'
         ) from None
   try:
     content = paths.read(run.file(run_folder.PARAMS), regular_files.MAX_RECORD)
@@ -281,7 +281,7 @@ def make_folder(root: str, name: str) -> str:
 
 
 def write_base(folder: str, content: bytes) -> str:
-  """Writes what a run begins with into its folder, and returns the path of the file.
+  """Writes the initial configuration of a run into its folder, and returns the path of the file.
 
   Raises:
     StorageError: it cannot be written.
@@ -295,7 +295,7 @@ def write_base(folder: str, content: bytes) -> str:
 
 
 def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[json_types.JsonMapping, list[str]]:
-  """What tells of the last start of a run, and its command; which must be `whole` to be given again."""
+  """The record of a run's last start, and its command; which must be `whole` to be given again."""
   record, started = run.record(), run.started()
   values = record if record is not None and not judged_status.is_later(started, record) else started
   if values is None:
@@ -307,7 +307,7 @@ def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[json_types.JsonM
   except ValueError:
     words = []
   if len(words) < 2:
-    raise errors.UserError(f'{run.name}: its record does not tell its command; give it again')
+    raise errors.UserError(f'{run.name}: its record does not contain its command; give it again')
   for word in words:
     if whole and credentials.MASK in word:
       raise errors.UserError(
@@ -322,7 +322,7 @@ def _cwd_of(values: Mapping[str, object]) -> str:
 
 
 def _environment_of(values: Mapping[str, object]) -> dict[str, str] | None:
-  """What matters of the environment in which a command was given; None if that is not known."""
+  """The relevant part of a command's environment; None if that is not known."""
   launcher = values.get('launcher')
   found = (launcher if isinstance(launcher, dict) else values).get('environment')
   if not isinstance(found, dict):

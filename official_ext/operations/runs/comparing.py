@@ -1,4 +1,4 @@
-"""Runs side by side: the fields in which they differ, their metrics, and what they were computed with."""
+"""Runs side by side: the fields in which they differ, their metrics, and their environments."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
@@ -13,7 +13,7 @@ from official_ext.operations.runs import last_events
 from official_ext.operations.runs import params as params_lib
 from official_ext.operations.runs import run_folder
 
-UNSET = '-'  # What a run does not have.
+UNSET = '-'  # A value that a run lacks.
 _OF_RECORD = ('experiment', 'mode', 'seed', 'devices', 'git_commit', 'step_shape')
 
 
@@ -23,12 +23,12 @@ class Comparison:
 
   Attributes:
     names: the runs'.
-    statuses: how they stand.
-    steps: how far they have come.
+    statuses: their statuses.
+    steps: their last steps.
     params: dotted path -> values, of the fields in which the runs differ.
     last: metric -> values of the last evaluations, and of the last training loops as `training/...` if both have it.
-    best: metric -> (value, step) of the best evaluations, if its name or the configuration tells which are better.
-    origins: what else differs: experiment, mode, seed, devices, git_commit, and versions as `versions.tensorflow`.
+    best: metric -> (value, step) of the best evaluations, if its name or the configuration defines which are better.
+    origins: other differences: experiment, mode, seed, devices, git_commit, and versions as `versions.tensorflow`.
   """
 
   names: tuple[str, ...]

@@ -9,7 +9,7 @@ from official_ext.base import yaml_text
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import run_folder
 
-UNSET = '-'  # What the experiment does not have.
+UNSET = '-'  # A value that the experiment lacks.
 
 
 def of_run(run: run_folder.Run, values: Mapping[str, object], driver: driver_lib.Driver) -> json_types.JsonObject:
@@ -18,7 +18,7 @@ def of_run(run: run_folder.Run, values: Mapping[str, object], driver: driver_lib
   Args:
     run: the run.
     values: its configuration, flat.
-    driver: is asked for the experiment's; it starts a process with TensorFlow if it has none.
+    driver: gives the experiment's; it starts a process with TensorFlow if it has none.
 
   Raises:
     UserError: the run's record does not name its experiment, or that is not registered any more.
@@ -34,7 +34,7 @@ def of_run(run: run_folder.Run, values: Mapping[str, object], driver: driver_lib
   found = driver.check([*flags, f'--model_dir={run.path}.defaults'], params=True)
   if not found.get('params'):
     lines = [line['text'] for line in found.get('lines', [])]
-    raise errors.UserError(f'{run.name}: {lines[0] if lines else "the driver does not tell the defaults"}')
+    raise errors.UserError(f'{run.name}: {lines[0] if lines else "the driver does not return the defaults"}')
   defaults = flat_params.flatten(yaml_text.load(found['params'], run_folder.PARAMS))
   return {
     path: defaults.get(path, UNSET)

@@ -1,4 +1,4 @@
-"""Asks what the driver would say to a command line, of a process that holds TensorFlow. No TensorFlow here.
+"""Requests the driver's answers to a command line from a process that holds TensorFlow. No TensorFlow here.
 
 That process takes seconds to start, and then a fraction of one for an answer. It starts when it is first asked, is
 started anew when it has died, hangs, or modules of experiments have changed, and ends with the process that asks.
@@ -21,7 +21,7 @@ from official_ext.operations.runs import commands
 _SERVER = 'official_ext.cli.driver_server'
 _START_SECONDS = 300.0
 _ANSWER_SECONDS = 20.0
-_PATIENCE_SECONDS = 10.0  # Beyond what an answer may take, before the process counts as hung.
+_PATIENCE_SECONDS = 10.0  # Beyond the maximal time of an answer, before the process counts as hung.
 _MAX_BYTES = 64 << 20
 
 
@@ -80,24 +80,24 @@ class Driver:
     return self._process.pid if self._process is not None else None
 
   def experiments(self) -> json_types.JsonObject:
-    """`experiments`: of each `name`, `summary`, `doc` and `parts` of that; `lines`: why others are not there."""
+    """`experiments`: of each `name`, `summary`, `doc` and `parts` of that; `lines`: why others are missing."""
     return self.ask('list', [f'--registry={name}' for name in self.registry])
 
   def check(
     self, flags: Sequence[str], fields: bool = False, params: bool = False, quick: bool = False, cwd: str = ''
   ) -> json_types.JsonObject:
-    """What the driver says to flags, before it builds a model.
+    """The driver's answer to flags, before it builds a model.
 
     Args:
       flags: of train.py, --registry among them.
-      fields: whether `fields` are wished, what a form needs.
-      params: whether `params` is wished, the text of params.yaml.
+      fields: whether to return `fields`, for a form.
+      params: whether to return `params`, the text of params.yaml.
       quick: whether the checks that need devices and the task are left out.
       cwd: the folder in which the command is given; '' for that of the driver.
 
     Returns:
-      `lines`: the driver's errors, each with its `text` and what it is about, `field`, a dotted path, a flag or None;
-      `complete`: whether all checks came to an end in time; and what `driver_answers.py` tells of fields.
+      `lines`: the driver's errors, each with its `text` and its subject, `field`, a dotted path, a flag or None;
+      `complete`: whether all checks ended in time; and the fields of `driver_answers.py`.
     """
     return self.ask('check', flags, fields=fields, params=params, quick=quick, cwd=cwd)
 
@@ -196,5 +196,5 @@ class Driver:
       try:
         if pipe is not None:
           pipe.close()
-      except OSError:  # What was not written yet.
+      except OSError:  # The data not written yet.
         pass

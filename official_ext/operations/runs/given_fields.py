@@ -1,4 +1,4 @@
-"""Which fields of a run's configuration its starter has given, as far as the command and the files in it tell."""
+"""Which fields of a run's configuration its starter has given, as far as the command and the files in it show."""
 
 from collections.abc import Mapping
 import os
@@ -16,7 +16,7 @@ _MAX_BYTES = 1 << 20
 def of_run(run: run_folder.Run, values: Mapping[str, object]) -> list[str]:
   """The dotted paths of the fields that --set, --params_override and --config_file have given, ordered as in `values`.
 
-  What a clone has taken over from its original is not among them.
+  The values that a clone takes over from its original are not among them.
 
   Args:
     run: the run.

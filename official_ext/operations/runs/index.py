@@ -1,7 +1,8 @@
-"""All runs of a folder in a moment: what their files say is kept in a cache, by the files' size, time and inode.
+"""All runs of a folder in a moment: the contents of their files are cached, by the files' size, time and inode.
 
 The cache lies in the user's cache folder (base/files/cache.py), and is only a cache: it is made anew from the files if
-it is missing, damaged, or of another version. What time changes, such as whether a process lives, is not in it.
+it is missing, damaged, or of another version. Facts that change with time, such as whether a process lives, are not in
+it.
 """
 
 from collections.abc import Iterable
@@ -45,10 +46,10 @@ class RunIndex:
     self._facts = _Cache(os.path.join(folder, f'{name}.json'))
     self._params = _Cache(os.path.join(folder, f'{name}.params.json'))
     self._lock = threading.Lock()
-    self._params_lock = threading.Lock()  # Of its own: configurations take longer to read.
+    self._params_lock = threading.Lock()  # Separate: configurations take longer to read.
 
   def summaries_of(self, names: Iterable[str]) -> list[summaries.RunSummary]:
-    """A summary of each run of some names that is there, as it stands now, without a look at the others.
+    """A current summary of each existing run of some names, without reading the others.
 
     Args:
       names: as `summaries` has them.
@@ -130,7 +131,7 @@ class _Cache:
     self._entries: json_types.JsonObject | None = None
 
   def entries(self) -> json_types.JsonObject:
-    """What is known; {} if there is no file, or none that can be believed."""
+    """The cached contents; {} if there is no valid file."""
     if self._entries is None:
       self._entries = self._load()
     return self._entries
@@ -157,7 +158,7 @@ class _Cache:
 
 
 def _files_of(run: run_folder.Run, names: list[str]) -> dict[str, str | None]:
-  """The path of each file that a summary needs; None for one that is not there."""
+  """The path of each file that a summary needs; None for a missing one."""
   modes = run_folder.modes_in(names)
   mode = modes[0] if modes else 'train'
   files = {
@@ -173,7 +174,7 @@ def _files_of(run: run_folder.Run, names: list[str]) -> dict[str, str | None]:
 
 
 def _key(path: str | None) -> list[int] | None:
-  """What changes with a file: its size, time and inode; None if it is not there."""
+  """The stamp of a file: its size, time and inode; None if it is missing."""
   if path is None:
     return None
   try:
@@ -186,7 +187,7 @@ def _key(path: str | None) -> list[int] | None:
 
 
 def _read(run, files, keys, before) -> json_types.JsonObject:
-  """What the files of a run say. Of those that have not changed, what they said before is taken."""
+  """The contents of a run's files. The earlier contents of unchanged files are reused."""
   entry: dict[str, object] = {'keys': keys}
   for part, path in files.items():
     if before is not None and before['keys'][part] == keys[part]:

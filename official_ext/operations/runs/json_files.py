@@ -1,4 +1,4 @@
-"""Small JSON objects as files: each is there whole or not at all, and one that is damaged reads as none."""
+"""Small JSON objects as files: each exists whole or not at all, and one that is damaged reads as none."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""How a run stands: what its record says, held against the process that the record names.
+"""The status of a run: its record, compared with the process that the record names.
 
-base/run_folder/liveness.py tells whether the process of a record lives.
+base/run_folder/liveness.py checks whether the process of a record lives.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ STATUSES = (
   'submitted',  # An engine such as SLURM has it, and it has not begun there.
   'starting',  # Its process lives, and has not written its record yet.
   'running',
-  'stopping',  # It was asked to stop, and saves.
+  'stopping',  # It is saving after a stop request.
   'hung',  # It makes no progress, or is suspended; or it was ended for that reason.
   'finished',
   'preempted',
@@ -38,7 +38,7 @@ class RunStatus:
 
   Attributes:
     status: one of STATUSES.
-    reason: how that is known, or what is wrong, in one line; '' if there is nothing to say.
+    reason: how that is known, or the error, in one line; '' if there is nothing to say.
     is_alive: whether a process of the run lives; None if that cannot be seen from here.
     process: the one to which a signal must go, if one lives or may live.
   """
@@ -59,7 +59,7 @@ def of_run(run: run_folder.Run, hung_seconds: float = HUNG_SECONDS, mode: str | 
 
   Args:
     run: the run.
-    hung_seconds: a run hangs if it lives, and has come to no other step or stage for so long.
+    hung_seconds: a run hangs if it lives, and has not reached another step or stage for so long.
     mode: whose record; None: the training's if there is one, even if it cannot be read, or else an evaluation's.
   """
   mode = mode or next(iter(run.modes()), 'train')
@@ -92,7 +92,7 @@ def judge(
   Args:
     record: run.json or the like; None if there is none that can be read.
     started: started.json; likewise.
-    stop_request: who was asked to stop; likewise.
+    stop_request: the process asked to stop; likewise.
     hung_seconds: see `of_run`.
   """
   if is_waiting_elsewhere(record, started):
@@ -117,14 +117,14 @@ def judge(
   if alive is None and beat is None:
     return RunStatus('unknown', f'on {record.get("host", "an unknown host")}, and has no heartbeat', None, process)
   if stop_request is not None and _was_asked(process, stop_request):
-    return RunStatus('stopping', where or f'asked to at {stop_request.get("requested")}', alive, process)
+    return RunStatus('stopping', where or f'requested at {stop_request.get("requested")}', alive, process)
   if reason := _why_hung(record, alive, beat, hung_seconds):
     return RunStatus('hung', '; '.join(filter(None, [reason, where])), alive, process)
   return RunStatus('running', where, alive, process)
 
 
 def _seen_by_heartbeat(record: Mapping[str, Any], silence: float) -> str:
-  """Where a process is that is out of sight, and since when its heartbeat is silent."""
+  """The place of a process that cannot be seen, and since when its heartbeat is silent."""
   if silence < -heartbeat.SILENCE_SECONDS:
     return f'on {record.get("host")}, whose clock is {_duration(-silence)} ahead of this one'
   return f'on {record.get("host")}, judged by its heartbeat {_duration(silence)} ago'
@@ -134,7 +134,7 @@ def _why_hung(record, alive, beat, hung_seconds) -> str:
   """Why a living run makes no progress; '' if it does."""
   worker = process_identity.parse(record)
   if alive and worker is not None and process_identity.is_suspended(worker):
-    return f'suspended by a signal; `kill -CONT {worker.pid}` lets it go on'
+    return f'suspended by a signal; `kill -CONT {worker.pid}` resumes it'
   if beat is None:
     return ''
   beats = _monotonic(record)
@@ -168,12 +168,12 @@ def is_waiting_elsewhere(record: json_types.JsonMapping | None, started: json_ty
 
 
 def _was_asked(process, stop_request) -> bool:
-  """Whether it was this process that was asked to stop."""
+  """Whether it was this process of the stop request."""
   return stop_request is not None and process is not None and process_identity.parse(stop_request) == process
 
 
 def _judge_started(record, started, stop_request) -> RunStatus | None:
-  """The status of a process that was started after what the record tells of; None if the record knows better."""
+  """The status of a process that was started after that of the record; None if the record knows better."""
   process = process_identity.parse(started or {})
   if process is None or started is None or not is_later(started, record):
     return None
@@ -184,7 +184,7 @@ def _judge_started(record, started, stop_request) -> RunStatus | None:
   exit_status = started.get('exit_status')
   if exit_status == 0:  # There was nothing to do, or nothing to record.
     return None if record is not None else RunStatus('finished', 'it has left no record')
-  if asked and exit_status == -signal.SIGTERM:  # It could not yet tell what the signal meant.
+  if asked and exit_status == -signal.SIGTERM:  # It did not handle the signal yet.
     return RunStatus('preempted', 'stopped before it began to train')
   if not isinstance(exit_status, int) or exit_status < 0:
     return RunStatus('dead', f'{describe_exit(exit_status) or "its process is gone"}, before it began to train')
@@ -216,7 +216,7 @@ def _cause_of_death(record, started, stop_request) -> str:
     for process in (process_identity.parse(record), liveness.recorded_launcher(record))
   )
   if asked and stop_request.get('at_once') is True:
-    return 'ended at once, as it was asked to'
+    return 'was ended at once, as requested'
   if started is not None and process_identity.parse(started) == process_identity.parse(record):
     if how := describe_exit(started.get('exit_status')):
       return how

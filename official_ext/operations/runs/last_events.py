@@ -1,7 +1,7 @@
 """The last event, training metrics and evaluation of a run, read from the end of its events.jsonl.
 
 Files of events grow for weeks, and lists are looked at every few seconds: at most the last two megabytes are read, and
-only the lines that are needed are parsed. What a restore or a rollback has superseded does not count
+only the lines that are needed are parsed. Events superseded by a restore or a rollback do not count
 (base/run_folder/standing_events.py).
 """
 
@@ -27,7 +27,7 @@ class LastEvents:
 
   Attributes:
     last: the last line of all; None if there is none.
-    train: the last event 'train'; None if there is none in what was read. As all of them, with numbers that are not
+    train: the last event 'train'; None if there is none in the part read. As all of them, with numbers that are not
       finite as floats.
     evaluation: the last event 'eval'; likewise.
   """
@@ -38,7 +38,7 @@ class LastEvents:
 
 
 def read(path: str) -> LastEvents:
-  """The last events of a file; none of a file that is not there, or cannot be read."""
+  """The last events of a file; none of a file that is missing or cannot be read."""
   found = LastEvents()
   try:
     with regular_files.open_to_read(path, buffering=0) as file:
@@ -95,7 +95,7 @@ def _last_of(block: bytes, is_whole: bool) -> LastEvents:
 
 
 def _mark(kind: str) -> bytes:
-  """What stands in the line of such an event, and in no string of JSON, which would escape the quotes."""
+  """The text in the line of such an event, and in no string of JSON, which would escape the quotes."""
   return b'"event": "%s"' % kind.encode()
 
 
@@ -120,7 +120,7 @@ def _lines_backwards(block: bytes, is_whole: bool) -> Iterator[json_types.JsonOb
 
 
 def with_floats(event: Mapping[str, object]) -> json_types.JsonObject:
-  """An event with the floats that its strings "NaN", "Infinity" and "-Infinity" stand for."""
+  """An event with the floats that its strings "NaN", "Infinity" and "-Infinity" mean."""
   return {key: float(value) if value in ('NaN', 'Infinity', '-Infinity') else value for key, value in event.items()}
 
 

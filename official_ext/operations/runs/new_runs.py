@@ -1,4 +1,4 @@
-"""A new run: its command, what must be there before, and the lines of a shell that do the same. No TensorFlow."""
+"""A new run: its command, the files that it needs, and the lines of a shell that do the same. No TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 import contextlib
@@ -15,24 +15,24 @@ from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import run_folder
 
-UNNAMED = 'unnamed'  # Stands for a name that is missing or taken, where only the other mistakes are looked for.
+UNNAMED = 'unnamed'  # Replaces a missing or used name, if only the other mistakes are looked for.
 _END_OF_FILE = 'END_OF_FILE'
 
 
 @dataclasses.dataclass(frozen=True)
 class NewRun:
-  """A run that is not there yet.
+  """A run that does not exist yet.
 
   Attributes:
     root: the folder with the runs.
     name: the run's, in it.
-    experiment: what is run; of a clone, the original's counts.
-    mode: what it does; likewise.
+    experiment: its name; of a clone, the original's counts.
+    mode: likewise.
     sets: `NAME=VALUE`, as --set takes them.
     registry: modules, as --registry names them.
     config_files: YAML files with changes.
     base: YAML text with changes, before `sets`; '' for none.
-    original: the run whose configuration it begins with; None if it is no clone.
+    original: the run whose configuration it begins with; None if it is not a clone.
   """
 
   root: str
@@ -61,10 +61,10 @@ class NewRun:
       UserError: it is taken, or leads out of `root`.
     """
     if os.path.lexists(self.folder):
-      raise errors.UserError(f'--name={self.name}: {self.folder} is there already; choose another name')
+      raise errors.UserError(f'--name={self.name}: {self.folder} exists already; choose another name')
 
   def command(self, driver: driver_lib.Driver) -> commands.Command:
-    """The command that begins it, once `make` or `shell_lines` has made what it reads.
+    """The command that begins it, once `make` or `shell_lines` has made its files.
 
     Raises:
       UserError: the name leads out of `root`, or the original's command is not known.
@@ -87,7 +87,7 @@ class NewRun:
     ]
 
   def shell_lines(self, driver: driver_lib.Driver) -> str:
-    """What a shell is told to make the same run in the same way."""
+    """The commands of a shell to make the same run in the same way."""
     command = self.command(driver)
     target = commands.quoted(os.path.join(self.folder, commands.BASE_PARAMS))
     before = ''
@@ -102,7 +102,7 @@ class NewRun:
     return before + command.in_shell()
 
   def check(self, driver: driver_lib.Driver, **more: bool) -> json_types.JsonObject:
-    """What the driver says to it, before anything of it is there: see `driver.Driver.check`.
+    """The driver's answer to it, before any of its files exists: see `driver.Driver.check`.
 
     Raises:
       UserError: the original's command is not known.
@@ -110,7 +110,7 @@ class NewRun:
     """
     try:
       folder = self.folder
-    except errors.UserError:  # The name is told by `check_name`, and the rest is to be told too.
+    except errors.UserError:  # `check_name` reports the name; the rest is to be reported too.
       folder = os.path.join(self.root, UNNAMED)
     target = os.path.join(folder, commands.BASE_PARAMS)
     with self._base_file() as base:
@@ -125,7 +125,7 @@ class NewRun:
 
     Args:
       folder: the run's.
-      base: a file that has what it begins with, as it is now; '' for none.
+      base: a file with its present initial configuration; '' for none.
     """
     if self.original is None:
       return self._flags(folder, [*self.config_files, *([base] if base else [])]), ''
@@ -143,7 +143,7 @@ class NewRun:
 
   @contextlib.contextmanager
   def _base_file(self):
-    """The path of a file with what the run begins with; '' if there is none."""
+    """The path of a file with the run's initial configuration; '' if there is none."""
     if self.original is not None:
       yield self.original.file(run_folder.PARAMS)
     elif self.base:
@@ -155,7 +155,7 @@ class NewRun:
       yield ''
 
   def make(self, driver: driver_lib.Driver) -> commands.Command:
-    """Makes its folder, with what the command reads there, and returns the command.
+    """Makes its folder, with the files of the command, and returns the command.
 
     Raises:
       UserError: the name is taken, or leads out of `root`.
@@ -177,7 +177,7 @@ class NewRun:
 
     Args:
       driver: the driver.
-      folder: for what it begins with; it is made if there is something.
+      folder: for its initial configuration; it is made if there is one.
 
     Raises:
       StorageError: that cannot be written.
@@ -193,7 +193,7 @@ class NewRun:
     return commands.Command(words, cwd or driver.cwd, folder)
 
   def discard(self) -> None:
-    """Takes back what `make` has done, for a run that could not be started; leaves a folder with anything else."""
+    """Reverts `make`, for a run that could not be started; leaves a folder with anything else."""
     try:
       if set(os.listdir(self.folder)) <= {commands.BASE_PARAMS, 'started.lock'}:
         shutil.rmtree(self.folder)

@@ -17,7 +17,7 @@ _MAX_NOTE = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Notes:
-  """What people have noted about a run.
+  """People's notes on a run.
 
   Attributes:
     tags: words, sorted.
@@ -29,7 +29,7 @@ class Notes:
 
 
 def parse(values: dict | None) -> Notes:
-  """The notes in the content of a file; what has no sense in it is left out."""
+  """The notes in the content of a file; invalid parts of it are left out."""
   tags, note = (values or {}).get('tags'), (values or {}).get('note')
   words = {tag for tag in tags if isinstance(tag, str) and tag} if isinstance(tags, list) else set()
   return Notes(tuple(sorted(words)), note if isinstance(note, str) else '')
@@ -41,12 +41,12 @@ def read(run: run_folder.Run) -> Notes:
 
 
 def change(run: run_folder.Run, add: Iterable[str] = (), remove: Iterable[str] = (), note: str | None = None) -> Notes:
-  """Changes the notes of a run. Of several processes at once none loses what another writes.
+  """Changes the notes of a run. Of several processes at once none loses another's changes.
 
   Args:
     run: the run.
     add: tags that it gets.
-    remove: tags that it loses; one that it does not have is no mistake.
+    remove: tags that it loses; a missing one is not an error.
     note: its text from now on; '' for none; None leaves it.
 
   Raises:

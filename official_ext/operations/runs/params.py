@@ -29,7 +29,7 @@ def read(run: run_folder.Run) -> json_types.JsonObject | None:
 
 
 def read_nested(run: run_folder.Run) -> json_types.JsonObject | None:
-  """A run's params.yaml as it is; None if there is none that can be read."""
+  """A run's params.yaml unchanged; None if there is none that can be read."""
   try:
     values = _parse(paths.read(run.file(run_folder.PARAMS), _MAX_BYTES).decode())
   except (OSError, UnicodeDecodeError, errors.UserError, RecursionError):
@@ -40,7 +40,7 @@ def read_nested(run: run_folder.Run) -> json_types.JsonObject | None:
 def _parse(text: str) -> json_types.Json:
   """The values of a params.yaml.
 
-  What the driver has written means the same in YAML 1.1, for which there is a reader that is six times as fast. It is
+  The driver's YAML means the same in YAML 1.1, for which there is a reader that is six times as fast. It is
   given nothing that would fill memory or the stack, and nothing else that the driver does not write.
   """
   if _READER is not None and not _UNUSUAL.search(text):
@@ -63,7 +63,7 @@ def with_short_names(values: Mapping[str, object], short_names: Mapping[str, obj
 
 
 def value_of(name: str, values: Mapping[str, object]) -> list[json_types.Json]:
-  """What a name may stand for in a configuration: its value, or those of all paths that end with it; [] if none does.
+  """The meanings of a name in a configuration: its value, or those of all paths that end with it; [] if none does.
 
   Args:
     name: a dotted path, a short name, or the end of a path, such as `cosine.decay_steps`.

@@ -28,10 +28,10 @@ class Checkpoint:
   Attributes:
     name: its path below the run's folder, as --checkpoint takes it after that folder: `ckpt-100`, `best/best_ckpt-100`.
     step: its step.
-    kind: one of KINDS: to go on from; one of the best; of moving averages.
+    kind: one of KINDS: to resume from; one of the best; of moving averages.
     size: of its files, in bytes.
     time: when its last file was written, in seconds since 1970.
-    damage: what is wrong with it; '' if nothing shows without reading all of it.
+    damage: its error; '' if nothing shows without reading all of it.
     is_best: whether it is the best of all.
     logs: the metrics of its evaluation, if its manifest has them.
   """
@@ -47,7 +47,7 @@ class Checkpoint:
 
 
 def find(run: run_folder.Run) -> list[Checkpoint]:
-  """The checkpoints of a run: to go on from, the best, the averages, each by step."""
+  """The checkpoints of a run: to resume from, the best, the averages, each by step."""
   best = str((params.read(run) or {}).get(_BEST) or 'best')
   rollbacks = _rollbacks(run)
   found: list[Checkpoint] = []
@@ -64,7 +64,7 @@ def path_of(run: run_folder.Run, name: str) -> str:
 
   Args:
     run: the run.
-    name: of the checkpoint, see Checkpoint; or only its step, of those to go on from.
+    name: of the checkpoint, see Checkpoint; or only its step, of those to resume from.
 
   Raises:
     UserError: there is none, or it is damaged.
@@ -115,7 +115,7 @@ def _in_folder(run, folder, kind, best_step, rollbacks) -> Iterator[Checkpoint]:
 
 
 def _entries(path: str, name: str, sizes: dict[str, int]) -> tuple[json_types.JsonObject, str]:
-  """The entries of a manifest, and what is wrong with it or with the sizes of the files."""
+  """The entries of a manifest, and its error or that of the files' sizes."""
   try:
     entries = manifest_content.parse(paths.read(path + manifest_content.SUFFIX, regular_files.MAX_RECORD), name)
   except FileNotFoundError:

@@ -28,7 +28,7 @@ _CHECKPOINT_PART = re.compile(r'ckpt-\d+.*|variables|assets|.*\.tmp-.*')
 class Run:
   """A run: a folder with its record (`run.json`, `run.{mode}.json`), params.yaml and events.jsonl, or some of them.
 
-  All methods read the files as they are now; one that is missing, half written or damaged reads as none.
+  All methods read the present files; one that is missing, half written or damaged reads as none.
 
   Attributes:
     path: the absolute path of the folder.
@@ -43,7 +43,7 @@ class Run:
     return os.path.join(self.path, name)
 
   def modes(self) -> list[str]:
-    """The modes of which the folder has a record or a process, 'train' first: it stands for all that train."""
+    """The modes of which the folder has a record or a process, 'train' first: it covers all modes that train."""
     return modes_in(_names(self.path))
 
   def file_of_mode(self, stem: str, extension: str, mode: str = 'train') -> str:
@@ -69,7 +69,7 @@ class Run:
     return json_files.read(self.file_of_mode('started', 'json', mode))
 
   def stop_request(self, mode: str = 'train') -> json_types.JsonObject | None:
-    """Which process of a mode was asked to stop, and when: `stop.json`, see signals.py."""
+    """The stop request of a mode, and its time: `stop.json`, see signals.py."""
     return json_files.read(self.file_of_mode('stop', 'json', mode))
 
   def exists(self) -> bool:
@@ -147,7 +147,7 @@ def find_run(root: str, name: str) -> Run | None:
 
 
 def checked_folder(root: str, name: str) -> str:
-  """The path of a new run in a folder, which need not be there.
+  """The path of a new run in a folder, which need not exist.
 
   Raises:
     UserError: the name leads out of it, or to a place in which runs are not looked for.
@@ -166,7 +166,7 @@ def checked_folder(root: str, name: str) -> str:
 
 
 def paths_below(root: str, path: str) -> bool:
-  """Whether a path is `root` or below it, by its letters: what a symbolic link in `root` leads to counts as below."""
+  """Whether a path is `root` or below it, by its letters: the target of a symbolic link in `root` counts as below."""
   return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 

@@ -1,4 +1,4 @@
-"""What tells a run from any other, wherever its folder is and however often it is started. No TensorFlow."""
+"""The identity of a run, wherever its folder is and however often it is started. No TensorFlow."""
 
 import hashlib
 

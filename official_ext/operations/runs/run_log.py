@@ -39,7 +39,7 @@ def tail_of_file(path: str, num_lines: int) -> list[str]:
 
 
 def since(path: str, place: int | None, num_lines: int = 1000) -> tuple[list[str], int, bool]:
-  """What a text file has got since it was read last.
+  """The growth of a text file since it was read last.
 
   Args:
     path: the file.
@@ -47,8 +47,8 @@ def since(path: str, place: int | None, num_lines: int = 1000) -> tuple[list[str
     num_lines: how many lines to return, at most: the last ones.
 
   Returns:
-    The lines that are whole, harmless for a terminal; the place behind them; and whether they follow what was read
-    before: not at first, nor if the file was begun anew, or has got more than a megabyte.
+    The lines that are whole, harmless for a terminal; the place behind them; and whether they follow the earlier
+    part: not at first, nor if the file was begun anew, or has got more than a megabyte.
   """
   try:
     with regular_files.open_to_read(path) as file:
@@ -70,7 +70,7 @@ def since(path: str, place: int | None, num_lines: int = 1000) -> tuple[list[str
 
 
 def shown(line: str) -> str:
-  """A line of output as it stands on a terminal in the end: what a carriage return has overwritten is gone."""
+  """A line of output as a terminal shows it in the end: text that a carriage return has overwritten is gone."""
   return harmless_text.harmless(line.rstrip('\r').rpartition('\r')[2], keep='\t')[:_MAX_LINE]
 
 
@@ -80,10 +80,10 @@ def follow(
   """Lines as they are added to a text file, until nobody will add any.
 
   Args:
-    path: the file, which may not be there yet.
+    path: the file, which may not exist yet.
     is_over: whether nobody will.
     poll_seconds: how often to look.
-    place: in bytes, where to begin, as `since` tells it; None: at the end.
+    place: in bytes, where to begin, as from `since`; None: at the end.
   """
   place, rest = _size(path) if place is None else place, b''
   while True:

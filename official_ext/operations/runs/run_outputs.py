@@ -1,4 +1,4 @@
-"""What runs have left to be tried and given away: SavedModels, folders of Hugging Face and peft. No TensorFlow."""
+"""The results of runs, to be tried and published: SavedModels, folders of Hugging Face and peft. No TensorFlow."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -13,9 +13,9 @@ from official_ext.operations.runs import run_folder
 SAVED_MODEL = 'saved_model'
 HUGGING_FACE = 'hugging_face'
 ADAPTER = 'adapter'
-BASE = 'base'  # The model that adapters stand on.
+BASE = 'base'  # The model that adapters need.
 EXPORTS = 'export'
-HUGGING_FACE_FOLDER = 'hugging_face'  # Where the console lets a run be converted to.
+HUGGING_FACE_FOLDER = 'hugging_face'  # The folder of the console's conversions.
 
 _NOT_LOOKED_AT = frozenset(('train', 'validation', 'mlruns', 'mlartifacts', 'wandb', 'ema_checkpoints'))
 # Fields that the configuration of a language model has.
@@ -31,7 +31,7 @@ class Result:
     name: its path in the run's folder.
     path: its absolute path.
     time: when it was written, in seconds since 1970.
-    base: of adapters, the folder of the model that they stand on; '' if that is not there, and of others.
+    base: of adapters, the folder of the model that they need; '' if that is missing, and of others.
     base_kept: of adapters, how its weights were kept when they were trained, such as `nf4 weights (...)`; '' if that is
       not known, and of others.
   """
@@ -46,7 +46,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-  """What a run has left.
+  """The results of a run.
 
   Attributes:
     results: the newest first.
@@ -63,7 +63,7 @@ class Results:
 
 
 def of_run(run: run_folder.Run) -> Results:
-  """What is there now."""
+  """The present results."""
   found: list[Result] = []
   has_checkpoint = has_best = False
   for name, is_folder in _entries(run.path):
@@ -94,7 +94,7 @@ def find(run: run_folder.Run, name: str) -> Result:
 
 
 def is_of_language(run: run_folder.Run) -> bool:
-  """Whether a run trains a language model, as far as its configuration tells."""
+  """Whether a run trains a language model, as far as its configuration shows."""
   values: Mapping[str, object] = params.read(run) or {}
   return any(values.get(path) for path in _OF_LANGUAGE)
 

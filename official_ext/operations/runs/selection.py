@@ -22,7 +22,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
   '>': operator.gt,
   '>=': operator.ge,
 }
-# What a list is sorted by besides metrics and fields: the summary's own.
+# The sort keys of a list besides metrics and fields: the summary's own.
 _OWN = frozenset(
   'name status experiment mode step train_steps percent eta_seconds steps_per_second attempt started updated'.split()
 )
@@ -68,7 +68,7 @@ def parse_condition(text: str, flag: str = '--filter') -> Condition:
   """The condition of a text, which a flag has.
 
   Raises:
-    UserError: it is none.
+    UserError: it is invalid.
   """
   match = _CONDITION.fullmatch(text)
   if match is None:
@@ -98,7 +98,7 @@ class Selection:
     """Those of some runs that are meant.
 
     Raises:
-      UserError: there is no such status, a filter is none, or no run has what it names.
+      UserError: there is no such status, a filter is invalid, or no run has its field.
     """
     for wrong in (name for name in self.statuses if name not in judged_status.STATUSES):
       raise errors.UserError(f'--status={wrong}: no such status; there are {", ".join(judged_status.STATUSES)}')
@@ -119,7 +119,7 @@ class Selection:
 def in_order(runs: Sequence[summaries.RunSummary], sort: str, params: Params) -> list[summaries.RunSummary]:
   """Runs sorted by an own field of the summary, a metric, or a field of the configuration; those without it come last.
 
-  The best metrics come first, if the name tells which are better, and the latest times; other values in their order.
+  The best metrics come first, if the name implies which are better, and the latest times; other values in their order.
 
   Args:
     runs: the runs.
@@ -141,13 +141,13 @@ def in_order(runs: Sequence[summaries.RunSummary], sort: str, params: Params) ->
 def values_of(
   name: str, runs: Sequence[summaries.RunSummary], params: Params, where: str
 ) -> dict[str, list[json_types.Json]]:
-  """What a name stands for in each run, by the run's name.
+  """The value of a name in each run, by the run's name.
 
   It is the first of these that any run has: an own field, a metric of evaluations, a field of the configuration by its
   path or short name, a metric of training (which logs its `learning_rate` too), the end of paths of fields.
 
   Raises:
-    UserError: it is none of them in any run.
+    UserError: no run has it.
   """
   if name in _OWN:
     return {run.name: [getattr(run, name)] for run in runs}

@@ -1,6 +1,6 @@
 """Stops a run: a signal to the very process that its record names, and to no other that has its number by now.
 
-The process is opened first (a pidfd, which stays with it whatever becomes of its number), then compared with the record
+The process is opened first (a pidfd, which stays with it even if its number is reused), then compared with the record
 by its start and the boot of its kernel, then signalled. `stop.json` in the run's folder says which process was asked,
 so that everybody sees it as stopping; it means nothing for another process.
 """
@@ -23,13 +23,13 @@ from official_ext.operations.runs import starting
 
 
 def stop(run: run_folder.Run, now: bool = False, mode: str | None = None) -> judged_status.RunStatus:
-  """Asks a run to save and to stop, with status 75; the same command then goes on from there.
+  """Asks a run to save and to stop, with status 75; the same command then resumes from there.
 
   A run that was asked before is not asked again: it would stop without saving.
 
   Args:
     run: the run.
-    now: end it at once, without saving: what follows its last checkpoint is lost.
+    now: end it at once, without saving: steps after its last checkpoint are lost.
     mode: whose process; None: that of the training, or else of an evaluation.
 
   Returns:
@@ -70,7 +70,7 @@ def _stop(run: run_folder.Run, now: bool, mode: str | None) -> judged_status.Run
       send(targets[0], signal.SIGSTOP, run.name)
       targets = _with_descendants(targets, run.name)
     send(targets[0], number, run.name)
-  # Those that have ended by themselves need no more. A suspended process hears nothing until it goes on.
+  # Those that have ended by themselves need no more. A suspended process hears nothing until it is resumed.
   for target, another in [(target, number) for target in targets[1:]] + [(process, signal.SIGCONT)] * (not now):
     with contextlib.suppress(errors.UserError):
       send(target, another, run.name)
@@ -80,9 +80,9 @@ def _stop(run: run_folder.Run, now: bool, mode: str | None) -> judged_status.Run
 def _with_descendants(
   processes: list[process_identity.ProcessIdentity], name: str
 ) -> list[process_identity.ProcessIdentity]:
-  """Processes and what they have started, all suspended, so that none starts others meanwhile.
+  """Processes and their descendants, all suspended, so that none starts others meanwhile.
 
-  A launcher's workers would not miss it: one that is suspended, or whose interpreter stands still, hears nothing.
+  A launcher's workers would not miss it: one that is suspended, or whose interpreter hangs, hears nothing.
   """
   found = list(processes)
   for process in found:
@@ -94,7 +94,7 @@ def _with_descendants(
 
 @contextlib.contextmanager
 def _noted(run: run_folder.Run, mode: str, note: Mapping[str, object]) -> Iterator[None]:
-  """Notes who is asked to stop before that is done: whoever sees the end must see the reason. Not if it fails."""
+  """Notes the stop request before it is sent: whoever sees the end must see the reason. Not if it fails."""
   path = run.file_of_mode('stop', 'json', mode)
   before = json_files.read(path)
   with contextlib.suppress(errors.StorageError):  # On a full disk it has to stop too.

@@ -1,9 +1,9 @@
-"""Starts a run as a process of its own that outlives whoever starts it, and can be found again.
+"""Starts a run as a separate process that outlives whoever starts it, and can be found again.
 
-`start` makes a watcher (watcher.py) in a session of its own, which makes the process of the run, notes its identity in
+`start` makes a watcher (watcher.py) in a separate session, which makes the process of the run, notes its identity in
 `started.json` before the command begins, waits for its end, and notes that too. Two starters at the same time, or one
-that is killed at any moment, cannot start a run twice: `started.lock` is held from the look at what runs to that note,
-by the starter and the watcher together.
+that is killed at any moment, cannot start a run twice: `started.lock` is held from the look at running processes to
+that note, by the starter and the watcher together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,21 +37,21 @@ def start(
 ) -> process_identity.ProcessIdentity:
   """Starts a command, detached, for the run in a folder.
 
-  The process has a session of its own, no input, no descriptors of this process, and its output is appended to
-  `run.log`. `started.json` tells its identity, its command, with passwords masked, and in the end its exit status.
+  The process has a separate session, no input, no descriptors of this process, and its output is appended to
+  `run.log`. `started.json` contains its identity, its command, with passwords masked, and in the end its exit status.
 
   Args:
     command: the program and its arguments.
     model_dir: the run's folder, which is made if it does not exist.
     env: the whole environment; None: this process's.
     cwd: the folder to start it in; None: this process's.
-    mode: what the command does. Any that trains is one; an evaluation beside it has files of its own, with its name.
+    mode: of the command. Any that trains is one; an evaluation beside it has separate files, with its name.
 
   Returns:
     The identity of the process, which has begun, or failed since.
 
   Raises:
-    UserError: the run lives, or the command or a folder is not there.
+    UserError: the run lives, or the command or a folder is missing.
     StorageError: the folder cannot be written.
   """
   model_dir = os.path.abspath(model_dir)
@@ -66,7 +66,7 @@ def start(
         raise errors.UserError(f'{model_dir}: the run lives ({_describe(run, mode)}); wait for it, or stop it first')
       return _start(command, run, env, cwd, mode, lock.descriptor)
   except TimeoutError:
-    raise errors.UserError(f'{model_dir}: another process is starting a run there; try again') from None
+    raise errors.UserError(f'{model_dir}: another process is starting a run there; retry later') from None
   except OSError as error:
     raise errors.StorageError(f'{error.filename or model_dir}: cannot be written: {error.strerror or error}') from error
 
@@ -107,7 +107,7 @@ def _start(command, run, env, cwd, mode, lock) -> process_identity.ProcessIdenti
     answer = {}
   finally:
     process.stdout.close()
-    process.wait()  # It goes on as a child of its own, which the system adopts.
+    process.wait()  # It continues as a separate child, which the system adopts.
   identity = process_identity.parse(answer)
   if identity is None:
     reason = answer.get('error', 'its watcher has ended')

@@ -1,4 +1,4 @@
-"""What a list shows of a run: how it stands, how far it has come, its last metrics."""
+"""The summary of a run in a list: status, step, last metrics."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -12,7 +12,7 @@ from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import last_events
 from official_ext.operations.runs import notes as notes_lib
 
-# Of a run's record: what a summary, and the judgement of its status, need.
+# Of a run's record: the fields for a summary, and for the judgement of its status.
 RECORD_KEYS = (
   'status',
   'stage',
@@ -48,7 +48,7 @@ class RunSummary:
     reason: likewise.
     experiment: the name of its experiment; '' if it is not known.
     mode: the mode of its last start.
-    step: the last step that it has come to; None if it has not begun.
+    step: the last step that it has reached; None if it has not begun.
     train_steps: the step at which its training ends.
     percent: how much of that is done, 0 to 100.
     eta_seconds: how long the training still takes, of a run that trains.
@@ -57,7 +57,7 @@ class RunSummary:
     evaluation: its last validation metrics.
     attempt: how often it was started.
     started: when it was last started, in seconds since 1970.
-    updated: when it last came to another step or stage, or its end.
+    updated: when it last reached another step or stage, or its end.
     tags: see notes.py.
     note: likewise.
     is_archived: whether it is kept out of lists: see trash.py.
@@ -91,7 +91,7 @@ class RunSummary:
     return self.train.get(name) if value is None else value
 
   def evaluation_metric(self, name: str) -> float | None:
-    """A metric of the last evaluation; `validation_accuracy` is what an evaluation names as the training does."""
+    """A metric of the last evaluation; `validation_accuracy` is the evaluation's metric of the training's name."""
     return self.evaluation.get(name, self.evaluation.get(name.removeprefix('validation_')))
 
   def as_dict(self) -> json_types.JsonObject:
@@ -110,8 +110,8 @@ def summarise(
   Args:
     name: see RunSummary.
     path: likewise.
-    files: what its files say: record, started, stop_request, notes, archived (None if there is none), and events, a
-      LastEvents.
+    files: the contents of its files: record, started, stop_request, notes, archived (None if there is none), and
+      events, a LastEvents.
     hung_seconds: see judged_status.py.
   """
   record, events = files['record'] or {}, files['events']
@@ -153,7 +153,7 @@ def _start(record: json_types.JsonMapping | None, started: json_types.JsonMappin
 
 
 def _time_left(train: Mapping[str, object]) -> float | None:
-  """What is left now of the time that was left at a training event."""
+  """The present rest of the time that was left at a training event."""
   left, then = _number(train.get('eta_seconds')), _number(train.get('time'))
   if left is None or then is None or not math.isfinite(left):
     return None

@@ -1,8 +1,8 @@
 """TensorBoard for a run: started once, detached, on this machine alone, and found again.
 
 Its address has a part that nobody can guess: TensorBoard itself answers whoever asks, and a page in the same browser
-could ask, under a name of its own that leads here. It ends by itself after twelve hours, or by `stop`. What is known of
-it lies in the user's cache folder, as it concerns this machine and this user alone.
+could ask, under another name that leads here. It ends by itself after twelve hours, or by `stop`. Its record lies
+in the user's cache folder, as it concerns this machine and this user alone.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from official_ext.operations.runs import signals
 SECONDS = 12 * 3600
 _START_SECONDS = 90.0
 _ADDRESS = re.compile(rb'http://(?:localhost|127\.0\.0\.1):([0-9]+)/')
-# In a session of its own: goes on in the background, sets its own end, and becomes TensorBoard.
+# In a separate session: continues in the background, sets its own end, and becomes TensorBoard.
 _DETACH = """
 import os, signal, sys
 pid = os.fork()
@@ -78,7 +78,7 @@ def start(run: run_folder.Run) -> Server:
     with file_lock.FileLock(_path(run, 'lock'), _START_SECONDS):
       return find(run) or _start(run)
   except TimeoutError:
-    raise errors.UserError(f'{run.name}: another process is starting TensorBoard; try again') from None
+    raise errors.UserError(f'{run.name}: another process is starting TensorBoard; retry later') from None
   except OSError as error:
     raise errors.StorageError(f'{_folder()}: cannot be written: {error.strerror or error}') from error
 
@@ -112,7 +112,7 @@ def _start(run: run_folder.Run) -> Server:
 
 
 def _wait_for_port(log: str, process: process_identity.ProcessIdentity) -> int | None:
-  """The port that TensorBoard has chosen; None if it has ended, or not told in time."""
+  """The port that TensorBoard has chosen; None if it has ended, or did not answer in time."""
   end = time.monotonic() + _START_SECONDS
   while time.monotonic() < end:
     lives = process_identity.is_alive(process)

@@ -1,7 +1,7 @@
 """Runs out of sight: deleted ones, which can be brought back, and archived ones, which stay where they are.
 
-A deleted run is moved, by one rename, to `RUNS_DIR/.trash/ID/run`; `ID/trash.json` has the name that it had. What is
-archived has a mark of its own (`archived.json`): its path stays, as others may begin with its checkpoints.
+A deleted run is moved, by one rename, to `RUNS_DIR/.trash/ID/run`; `ID/trash.json` has the name that it had. An
+archived run has a mark (`archived.json`): its path stays, as others may begin with its checkpoints.
 """
 
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ class Deleted:
   """A run in the trash.
 
   Attributes:
-    key: tells it from others that had its name. One that ends with `.deleting` was not deleted to its end.
+    key: distinguishes it from others of its name. One that ends with `.deleting` was not deleted to its end.
     name: the name that it had.
     deleted: when it was deleted, as text.
-    run: its folder, as it is now.
+    run: its folder, at present.
   """
 
   key: str
@@ -118,7 +118,7 @@ def find_deleted(root: str, name: str) -> Deleted:
   for each in deleted(root):
     if name in (each.name, each.key):
       return each
-  raise errors.UserError(f'{name}: is not in the trash; `official-ext runs list --trash` shows what is')
+  raise errors.UserError(f'{name}: is not in the trash; `official-ext runs list --trash` shows those that are')
 
 
 def restore(root: str, each: Deleted, name: str | None = None) -> run_folder.Run:
@@ -139,11 +139,11 @@ def restore(root: str, each: Deleted, name: str | None = None) -> run_folder.Run
   name = each.name if name is None else name
   target = run_folder.checked_folder(root, name)
   _make(os.path.dirname(target))
-  # The empty folder is what others see as taken, and what a rename replaces.
+  # The empty folder marks the name as taken for others, and is replaced by a rename.
   try:
     os.mkdir(target)
   except FileExistsError:
-    raise errors.UserError(f'{name}: something is there already; give it another name: --name=NAME') from None
+    raise errors.UserError(f'{name}: something exists there already; give it another name: --name=NAME') from None
   except OSError as error:
     raise errors.StorageError(f'{target}: cannot be made: {error.strerror}') from error
   try:
@@ -205,7 +205,7 @@ def _move(run: run_folder.Run, target: str) -> run_folder.Run:
 
 
 def _remove_place(place: str) -> None:
-  """Removes a folder of the trash, if it has no run: what could not be moved for certain may have been moved."""
+  """Removes a folder of the trash, if it has no run: the move may have succeeded in spite of its error."""
   with contextlib.suppress(OSError):
     if not os.path.lexists(os.path.join(place, _RUN)):
       paths.remove(os.path.join(place, _NOTE))
@@ -244,7 +244,7 @@ def _held(run: run_folder.Run) -> Iterator[file_lock.FileLock]:
   """Nobody starts the run, or moves it, meanwhile.
 
   Raises:
-    UserError: somebody does; or it is not there.
+    UserError: somebody does; or it is missing.
     StorageError: its folder cannot be written.
   """
   with contextlib.ExitStack() as stack:
@@ -253,7 +253,7 @@ def _held(run: run_folder.Run) -> Iterator[file_lock.FileLock]:
     except FileNotFoundError:
       raise errors.UserError(f'{run.name}: is not there any more') from None
     except TimeoutError:
-      raise errors.UserError(f'{run.name}: is being started by another process; try again') from None
+      raise errors.UserError(f'{run.name}: is being started by another process; retry later') from None
     except OSError as error:
       raise errors.StorageError(f'{run.path}: cannot be written: {error.strerror}') from error
     yield lock
@@ -285,7 +285,7 @@ def _refuse_written(run: run_folder.Run, descriptor: int) -> None:
       age = now - os.stat(path).st_mtime
       if age < heartbeat.SILENCE_SECONDS:
         raise errors.UserError(
-          f'{name}: {os.path.basename(path)} was written {age:.0f} s ago: the run goes on on {record.get("host")}, '
+          f'{name}: {os.path.basename(path)} was written {age:.0f} s ago: the run continues on {record.get("host")}, '
           'whose clock is wrong; stop it first'
         )
 

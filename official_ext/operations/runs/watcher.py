@@ -1,7 +1,7 @@
 """The parent of a run that was started detached: notes its identity before it begins, and its exit status when it ends.
 
-A program of its own, started by starting.py with the request, a JSON object, on its standard input; it answers on its
-standard output, with the identity of the run's process or with `{"error", "path"}`, and goes on in the background.
+A separate program, started by starting.py with the request, a JSON object, on its standard input; it answers on its
+standard output, with the identity of the run's process or with `{"error", "path"}`, and continues in the background.
 """
 
 import dataclasses

@@ -7,7 +7,7 @@ from official_ext.operations.sweeps import sweep_folder
 
 
 def command(folder: sweep_folder.SweepFolder, slots: int | None = None) -> list[str]:
-  """The words of the command that goes on with a sweep, behind `official-ext`."""
+  """The words of the command that resumes a sweep, behind `official-ext`."""
   return ['sweep', folder.path, *([f'--slots={slots}'] if slots else [])]
 
 
@@ -20,15 +20,15 @@ def start(folder: sweep_folder.SweepFolder, slots: int | None = None) -> int:
   """Starts a controller in the background.
 
   Args:
-    folder: the sweep, which is there.
-    slots: how many points it tries at once; None: as it was last told, or one for each GPU.
+    folder: the sweep, which exists.
+    slots: how many points it tries at once; None: as last time, or one for each GPU.
 
   Returns:
     The number of its process, which controls the sweep now, or has found nothing to do.
 
   Raises:
     UserError: there is one.
-    StorageError: it has not come to that; its log tells why.
+    StorageError: it has not started; its log shows the cause.
   """
   found = folder.controller()
   if found is not None:

@@ -1,7 +1,7 @@
 """The parameters of a sweep, and how values are drawn for them: the distributions of Weights & Biases. No TensorFlow.
 
 A value is a function of a position: the value that a share `u` of all draws lies below (its quantile), for u in [0, 1].
-So a uniform `u` gives a draw, and a sampler that searches the positions searches by the distribution that was wished.
+So a uniform `u` gives a draw, and a sampler that searches the positions searches by the distribution of the file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ class Parameter:
   Attributes:
     name: a short name or a dotted path, as --set takes it.
     distribution: one of DISTRIBUTIONS.
-    choices: of 'constant' and 'categorical': the values, as they stand in the file.
+    choices: of 'constant' and 'categorical': the values, as written in the file.
     probabilities: of the choices; () if all are equal.
-    numbers: of the others, what they take: min, max, q, mu, sigma, a, b.
+    numbers: of the others, their parameters: min, max, q, mu, sigma, a, b.
   """
 
   name: str
@@ -69,7 +69,7 @@ class Parameter:
     return None
 
   def extremes(self) -> list[json_types.Json]:
-    """Values that stand for all that can be drawn: each choice, or both ends and one between them."""
+    """Values that represent the whole range: each choice, or both ends and one between them."""
     if self.choices:
       return list(self.choices)
     far = (0.0, 1.0) if 'min' in self.numbers else (0.01, 0.99)
@@ -82,13 +82,13 @@ class Parameter:
     return self.at(position) if self.is_integer else position
 
   def value(self, searched: float | int) -> json_types.Json:
-    """The value that `searched`, or a sampler's own choice like it, stands for."""
+    """The value that `searched`, or a sampler's own choice like it, means."""
     if self.choices:
       return self.choices[int(searched)]
     return int(searched) if self.is_integer else self.at(float(searched))
 
   def search_of(self, value: Any) -> float | int | None:
-    """What stands for a value, where that is plain: of choices and whole ranges; None otherwise."""
+    """The choice for a value, if that is unique: of choices and whole ranges; None otherwise."""
     if self.choices:
       texts = [repr(choice) for choice in self.choices]
       return texts.index(repr(value)) if repr(value) in texts else None
@@ -191,7 +191,7 @@ def parse_all(values: object, path: str = 'parameters', prefix: str = '') -> lis
   """The parameters of a file, in its order; nested ones by dotted paths.
 
   Args:
-    values: what stands under `parameters`.
+    values: the mapping under `parameters`.
     path: of that, for messages.
     prefix: of the names.
 
@@ -223,7 +223,7 @@ def _parse(name: str, values: object, path: str) -> Parameter:
     kind = 'categorical'
   if kind not in DISTRIBUTIONS:
     near = suggestions.did_you_mean(kind, DISTRIBUTIONS, before='; ')
-    raise errors.UserError(f'{path}.distribution: {kind!r} is none{near}; there are {", ".join(DISTRIBUTIONS)}')
+    raise errors.UserError(f'{path}.distribution: {kind!r} is invalid{near}; choose one of {", ".join(DISTRIBUTIONS)}')
   if kind in _CHOICES:
     return _parse_choices(name, kind, values, path)
   distribution = DISTRIBUTIONS[kind]
@@ -267,7 +267,7 @@ def _parse_choices(name: str, kind: str, values: Mapping[str, object], path: str
   texts = [repr(choice) for choice in choices]
   for text in texts:
     if texts.count(text) > 1:
-      raise errors.UserError(f'{path}.values: {text} is there twice; `probabilities` makes one more likely')
+      raise errors.UserError(f'{path}.values: {text} occurs twice; `probabilities` makes one more likely')
   shares = values.get('probabilities')
   if shares is None:
     return Parameter(name, kind, tuple(choices))

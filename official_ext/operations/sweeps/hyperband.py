@@ -1,7 +1,8 @@
 """Early ends, as the `early_terminate` of Weights & Biases has them: Hyperband's brackets (Li et al., 2018).
 
-An iteration of a run is one value of the metric that it has told, counted from 0. At some iterations, the bands, a run
-has to be among the best 1 / eta of those that have come so far: see https://docs.wandb.ai/models/sweeps. No TensorFlow.
+An iteration of a run is one value of the metric that it has reported, counted from 0. At some iterations, the bands, a
+run has to be among the best 1 / eta of those that have come so far: see https://docs.wandb.ai/models/sweeps. No
+TensorFlow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ class Hyperband:
 
   Attributes:
     bands: the iterations at which runs are compared, ascending.
-    eta: one run in so many goes on.
+    eta: one run in so many continues.
     strict: whether the value at the band counts, as in the paper; otherwise it is the best of the run so far.
   """
 

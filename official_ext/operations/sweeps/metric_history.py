@@ -1,4 +1,4 @@
-"""The values of a metric that a run has told, read from its events.jsonl. No TensorFlow."""
+"""The values of a metric that a run has reported, read from its events.jsonl. No TensorFlow."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
@@ -12,7 +12,7 @@ from official_ext.base.run_folder import standing_events
 from official_ext.operations.runs import last_events
 from official_ext.operations.runs import run_folder
 
-_PREFIX = 'validation_'  # What an evaluation names as the training does.
+_PREFIX = 'validation_'  # The evaluation's metric of the training's name.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class History:
   Attributes:
     steps: at which there is one, ascending: of evaluations, or of training loops if no evaluation has the metric.
     values: the metric's, one for each step; they may be NaN or infinite.
-    names: the metrics that the run has told, if this one is not among them.
+    names: the metrics that the run has reported, if this one is not among them.
     last_step: of its last event; None if there is none.
   """
 
@@ -57,7 +57,7 @@ class Histories:
 
 
 def read(path: str, metric: str) -> History:
-  """The history of a metric in a file of events; '' for none, of which only the last step is told."""
+  """The history of a metric in a file of events; '' for none, of which only the last step is reported."""
   last = last_events.read(path)
   last_step = last.last['step'] if last.last else None
   if not metric:

@@ -1,4 +1,4 @@
-"""What a sweep tries next: a function of its file, the number of the point, and what is known of the others.
+"""The next point of a sweep: a function of its file, the number of the point, and the results of the others.
 
 Nothing is kept between two questions. So it does not matter who asks, or how often a controller was killed in between.
 No TensorFlow; method bayes needs Optuna, which optuna_study.py imports.
@@ -23,10 +23,10 @@ def propose(
     sweep: the sweep.
     number: of the point, from 1.
     points: all others, by number.
-    told: what is known of them; only method bayes asks.
+    told: their results; only method bayes asks.
 
   Returns:
-    The point; None if all points of a grid are there.
+    The point; None if all points of a grid exist.
 
   Raises:
     UserError: Optuna is not installed, and is needed.
@@ -48,7 +48,7 @@ def _proposal(parameters: Sequence[distributions.Parameter], positions: json_typ
 def _next_of_grid(
   parameters: Sequence[distributions.Parameter], points: Mapping[int, proposals.Proposal]
 ) -> proposals.Proposal | None:
-  """The first point of a grid that is not there yet; the last parameter changes first."""
+  """The first point of a grid that does not exist yet; the last parameter changes first."""
   names = [each.name for each in parameters]
   known = {_key([point.parameters.get(name) for name in names]) for point in points.values()}
   for values in itertools.product(*(each.grid() or () for each in parameters)):

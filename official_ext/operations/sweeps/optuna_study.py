@@ -1,6 +1,6 @@
 """Optuna as the sampler of a sweep and the judge of its parameters: a study that is built anew for each question.
 
-Of Optuna's storage, pruners and loop nothing is used. What it is told is in the folders of the runs. No TensorFlow.
+Of Optuna's storage, pruners and loop nothing is used. Its input is in the folders of the runs. No TensorFlow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from official_ext.operations.sweeps import distributions
 from official_ext.operations.sweeps import proposals
 from official_ext.operations.sweeps import sweep_file
 
-_MIN_POINTS = 4  # With fewer, an importance says nothing.
+_MIN_POINTS = 4  # With fewer, an importance is meaningless.
 _STARTUP_POINTS = 10  # So many are drawn at random, before the model of those that were good is of use.
 
 
@@ -45,7 +45,7 @@ def ask(
     sweep: the sweep.
     number: of the point.
     positions: of the others, by number.
-    told: what is known of them, by number.
+    told: their results, by number.
   """
   optuna = require()
   space = _space(optuna, sweep.parameters)
@@ -98,7 +98,7 @@ def importances(
 
 
 def _space(optuna: Any, parameters: Sequence[distributions.Parameter]) -> json_types.JsonObject:
-  """What Optuna searches: integers, numbers of choices, and positions of all else, where each is as likely."""
+  """The variables of Optuna: integers, numbers of choices, and positions of all else, where each is as likely."""
   kinds = optuna.distributions
   space: dict[str, object] = {}
   for each in parameters:

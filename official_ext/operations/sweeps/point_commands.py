@@ -12,7 +12,7 @@ from official_ext.base import yaml_text
 from official_ext.operations.sweeps import sweep_file
 
 _MACRO = re.compile(r'\$\{([^}]*)\}')
-_WHOLE = ('args', 'args_no_hyphens', 'args_no_boolean_flags', 'set')  # Each stands for any number of words.
+_WHOLE = ('args', 'args_no_hyphens', 'args_no_boolean_flags', 'set')  # Each is replaced by any number of words.
 _MACROS = (*_WHOLE, 'env', 'interpreter', 'program', 'args_json', 'model_dir', 'envvar:NAME')
 
 
@@ -29,7 +29,7 @@ def words(
     executable: the Python that runs it; '' for this one.
 
   Raises:
-    UserError: a macro of `command` is none.
+    UserError: a macro of `command` is unknown.
   """
   executable = executable or sys.executable
   if sweep.command:
@@ -47,7 +47,7 @@ def settings(parameters: Mapping[str, object]) -> list[str]:
 
 
 def text_of(value: object) -> str:
-  """A value as --set reads it back: the same number to the last bit, a text in quotes where it would be none."""
+  """A value as --set reads it back: the same number to the last bit; text in quotes if YAML would read another type."""
   if isinstance(value, str):
     is_plain = value and value == value.strip() and value.isprintable() and value[0] not in '[{'
     return value if is_plain and yaml_text.load_value(value, '') == value else json.dumps(value)
@@ -91,7 +91,7 @@ def _expand(
     if name.startswith('envvar:'):
       return os.environ.get(name.removeprefix('envvar:'), '')
     if name not in single:
-      where = 'must be a word of its own' if name in _WHOLE else f'is not known; there are {", ".join(_MACROS)}'
+      where = 'must be a separate word' if name in _WHOLE else f'is not known; there are {", ".join(_MACROS)}'
       raise errors.UserError(f'command: ${{{name}}}: {where}')
     return single[name]
 

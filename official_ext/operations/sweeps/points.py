@@ -1,4 +1,4 @@
-"""How the points of a sweep stand: what their folders, their jobs and their runs say, taken together. No TensorFlow."""
+"""The states of a sweep's points, from their folders, their jobs and their runs. No TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -33,7 +33,7 @@ class Point:
     value: of the metric, as the sweep's file says: the last or the best; None if there is none that is a number.
     history: all values of the metric.
     job: its newest one; None if it has none.
-    was_resumed: whether it went on after an early end: it is not ended early again.
+    was_resumed: whether it was resumed after an early end: it is not ended early again.
   """
 
   record: sweep_folder.PointRecord
@@ -51,11 +51,11 @@ class Point:
 
   @property
   def is_over(self) -> bool:
-    """Whether nothing more comes of it by itself."""
+    """Whether it cannot change by itself any more."""
     return self.status in OVER or self.status == 'deleted'
 
   def told(self) -> proposals.Told:
-    """What the sampler is told of it."""
+    """The sampler's input about it."""
     values = self.history.finite()
     if self.status == 'finished' and self.value is not None:
       return proposals.Told(self.number, proposals.FINISHED, self.value)
@@ -66,13 +66,13 @@ class Point:
 
 
 class PointReader:
-  """Reads the points of a sweep, again and again; what has not changed is not read twice."""
+  """Reads the points of a sweep, again and again; unchanged files are not read twice."""
 
   def __init__(self, folder: sweep_folder.SweepFolder):
     """Reads nothing yet."""
     self._folder = folder
     self._histories = metric_history.Histories()
-    self._over: dict[int, tuple[object, tuple[str, str]]] = {}  # What changes with the status of a point that is over.
+    self._over: dict[int, tuple[object, tuple[str, str]]] = {}  # The stamp of the status of a point that is over.
 
   def read(self, sweep: sweep_file.SweepFile) -> list[Point]:
     """All points as they stand now, by number; deleted ones too.
@@ -174,7 +174,7 @@ def missing(metric: sweep_file.Metric, history: metric_history.History) -> str:
   """Why a run that has finished has no value."""
   if history.values:
     return f'{metric.name} is {history.values[-1]:g}'
-  there = f'there are {", ".join(history.names)}' if history.names else 'it has told no metrics'
+  there = f'there are {", ".join(history.names)}' if history.names else 'it has reported no metrics'
   return f'it has no metric {metric.name}; {there}'
 
 

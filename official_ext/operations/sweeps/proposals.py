@@ -1,4 +1,4 @@
-"""A point that a sweep tries, and what its sampler is told of others. No TensorFlow."""
+"""A point that a sweep tries, and its sampler's input about others. No TensorFlow."""
 
 import dataclasses
 import hashlib
@@ -13,7 +13,7 @@ RUNNING = 'running'
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-  """What the sampler is told about a point when it is asked for another one.
+  """The sampler's input about an earlier point.
 
   Attributes:
     number: of the point.
@@ -33,7 +33,7 @@ class Told:
 
 
 def parse_told(values: json_types.Json) -> list[Told]:
-  """What `Told.as_list` has written."""
+  """The output of `Told.as_list`."""
   return [Told(*each) for each in values]
 
 
@@ -43,7 +43,7 @@ class Proposal:
 
   Attributes:
     parameters: name -> value.
-    positions: name -> what a sampler has chosen, of which the value follows (Parameter.value); {} for a grid.
+    positions: name -> the choice of a sampler, of which the value follows (Parameter.value); {} for a grid.
   """
 
   parameters: json_types.JsonMapping

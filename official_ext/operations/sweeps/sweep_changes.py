@@ -1,4 +1,4 @@
-"""What a user does to a sweep: stop it, try failed points again, go on with one, delete one. No TensorFlow.
+"""The user's operations on a sweep: stop it, retry failed points, resume one, delete one. No TensorFlow.
 
 Each works on files and on the queue, with a controller or without one.
 """
@@ -29,7 +29,7 @@ def add_job(
   """Puts a point into the queue.
 
   Raises:
-    UserError: it is there already, or its run lives.
+    UserError: it exists already, or its run lives.
     StorageError: the queue cannot be written.
   """
   settings = folder.settings()
@@ -51,7 +51,7 @@ def stop(folder: sweep_folder.SweepFolder) -> list[int]:
   """Tries no further points; those that run save and stop, those that wait are taken out of the queue.
 
   Returns:
-    The points that were under way. They go on with the sweep.
+    The points that were under way. They resume with the sweep.
   """
   sweep = folder.load()
   with folder.changing():
@@ -80,11 +80,11 @@ def go_on(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile) -> list
 
 
 def retry(folder: sweep_folder.SweepFolder, numbers: Sequence[int] = ()) -> list[int]:
-  """Puts points that have failed into the queue again; what they have saved is where they go on.
+  """Puts points that have failed into the queue again; they resume from their checkpoints.
 
   Args:
     folder: the sweep.
-    numbers: of points; () for all that have failed. One that has diverged is tried again if it is named.
+    numbers: of points; () for all that have failed. One that has diverged is retried if it is named.
 
   Returns:
     The numbers of those.
@@ -96,7 +96,7 @@ def retry(folder: sweep_folder.SweepFolder, numbers: Sequence[int] = ()) -> list
   with folder.changing():
     found = {point.number: point for point in points_lib.PointReader(folder).read(sweep)}
     for number in numbers:
-      _expect(found, folder, number, ('failed', 'diverged'), 'only those that have failed are tried again')
+      _expect(found, folder, number, ('failed', 'diverged'), 'only failed points are retried')
     chosen = list(numbers) or [number for number, point in found.items() if point.status == 'failed']
     for number in chosen:
       add_job(folder, sweep, found[number].record)
@@ -104,7 +104,7 @@ def retry(folder: sweep_folder.SweepFolder, numbers: Sequence[int] = ()) -> list
 
 
 def resume(folder: sweep_folder.SweepFolder, number: int) -> None:
-  """Lets a point go on that was ended early or stopped. It is not ended early again.
+  """Resumes a point that was ended early or stopped. It is not ended early again.
 
   Raises:
     UserError: it is neither.
@@ -112,7 +112,7 @@ def resume(folder: sweep_folder.SweepFolder, number: int) -> None:
   sweep = folder.load()
   with folder.changing():
     found = {point.number: point for point in points_lib.PointReader(folder).read(sweep)}
-    point = _expect(found, folder, number, ('pruned', 'stopped'), 'only those that were pruned or stopped go on')
+    point = _expect(found, folder, number, ('pruned', 'stopped'), 'only pruned or stopped points can be resumed')
     pruned = folder.pruned(point.record)
     if pruned is not None:
       path = os.path.join(point.record.folder, sweep_folder.PRUNED)
@@ -121,7 +121,7 @@ def resume(folder: sweep_folder.SweepFolder, number: int) -> None:
 
 
 def prune(folder: sweep_folder.SweepFolder, point: points_lib.Point, reason: str) -> None:
-  """Ends the run of a point early: it saves, and may go on; asked within `changing`."""
+  """Ends the run of a point early: it saves, and can be resumed; asked within `changing`."""
   path = os.path.join(point.record.folder, sweep_folder.PRUNED)
   if folder.pruned(point.record) is None:
     job_files.write(path, {'time': moments.now(), 'reason': reason})
@@ -129,7 +129,7 @@ def prune(folder: sweep_folder.SweepFolder, point: points_lib.Point, reason: str
 
 
 def delete(folder: sweep_folder.SweepFolder, number: int) -> None:
-  """Takes a point out of the sweep: its run goes to the trash, and it is not tried again.
+  """Takes a point out of the sweep: its run goes to the trash, and it is not retried.
 
   Raises:
     UserError: there is none, or its run lives.

@@ -1,8 +1,8 @@
 """The controller of a sweep: proposes points, and ends runs early. No TensorFlow.
 
 It owns nothing. Its points are folders, their runs are jobs of the queue, which a dispatcher starts; so it may be
-killed at any moment, and the next one goes on. Each of its steps holds the sweep's lock, and leaves what the next one
-needs: a point's folder before its job, the reason of an early end before the signal.
+killed at any moment, and the next one continues. Each of its steps holds the sweep's lock, and leaves the input of the
+next one: a point's folder before its job, the reason of an early end before the signal.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from official_ext.operations.sweeps import sweep_folder
 
 POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0  # A controller that was killed a moment ago may still hold its lock.
-# So many points may fail one after the other, before one has come to anything, and after that: others would fail too.
+# So many points may fail one after the other, before one has succeeded, and after that: others would fail too.
 _MAX_FIRST_FAILURES = 5
 _MAX_FAILURES = 20
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -44,10 +44,10 @@ class Controller:
     """Starts nothing yet.
 
     Args:
-      folder: the sweep, whose file is there.
+      folder: the sweep, whose file exists.
       slots: how many points are tried at once.
       start_dispatcher: starts a dispatcher of so many slots, which outlives this process, if there is none.
-      poll_seconds: how often it looks for what has changed.
+      poll_seconds: how often it looks for changes.
     """
     self._folder = folder
     self._sweep = folder.load()
@@ -59,13 +59,13 @@ class Controller:
     self._told_once: set[str] = set()
 
   def run(self) -> int:
-    """Works until there is nothing more to try, or a signal comes; what runs goes on without it.
+    """Works until there is nothing more to try, or a signal comes; running points continue without it.
 
     Returns:
-      The exit status: 0; 1 if no point has come to a value.
+      The exit status: 0; 1 if no point has a value.
 
     Raises:
-      UserError: another controller works on this sweep, or its points cannot come to a value.
+      UserError: another controller works on this sweep, or its points cannot have a value.
       StorageError: its folder cannot be read or written.
     """
     with job_files.explaining(self._folder.path), contextlib.ExitStack() as stack:
@@ -83,14 +83,14 @@ class Controller:
       with self._folder.changing():
         again = sweep_changes.go_on(self._folder, self._sweep)
       if again:
-        self._say(f'points {", ".join(map(str, again))} go on')
+        self._say(f'points {", ".join(map(str, again))} resume')
       return self._loop(ending)
 
   def _loop(self, ending: Sequence[int]) -> int:
     while True:
       with self._folder.changing():
         if self._folder.stopped() is not None:
-          self._say('it was stopped; the same command goes on')
+          self._say('it was stopped; the same command resumes it')
           return 0
         found = self._step()
       if all(point.is_over for point in found):
@@ -100,13 +100,13 @@ class Controller:
       received = signal.sigtimedwait(ending, self._poll_seconds)
       if received is not None:
         self._say(
-          f'{signal.Signals(received.si_signo).name}: tries nothing more; what runs goes on, and so does this '
-          'sweep with the same command'
+          f'{signal.Signals(received.si_signo).name}: tries no more points; running points continue, and the '
+          'same command resumes this sweep'
         )
         return 0
 
   def _step(self) -> list[points_lib.Point]:
-    """Does what is to be done now. Returns all points as they stand after it."""
+    """Takes all actions that are due. Returns all points as they stand after it."""
     found = self._reader.read(self._sweep)
     for point in found:
       self._tell(point)
@@ -151,7 +151,7 @@ class Controller:
         sweep_changes.prune(self._folder, point, reason)
 
   def _is_enough(self, found: Sequence[points_lib.Point]) -> bool:
-    """Whether no further point is wanted."""
+    """Whether all points exist."""
     metric = self._sweep.metric
     if metric is not None:
       for point in found:
@@ -161,7 +161,7 @@ class Controller:
     return len(found) >= self._sweep.num_points
 
   def _check(self, found: Sequence[points_lib.Point]) -> None:
-    """Raises if what has been tried shows that nothing will come of the rest."""
+    """Raises if the points tried show that the rest will fail."""
     metric = self._sweep.metric
     finished = [point for point in found if point.status == 'finished']
     if metric is not None and finished and not any(point.history.values for point in found):
@@ -178,7 +178,7 @@ class Controller:
     if all(point.status == 'failed' for point in last):
       raise errors.UserError(
         f'{self._folder.name}: {len(last)} points have failed one after the other, the last with: {last[-1].reason}; '
-        f'{os.path.join(last[-1].record.folder, "run.log")} tells more. Mend it, then `official-ext sweep retry`'
+        f'{os.path.join(last[-1].record.folder, "run.log")} has details. Mend it, then `official-ext sweep retry`'
       )
 
   # Slots.
@@ -193,11 +193,11 @@ class Controller:
 
   def _see_to_a_dispatcher(self) -> None:
     if self._folder.queue.is_paused:
-      self._say_once(f'the queue is paused; `official-ext queue resume {self._folder.runs_dir}` goes on')
+      self._say_once(f'the queue is paused; `official-ext queue resume {self._folder.runs_dir}` continues')
     elif self._folder.queue.dispatcher() is None:
       self._start_dispatcher(self._slots)
 
-  # What is told.
+  # The reports.
 
   def _tell(self, point: points_lib.Point) -> None:
     """Prints how a point stands, when that has changed."""

@@ -1,6 +1,7 @@
-"""The file of a sweep: the keys of Weights & Biases' sweep.yaml, and a few of our own. No TensorFlow.
+"""The file of a sweep: the keys of Weights & Biases' sweep.yaml, and a few additional ones. No TensorFlow.
 
-What Weights & Biases has and is not done here is refused by name: a key that is ignored would be a wrong result.
+Features of Weights & Biases that are unsupported here are refused by name: a key that is ignored would be a wrong
+result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,15 +39,15 @@ _REFUSED = {
   'kind': 'belongs to their server: leave it out',
 }
 _REFUSED_OF_METRIC = {
-  'impute': 'runs that fail have no value here, and the sampler is told that they have failed: leave it out',
-  'impute_while_running': 'runs that go on have no value here: leave it out',
+  'impute': 'runs that fail have no value here, and the sampler learns that they have failed: leave it out',
+  'impute_while_running': 'runs that still run have no value here: leave it out',
 }
 _SUMMARIES = ('last', 'best')
 
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  """What a sweep looks for.
+  """The search of a sweep.
 
   Attributes:
     name: of a metric of evaluations, or else of training.
@@ -65,7 +66,7 @@ class Metric:
     return value > other if self.goal == 'maximize' else value < other
 
   def has_reached_target(self, value: float) -> bool:
-    """Whether a value is as good as was asked for."""
+    """Whether a value reaches the target."""
     return self.target is not None and (value == self.target or self.is_better(value, self.target))
 
 
@@ -74,7 +75,7 @@ class SweepFile:
   """A sweep as its file says.
 
   Attributes:
-    values: all that stands in the file.
+    values: the contents of the file.
     method: one of METHODS.
     parameters: in the file's order.
     metric: None if it looks for nothing.
@@ -85,11 +86,11 @@ class SweepFile:
     experiment: '' if a program needs none.
     mode: the driver's.
     program: '' for train.py.
-    command: what is run, with macros such as ${args}; () for the driver's flags.
+    command: of a run, with macros such as ${args}; () for the driver's flags.
     flags: further flags of the driver.
-    seed: of what is drawn.
+    seed: of the samples.
     gpus: how many a run gets; None: one, if there are any.
-    max_restarts: how often a run is tried again that was preempted or lost; None: as the queue does.
+    max_restarts: how often a run is retried after it was preempted or lost; None: as the queue does.
   """
 
   values: json_types.JsonMapping
@@ -127,10 +128,10 @@ def load(path: str) -> SweepFile:
 
 
 def read(path: str) -> json_types.JsonObject:
-  """What stands in a sweep's file, unchecked.
+  """The contents of a sweep's file, unchecked.
 
   Raises:
-    UserError: it cannot be read, or is no mapping.
+    UserError: it cannot be read, or is not a mapping.
   """
   try:
     values = yaml_text.load(paths.read(path, regular_files.MAX_RECORD).decode(), path)
@@ -139,7 +140,7 @@ def read(path: str) -> json_types.JsonObject:
   except (OSError, UnicodeDecodeError) as error:
     raise errors.UserError(f'{path}: cannot be read: {" ".join(str(error).split())}') from error
   if not isinstance(values, dict):
-    raise errors.UserError(f'{path}: expected a mapping with `method`, `parameters` and the like')
+    raise errors.UserError(f'{path}: expected a mapping with `method`, `parameters` and similar')
   return values
 
 
@@ -165,7 +166,7 @@ def parse(values: json_types.JsonMapping) -> SweepFile:
 
 
 def differences(old: SweepFile, new: SweepFile) -> list[str]:
-  """What of a sweep's file has changed that must not while there are points: `path: old -> new`.
+  """The changes of a sweep's file that are refused while there are points: `path: old -> new`.
 
   A higher run_cap, another description, and further values of a grid are no such change.
   """
@@ -217,8 +218,8 @@ def _check_parameter(parameter: distributions.Parameter, method: str) -> None:
 
 def _read_method(value: object, path: str) -> str:
   if value not in METHODS:
-    what = 'is missing' if value is None else f'{value!r} is none'
-    raise errors.UserError(f'{path}: {what}; there are {", ".join(METHODS)}')
+    what = 'is missing' if value is None else f'{value!r} is invalid'
+    raise errors.UserError(f'{path}: {what}; choose one of {", ".join(METHODS)}')
   return value
 
 
@@ -231,14 +232,14 @@ def _read_metric(values: object, path: str) -> Metric:
   if not isinstance(name, str) or not name:
     raise errors.UserError(f'{path}.name: expected the name of a metric, got {name!r}')
   if goal not in (None, 'minimize', 'maximize'):
-    raise errors.UserError(f'{path}.goal: {goal!r} is none; there are minimize, maximize')
+    raise errors.UserError(f'{path}.goal: {goal!r} is invalid; choose one of minimize, maximize')
   if goal is None and _tells_max(name):
-    raise errors.UserError(f'{path}.goal: is missing, which means minimize; {name} asks for goal: maximize')
+    raise errors.UserError(f'{path}.goal: is missing, which means minimize; {name} requires goal: maximize')
   target, summary = values.get('target'), values.get('summary', 'last')
   if target is not None and not _is_number(target):
     raise errors.UserError(f'{path}.target: expected a number, got {target!r}')
   if summary not in _SUMMARIES:
-    raise errors.UserError(f'{path}.summary: {summary!r} is none; there are {", ".join(_SUMMARIES)}')
+    raise errors.UserError(f'{path}.summary: {summary!r} is invalid; choose one of {", ".join(_SUMMARIES)}')
   return Metric(name, goal or 'minimize', target, summary)
 
 
@@ -268,7 +269,7 @@ def _read_words(value: object, path: str) -> tuple[str, ...]:
   if path == 'flags':
     for word in words:
       if not re.fullmatch(r'--?\w+(=.*)?', word, re.DOTALL):
-        raise errors.UserError(f'{path}: {word!r} is no flag of the driver; expected --NAME=VALUE')
+        raise errors.UserError(f'{path}: {word!r} is not a flag of the driver; expected --NAME=VALUE')
       if re.match(r'--?(model_dir|experiment|mode)(=|$)', word):
         raise errors.UserError(f'{path}: {word}: the sweep gives this flag itself')
   return words

@@ -1,15 +1,15 @@
 """A sweep as a folder: its file, and a folder for the run of each point, which are all that there is to know of it.
 
-    RUNS_DIR/NAME/sweep.yaml               what is searched: see sweep_file.py
+    RUNS_DIR/NAME/sweep.yaml               the search: see sweep_file.py
     RUNS_DIR/NAME/settings.json            where it was started: the folder, the program, the slots
     RUNS_DIR/NAME/007-learning_rate=0.1/   the run of point 7
-    ... /sweep.json                        its number, its parameters, and what the sampler knew when it chose them
+    ... /sweep.json                        its number, its parameters, and the sampler's knowledge when it chose them
     ... /pruned.json                       it was ended early, and why
     RUNS_DIR/NAME/.deleted/007.json        the sweep.json of a point whose run was deleted
     RUNS_DIR/NAME/stopped.json             `sweep stop`: nothing is tried until it is gone; the points that it stopped
     RUNS_DIR/NAME/changes.lock, controller.lock
 
-A point's folder gets its name when sweep.json is in it: a point is there whole, or not at all. No TensorFlow.
+A point's folder gets its name when sweep.json is in it: a point exists whole, or not at all. No TensorFlow.
 """
 
 from collections.abc import Iterator
@@ -55,8 +55,8 @@ class PointRecord:
     number: from 1.
     folder: of its run, absolute.
     proposal: its parameters.
-    told: what the sampler knew of the others.
-    is_deleted: whether its run was deleted: it is not tried again.
+    told: the sampler's knowledge of the others.
+    is_deleted: whether its run was deleted: it is not retried.
   """
 
   number: int
@@ -102,7 +102,7 @@ class SweepFolder:
     return os.path.join(self.path, name)
 
   def exists(self) -> bool:
-    """Whether it is there."""
+    """Whether it exists."""
     return os.path.isfile(self.file(FILE))
 
   def load(self) -> sweep_file.SweepFile:
@@ -116,7 +116,7 @@ class SweepFolder:
     return sweep_file.load(self.file(FILE))
 
   def settings(self) -> json_types.JsonMapping:
-    """Where it was started: `cwd`, `program` and `slots`."""
+    """The settings of its start: `cwd`, `program` and `slots`."""
     return json_files.read(self.file(SETTINGS)) or {}
 
   def write(self, text: str, settings: json_types.JsonMapping) -> None:
@@ -163,7 +163,7 @@ class SweepFolder:
     """Makes the folder of a point.
 
     Raises:
-      OSError: it cannot be made, and is not there.
+      OSError: it cannot be made, and does not exist.
     """
     new = self.file(f'{_NEW}-{number}')
     shutil.rmtree(new, ignore_errors=True)  # Of one who was killed.
@@ -202,7 +202,7 @@ class SweepFolder:
     return os.path.join(self.path, _DELETED, f'{record.number:03d}.json')
 
   def pruned(self, record: PointRecord) -> dict[str, object] | None:
-    """Why a point was ended early; None if it was not, or goes on since."""
+    """Why a point was ended early; None if it was not, or runs since."""
     values = json_files.read(os.path.join(record.folder, PRUNED))
     return None if values is None or values.get('resumed') else values
 
@@ -219,7 +219,7 @@ class SweepFolder:
   # Who does something to it.
 
   def stopped(self) -> json_types.JsonObject | None:
-    """What `sweep stop` has noted; None if it was not stopped, or has gone on."""
+    """The note of `sweep stop`; None if it was not stopped, or was resumed."""
     return json_files.read(self.file(_STOPPED))
 
   def note_stop(self, points: list[int]) -> None:
@@ -232,7 +232,7 @@ class SweepFolder:
 
   @property
   def lock_path(self) -> str:
-    """The file whose lock the controller holds; its content tells which process that is."""
+    """The file whose lock the controller holds; its content names the process."""
     return self.file('controller.lock')
 
   def controller(self) -> process_identity.ProcessIdentity | None:
@@ -278,11 +278,11 @@ def _read(path: str, folder: str, is_deleted: bool) -> PointRecord:
       is_deleted=is_deleted,
     )
   except (KeyError, TypeError, ValueError):
-    raise job_files.DamagedFileError(f'{path}: is no point of a sweep') from None
+    raise job_files.DamagedFileError(f'{path}: is not a point of a sweep') from None
 
 
 def _folder_name(number: int, proposal: proposals.Proposal) -> str:
-  """`007-learning_rate=0.001,optimizer=adam`: what differs between points, in letters that every tool takes."""
+  """`007-learning_rate=0.001,optimizer=adam`: the differences between points, in letters that every tool takes."""
   shown = proposal.positions or proposal.parameters
   parts = [f'{name.rpartition(".")[2]}={_short(proposal.parameters[name])}' for name in shown]
   text = re.sub(r'[^A-Za-z0-9._=,+-]+', '_', ','.join(parts))[:_MAX_NAME].rstrip('.,_=')

@@ -1,4 +1,4 @@
-"""What has come of a sweep: its best points, the importance of parameters, the spread by seeds. No TensorFlow."""
+"""The results of a sweep: its best points, the importance of parameters, the spread by seeds. No TensorFlow."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -22,7 +22,7 @@ class SeedGroup:
   """Points that differ in their seed alone.
 
   Attributes:
-    parameters: what they have in common.
+    parameters: the common ones.
     points: their numbers.
     mean: of the metric.
     deviation: of a sample: divided by one less than its size.
@@ -92,7 +92,7 @@ def seed_groups(found: Sequence[points_lib.Point], sweep: sweep_file.SweepFile) 
 def importances(found: Sequence[points_lib.Point], sweep: sweep_file.SweepFile) -> dict[str, float] | str:
   """How much each parameter matters for the metric: see optuna_study.py; or why that is not known.
 
-  Seeds are parameters like others: what they explain is noise.
+  Seeds are parameters like others: their effect is noise.
   """
   if sweep.metric is None:
     return 'the sweep has no metric'
@@ -142,7 +142,7 @@ def describe(folder: sweep_folder.SweepFolder, reader: points_lib.PointReader | 
 
   Args:
     folder: the sweep.
-    reader: what reads its points, if it was read before.
+    reader: of its points, if it was read before.
   """
   try:
     sweep = folder.load()
@@ -174,7 +174,7 @@ def _others(point: points_lib.Point, seeds: Sequence[str]) -> json_types.JsonObj
 
 
 def _positions(proposal: proposals.Proposal, sweep: sweep_file.SweepFile) -> json_types.JsonObject:
-  """What stands for the parameters of a point; None for one that the sweep's file does not have any more."""
+  """The key of a point's parameters; None for one that the sweep's file does not have any more."""
   found = {}
   for each in sweep.parameters:
     if not each.is_constant:

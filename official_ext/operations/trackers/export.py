@@ -24,7 +24,7 @@ def export(
   output_dir: str | None = None,
   artifacts: bool = False,
 ) -> str:
-  """Fills in a tracker with what it lacks of a run; a second time it lacks nothing.
+  """Fills in a tracker with the missing parts of a run; a second time there are none.
 
   Args:
     run: the run.
@@ -33,10 +33,10 @@ def export(
     tracking_uri: of MLflow; see export_mlflow.py.
     project: of W&B, or MLflow's experiment.
     output_dir: for the files of W&B or the table; None: the run's folder.
-    artifacts: whether to add the files that tell of the run.
+    artifacts: whether to add the files that describe the run.
 
   Returns:
-    What was done, in a line.
+    The result, in a line.
 
   Raises:
     UserError: the run has no events, a package is missing, or the tracker refuses it.
@@ -61,7 +61,7 @@ def export(
 
 
 def _alone(identity: str) -> file_lock.FileLock:
-  """Two exports of a run at the same time would both log what is missing."""
+  """Two exports of a run at the same time would both log the missing parts."""
   folder = os.path.join(cache.root(), 'exports')
   os.makedirs(folder, exist_ok=True)
   return file_lock.FileLock(os.path.join(folder, f'{identity}.lock'), _PATIENCE_SECONDS)

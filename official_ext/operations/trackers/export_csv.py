@@ -1,6 +1,6 @@
 """The events of a run as one table, for spreadsheets and pandas. No TensorFlow.
 
-It has a row for each event that stands (steps that were repeated after a restore are there once) and a column for each
+It has a row for each event that stands (steps that were repeated after a restore occur once) and a column for each
 name that any event has: `time` (seconds since 1970), `event`, `step`, and then as they came. A cell is empty if the
 event has no such value; numbers that are not finite are nan, inf and -inf; lists are JSON.
 """

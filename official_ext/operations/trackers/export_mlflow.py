@@ -1,7 +1,7 @@
 """A run into MLflow, from its files: metrics with their own times, parameters, tags, note and end. No TensorFlow.
 
 The MLflow run is found again by a tag with the run's identity, or is the one that the run wrote to itself, if that was
-to the same store. What it has already is not logged again.
+to the same store. Present values are not logged again.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ _NOTE = 'mlflow.note.content'
 def export(
   tracked: tracked_run.TrackedRun, root: str, tracking_uri: str = '', project: str = '', artifacts: bool = False
 ) -> str:
-  """Logs what MLflow lacks of a run.
+  """Logs the parts of a run that MLflow lacks.
 
-  A run that this module made, and that has what was superseded since, or other parameters, is deleted (MLflow keeps it
+  A run that this module made, and that has superseded values, or other parameters, is deleted (MLflow keeps it
   in its trash) and made anew.
 
   Args:
@@ -32,10 +32,10 @@ def export(
     root: the folder of the runs.
     tracking_uri: empty: that of the run's configuration, or see `tracker_logs.mlflow_uri`, of `root`.
     project: the name of MLflow's experiment; empty: that of the run's configuration.
-    artifacts: whether to log the files that tell of the run too.
+    artifacts: whether to log the files that describe the run too.
 
   Returns:
-    What was done, in a line.
+    The result, in a line.
 
   Raises:
     UserError: mlflow is not installed.
@@ -65,7 +65,7 @@ class _Store:
     self._params = tracker_values.mlflow_params(tracked.params)
 
   def fill(self, own_id: str | None) -> int:
-    """Logs what is missing, in the MLflow run `own_id`, one of an earlier export, or a new one; returns how much."""
+    """Logs the missing parts, in the MLflow run `own_id`, one of an earlier export, or a new one; returns how much."""
     found = self._found(own_id)
     history, params = self._there(found)
     if found is not None and own_id is None:

@@ -29,7 +29,7 @@ def export(
     tracked: the run.
     project: W&B's project; empty: that of the run's configuration.
     output_dir: a folder for the folder `wandb`; None: the run's own.
-    artifacts: whether to add the files that tell of the run.
+    artifacts: whether to add the files that describe the run.
 
   Returns:
     The folder for `wandb sync`.

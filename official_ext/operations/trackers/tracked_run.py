@@ -1,4 +1,4 @@
-"""A run as trackers want it, read from its files: events that stand, configuration, notes, end. No TensorFlow."""
+"""A run in the form for trackers, read from its files: events that stand, configuration, notes, end. No TensorFlow."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -24,7 +24,7 @@ class TrackedRun:
 
   Attributes:
     run: the run.
-    name: what trackers call it: its path below the folder of the runs.
+    name: in trackers: its path below the folder of the runs.
     identity: see identity.py.
     status: see judged_status.py.
     reason: likewise.
@@ -68,7 +68,7 @@ class TrackedRun:
     return value if isinstance(value, str) and not credentials.is_masked(value) else ''
 
   def artifacts(self) -> list[str]:
-    """The paths of the files that tell of the run."""
+    """The paths of the files that describe the run."""
     return [path for path in map(self.run.file, ARTIFACTS) if os.path.isfile(path)]
 
 

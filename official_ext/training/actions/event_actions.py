@@ -133,7 +133,7 @@ class EventActions:
     try:
       return function(argument)
     except errors.StopTraining as stop:
-      self.stop_reason = self.stop_reason or str(stop) or 'an action has asked for it'
+      self.stop_reason = self.stop_reason or str(stop) or 'an action requested it'
       return None
 
 

@@ -62,7 +62,7 @@ class KerasCallback(triggers.Trigger):
     name = type(callback).__name__
     if tf_internals.has_batch_hooks(callback):
       raise errors.UserError(
-        f'build_actions: the Keras callback {name} wants to be called at batches, which run inside a compiled loop; '
+        f'build_actions: the Keras callback {name} needs calls at batches, which run inside a compiled loop; '
         'use triggers.EveryNSteps, or its option to work by epochs'
       )
     super().__init__((triggers.BEGIN, 'rollback', 'train', 'eval', triggers.END), self._hear)

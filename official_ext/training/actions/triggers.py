@@ -92,7 +92,7 @@ class Trigger(orbit.actions.ConditionalAction):
     """
 
 
-# The moment after the last step, evaluation and checkpoint, which is no event: the run is not over yet.
+# The moment after the last step, evaluation and checkpoint, which is not an event: the run is not over yet.
 BEGIN = 'begin'  # There is something to train: before the first step of this process, after the restore.
 END = 'end'
 
@@ -101,7 +101,7 @@ class OnEvent(Trigger):
   """Takes an action at every event of a name, or of several: 'train' (a training loop), 'eval', 'checkpoint', ...
 
   An action that fails ends the run; at a run's last event, 'finished', 'failed' or 'preempted', the failure is only
-  logged: use `AtEnd` for what belongs to the run. A run that is killed has no last event.
+  logged: use `AtEnd` for results of the run. A run that is killed has no last event.
   """
 
   def __init__(self, events: str | Sequence[str], action: Action | Sequence[Action]):
@@ -181,7 +181,7 @@ class Best:
     self._last_step, self.num_since = state.get('last_step', -1), state.get('num_since', 0)
 
   def update(self, logs: Logs) -> bool:
-    """Takes in the logs of a step, once, and tells whether the metric is better than ever (and finite).
+    """Takes in the logs of a step, once, and returns whether the metric is better than ever (and finite).
 
     Raises:
       UserError: the logs do not have the metric.
@@ -212,7 +212,7 @@ def value_in(logs: Logs, metric: str) -> float:
     ) from None
   number = writers.to_python(value)
   if not isinstance(number, (int, float)):
-    raise errors.UserError(f'{metric}: is no single number at step {logs["step"]}; name another metric')
+    raise errors.UserError(f'{metric}: is not a single number at step {logs["step"]}; name another metric')
   return float(number)
 
 

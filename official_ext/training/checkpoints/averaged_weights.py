@@ -45,7 +45,7 @@ def put_back(
     checkpoint: the object that was restored.
     path: of the checkpoint that it was restored from.
     contents: the contents of that.
-    optimizer_is_read: whether the optimizer was restored too; an evaluation reads only what it needs of it.
+    optimizer_is_read: whether the optimizer was restored too; an evaluation reads only a part of it.
 
   Raises:
     UserError: averages must be evaluated, and the checkpoint lacks those of some or all weights.

@@ -157,7 +157,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       self._delete_all_but(kept, step)
     except (errors.StorageError, *storage.FAILURES) as error:
       logging.error(
-        '%s: could not be written: %s. The next evaluation tries again.', self._export_dir, storage.reason_of(error)
+        '%s: could not be written: %s. The next evaluation retries it.', self._export_dir, storage.reason_of(error)
       )
 
   def _look(self) -> list[Any]:
@@ -217,7 +217,7 @@ def training_evaluates(model_dir: str) -> bool:
 
 
 def ownership(mode: str, model_dir: str) -> Callable[[], bool] | None:
-  """Tells whether a process may write what a training keeps of its evaluations; None: always, it is the training.
+  """Returns whether a process may write the best checkpoints of a training; None: always, it is the training.
 
   `eval` never writes there, `continuous_eval` only if the training does not evaluate.
 
@@ -235,7 +235,7 @@ def maybe_create(
   is_chief: bool = True,
   workers: workers_lib.Workers | None = None,
 ) -> BestCheckpointExporter | None:
-  """Makes the exporter that the configuration asks for; None if it asks for none.
+  """Makes the exporter of the configuration; None if there is none.
 
   Args:
     config: names the metric, and the folder.

@@ -1,4 +1,4 @@
-"""The measurements of a run's evaluations: history.json of the best checkpoints, or what it can be rebuilt from."""
+"""The measurements of a run's evaluations: history.json of the best checkpoints, or the files for rebuilding it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import json
@@ -101,7 +101,7 @@ def write_json(path: str, content: object) -> None:
 def missing(metric: Sequence[str], step: int, logs: Mapping[str, object]) -> errors.UserError:
   """The error to raise if an evaluation does not report the metric as one number."""
   return errors.UserError(
-    f'trainer.best_checkpoint_eval_metric: {"|".join(metric)}: is no number among the metrics of step {step}: '
+    f'trainer.best_checkpoint_eval_metric: {"|".join(metric)}: is not a number among the metrics of step {step}: '
     f'{", ".join(sorted(_scalars(logs)))}'
   )
 
@@ -122,7 +122,7 @@ def _leaf(logs: Mapping[str, object], metric: Sequence[str]) -> float:
 
 
 def _read_list(path: str) -> tuple[list[object] | None, str | None]:
-  """(the contents of the file, what is wrong with it)."""
+  """(the contents of the file, its error)."""
   try:
     content = json.loads(paths.read(path, _MAX_BYTES))
   except (ValueError, RecursionError) as error:
@@ -163,7 +163,7 @@ def _rebuilt(
   without: Iterable[int],
   rollbacks: rollbacks_lib.Rollbacks | None,
 ) -> dict[int, Entry]:
-  """The evaluations of the sound checkpoints in the folder, as far as they are known: others cannot be the best."""
+  """The evaluations of the sound checkpoints in the folder, as far as known: others cannot be the best."""
   found: dict[int, Entry] = {}
   unknown = []
   for path in manifests.paths(folder, train_utils.BEST_CHECKPOINT_NAME):

@@ -156,7 +156,7 @@ class Contents:
     names, placed = self._names(without), set()
     for number, optimizer in names.items():
       for slot in self._nodes[number].slot_variables:
-        # If a variable has no place itself, its slot says nothing new.
+        # If a variable has no place itself, its slot adds no information.
         if slot.original_variable_node_id in by_node:
           name = f'{slot.slot_name} of {names[slot.original_variable_node_id]} in {optimizer}'
           key = self._key(slot.slot_variable_node_id)

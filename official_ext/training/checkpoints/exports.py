@@ -1,7 +1,7 @@
 """Writes the checkpoints that a run keeps for use, not to continue from: `best/`, `ema_checkpoints/`.
 
 A run that goes back to an earlier step writes some of them again. The new one is then written whole into the folder
-`PATH_temp`, and moved into the place of the old one, so that one of them is there whenever the power fails.
+`PATH_temp`, and moved into the place of the old one, so that one of them exists whenever the power fails.
 """
 
 import os
@@ -28,7 +28,7 @@ def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries:
     **entries: of the manifest, JSON values.
 
   Raises:
-    StorageError: it could not be written. Nothing of it is left, unless it was already replacing the checkpoint at
+    StorageError: it could not be written. It is removed completely, unless it was already replacing the checkpoint at
       `path`: the next `end_unfinished` then completes that.
   """
   try:
@@ -57,7 +57,8 @@ def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries:
 
 
 def end_unfinished(folder: str, name: str) -> None:
-  """Ends what a kill or a power loss has cut off: moves that had begun are completed, other remains are deleted.
+  """Ends the operations that a kill or a power loss interrupted: moves that had begun are completed, other remains are
+  deleted.
 
   Args:
     folder: of the checkpoints `NAME-NUMBER`. Nothing may be saving there.

@@ -241,7 +241,7 @@ class CheckpointManager(tf.train.CheckpointManager):
   # Restoring.
 
   def restore_or_initialize(self) -> str | None:
-    """Restores the newest checkpoint that verifies; sets aside those that do not, and says so.
+    """Restores the newest checkpoint that verifies; sets aside those that do not, and logs that.
 
     A training then finishes deletions that a kill or a power loss has interrupted.
 
@@ -272,7 +272,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     try:
       self.restore(path)
       return False
-    except Exception as error:  # The type depends on what TensorFlow's reader has stumbled over.
+    except Exception as error:  # The type depends on the place of the reader's error.
       if self._trains or is_last or not self._is_gone(path):
         raise
       logging.warning('%s was deleted while it was being restored (%s): the next newest is taken.', path, error)
@@ -296,7 +296,7 @@ class CheckpointManager(tf.train.CheckpointManager):
           return os.path.basename(path)
         if self._trains or not self._is_gone(path):
           self._report_damage(path, damage)
-      # A training beside this process deletes what it has replaced: look for what it has saved since.
+      # A training beside this process deletes replaced checkpoints: look for newer ones.
       if self._trains or not set(self.checkpoints) - set(with_manifest):
         break
     broken = paths_lib.matching(self.directory, r'ckpt-.*\.broken.*')
@@ -307,7 +307,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     return None
 
   def _remove_unfinished(self) -> None:
-    """Deletes what a kill or a power loss has left of a save or a deletion, and reports it."""
+    """Deletes the leftovers of a save or a deletion after a kill or a power loss, and reports it."""
     for path in manifests.remove_unfinished(self.directory):
       newest = os.path.basename(self.latest_checkpoint or '')
       rest = f'the newest checkpoint is {newest}' if newest else 'there is no other checkpoint'

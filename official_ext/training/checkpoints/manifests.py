@@ -5,12 +5,12 @@ sums, and one sum over itself, and is renamed into place when all of them are on
 damage shows when the files are compared with it. A manifest can come from anywhere: it may only name the checkpoint's
 own files, beside it, and no other file is read.
 
-Of a power loss only what was synced is certain. The order is therefore: the mark (see below), the data files, their
+Of a power loss only synced data is certain. The order is therefore: the mark (see below), the data files, their
 names in the folder, the manifest, its name; in a deletion: the mark, the end of the manifest, the end of the data
 files. Each is synced before the next one begins.
 
-Model Garden's own checkpoints have no manifest either. What tells them from an unfinished save is `PATH.unfinished`, a
-mark that is there while the files are being written or deleted.
+Model Garden's own checkpoints have no manifest either. An unfinished save is marked by `PATH.unfinished`, which exists
+while the files are being written or deleted.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def write(path: str, **values: json_types.Json) -> None:
   try:
     paths_lib.write_atomically(path + SUFFIX, text.encode(), temporary=_temporary(path))
   except OSError:
-    storage.remove(path + SUFFIX)  # It may be there, but not on the disk.
+    storage.remove(path + SUFFIX)  # It may exist, but not on the disk.
     raise
   storage.remove(path + UNFINISHED)  # If that fails: beside a manifest, it means nothing.
 
@@ -129,7 +129,7 @@ def fingerprint(path: str) -> str | None:
 
 
 def find_damage(path: str) -> str | None:
-  """What is wrong with the checkpoint at `path`; None if every byte is as it was written."""
+  """The error of the checkpoint at `path`; None if every byte is as it was written."""
   try:
     files = read(path)['files']
   except (ValueError, tf.errors.OpError) as error:
@@ -143,7 +143,7 @@ def find_damage(path: str) -> str | None:
         if size != entry['size']:
           return f'{name} has {size} bytes instead of {entry["size"]}'
         if _sha256(opened) != entry['sha256']:
-          return f'{name} is not what was written'
+          return f'{name} is not the written content'
     except (FileNotFoundError, tf.errors.NotFoundError):
       return f'{name} is missing'
     except (regular_files.UnreadableError, IsADirectoryError) as error:
@@ -154,14 +154,14 @@ def find_damage(path: str) -> str | None:
 
 
 def find_unreadable(path: str) -> str | None:
-  """What is wrong with a checkpoint, by its manifest or, if it has none, by reading it; None if nothing is."""
+  """The error of a checkpoint, by its manifest or, if it has none, by reading it; None if nothing is."""
   if tf.io.gfile.exists(path + SUFFIX):
     return find_damage(path)
   try:
     reader = tf.train.load_checkpoint(readable_paths.readable(path))
     for name in reader.get_variable_to_shape_map():
       np.asarray(reader.get_tensor(name))
-  except Exception as error:  # The type depends on what TensorFlow's reader has stumbled over; even an IndexError.
+  except Exception as error:  # The type depends on the place of the reader's error; even an IndexError.
     return ' '.join(str(error).split())[:200]
   return None
 
@@ -212,7 +212,7 @@ def remove(path: str) -> None:
   """
   try:
     _mark(path)
-  except storage.FAILURES:  # A full disk: deleting is what helps.
+  except storage.FAILURES:  # A full disk: deleting helps.
     pass
   _remove_files(path)
 
@@ -221,7 +221,7 @@ def remove_unfinished(directory: str, name: str = 'ckpt') -> list[str]:
   """Deletes the remains of unfinished saves and deletions, as far as that is possible. Nothing may be saving there.
 
   These are the folders in which TensorFlow collects a checkpoint's parts, and marked checkpoints without a manifest. A
-  marked one that the file named `checkpoint` has come to name since is whole: another program has written it.
+  marked one that the file named `checkpoint` has named since is whole: another program has written it.
 
   Returns:
     The paths of the marked checkpoints without a manifest that were deleted, by step.
@@ -266,7 +266,7 @@ def _try(remove_: Callable[[str], None], path: str) -> bool:
   try:
     remove_(path)
   except storage.FAILURES as error:  # The mark stays, so that it does not count.
-    logging.warning('%s: what is left of it cannot be deleted: %s.', path, storage.reason_of(error))
+    logging.warning('%s: the rest of it cannot be deleted: %s.', path, storage.reason_of(error))
     return False
   return True
 

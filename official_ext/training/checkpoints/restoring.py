@@ -14,7 +14,7 @@ from official_ext.training.checkpoints import contents as contents_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.devices import workers as workers_lib
 
-# What an evaluation does not need.
+# The parts that an evaluation does not need.
 _OF_TRAINING = ('optimizer', 'step_state')
 
 
@@ -70,7 +70,7 @@ class Restoring:
         raise
       # TensorFlow gives a variable that is made after the restore its shape in the file.
       raise errors.UserError(
-        f'{path}: not a checkpoint of this model, or the first step has an error of its own: '
+        f'{path}: not a checkpoint of this model, or the first step has another error: '
         f'{" ".join(str(error).split())[:300]}'
       ) from error
     if path is not None:

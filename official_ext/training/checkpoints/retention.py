@@ -30,7 +30,7 @@ class Retention:
     """Names the checkpoints that are kept in the file named `checkpoint`, and deletes the others.
 
     Args:
-      saved: path of the one that was just saved: it stays, whatever is there with a higher number.
+      saved: path of the one that was just saved: it stays, even beside higher numbers.
     """
     there = manifests.paths(self._directory)
     outdated = [path for path in self._beyond_number(there) if path != saved]

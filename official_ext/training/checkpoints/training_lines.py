@@ -1,9 +1,9 @@
 """Lines of training that start from a checkpoint: `--checkpoint` of a mode that trains.
 
 `lines.json` in the run's folder notes the checkpoint, and is renamed into place when that has been restored. The same
-command then continues from the newest checkpoint of its own, and another `--checkpoint` is refused unless a branch is
+command then continues from its own newest checkpoint, and another `--checkpoint` is refused unless a branch is
 requested: a new line, for which the checkpoints of the previous one are moved to the folder `line_N`. A branch has
-happened when the file says so; if the process is killed after that, the next start moves the checkpoints.
+happened when the file contains it; if the process is killed after that, the next start moves the checkpoints.
 """
 
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ def choose(model_dir: str, checkpoint: str | None, branch: bool = False) -> Star
     if not has_begun:
       return Start(_existing(model_dir, _path(model_dir, same)), _noted(known))
     return Start(
-      message=f'this line of training started there, and goes on from its newest checkpoint, {_newest(model_dir)}'
+      message=f'this line of training started there, and continues from its newest checkpoint, {_newest(model_dir)}'
     )
   _existing(model_dir, checkpoint)
   if not os.path.dirname(name):
@@ -113,14 +113,14 @@ def choose(model_dir: str, checkpoint: str | None, branch: bool = False) -> Star
   if not branch:
     raise errors.UserError(
       f'--checkpoint={checkpoint}: {model_dir} holds checkpoints of another line of training, the newest '
-      f'{_newest(model_dir)}. Leave it out to go on from there, take another --model_dir, or add --branch to start a '
+      f'{_newest(model_dir)}. Leave it out to resume from there, take another --model_dir, or add --branch to start a '
       'new line here'
     )
   number = line[-1].line + 1 if line else 1
   return Start(
     checkpoint,
     _noted([*known, dataclasses.replace(origin, line=number, is_pending=True)]),
-    f'a new line of training starts there; what it does not go on from is kept in '
+    f'a new line of training starts there; later checkpoints are kept in '
     f'{os.path.join(model_dir, _folder(number - 1))}',
   )
 
@@ -216,7 +216,7 @@ def _relative(model_dir: str, origin: Origin) -> Origin:
 
 
 def _path(model_dir: str, origin: Origin) -> str:
-  """Where a checkpoint is: one of the best may have been set aside with the line before."""
+  """The place of a checkpoint: one of the best may have been set aside with the line before."""
   if paths.is_remote(origin.checkpoint) or os.path.isabs(origin.checkpoint):
     return origin.checkpoint
   places = (model_dir, os.path.join(model_dir, _folder(origin.line - 1)))

@@ -115,7 +115,7 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
 def hide_unrestored() -> None:
   """Drops TensorFlow's warnings about a failed restore, one for each value that was not restored.
 
-  They come when its objects are deleted, at any time after the error, and tell nothing that the error does not.
+  They come when its objects are deleted, at any time after the error, and add nothing to the error.
   """
   tf.get_logger().addFilter(_is_other)
 
@@ -127,7 +127,7 @@ def _is_other(record: logging.LogRecord) -> bool:
 def _read(contents: contents_lib.Contents, path: str, key: str) -> np.ndarray:
   try:
     return contents.value(key)
-  except (tf.errors.OpError, IndexError) as error:  # The type depends on what TensorFlow's reader has stumbled over.
+  except (tf.errors.OpError, IndexError) as error:  # The type depends on the place of the reader's error.
     raise _damaged(path, error) from error
 
 

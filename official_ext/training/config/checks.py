@@ -1,14 +1,14 @@
-"""What an experiment's values must satisfy beyond their types.
+"""The conditions on an experiment's values beyond their types.
 
 A configuration class owns its part of this, at any depth, and need not be known here:
 
   RANGES                          field -> the interval of its numbers: see ranges.py
   CHOICES                         field -> the values that it takes
-  check_values(path)              what fields mean together
-  check_run(path, params, mode)   what a run needs besides: other parts, the environment, installed packages
+  check_values(path) combinations of fields check_run(path,
+  params, mode) requirements of a run: other parts, the environment, installed packages
   check_given(path, params, given)   which values may be set at all, though any would be right: `given` are the dotted
                                   paths of the fields that the command line names
-  unread_now(path, params)        what nothing reads as the configuration is: dotted path -> why; for forms
+  unread_now(path, params)        fields that this configuration does not read: dotted path -> why; for forms
   unset_entries(path, params)     the dotted paths of entries that its mappings may have, and have not; for forms
 
 The methods raise a UserError that begins with a field's dotted path; `path` is that of the configuration itself.
@@ -56,11 +56,11 @@ _VALUES_BEYOND_BOUNDARIES = {'stepwise': 1, 'step_cosine_with_offset': 0}
 
 
 def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
-  """Checks ranges, choices and what belongs together, see above, and what no class owns.
+  """Checks ranges, choices and combinations, see above, and rules across classes.
 
   Args:
     params: an upgraded experiment.
-    mode: what it is to be used for. None: only what holds for all modes is checked, and no `check_run`.
+    mode: of its use. None: only the rules of all modes are checked, and no `check_run`.
 
   Raises:
     UserError: naming all fields that are wrong.
@@ -86,7 +86,7 @@ def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
 
 
 def check_values(config: base_config.Config, path: str = '') -> None:
-  """Checks what classes state in RANGES, CHOICES and `check_values`, at all depths of a configuration.
+  """Checks the rules of classes in RANGES, CHOICES and `check_values`, at all depths of a configuration.
 
   Args:
     config: the configuration.
@@ -107,7 +107,7 @@ def check_values(config: base_config.Config, path: str = '') -> None:
 
 
 def unread_now(params: base_config.Config) -> dict[str, str]:
-  """What classes say in `unread_now`: dotted paths of fields that nothing reads as `params` are, and the reasons."""
+  """The classes' `unread_now`: dotted paths of fields that are not read with these `params`, and the reasons."""
   found: dict[str, str] = {}
   for path, part in configs(params):
     if hasattr(part, 'unread_now'):
@@ -116,7 +116,7 @@ def unread_now(params: base_config.Config) -> dict[str, str]:
 
 
 def unset_entries(params: base_config.Config) -> list[str]:
-  """What classes say in `unset_entries`: the dotted paths of entries that mappings may have, and have not."""
+  """The results of the classes' `unset_entries`: the dotted paths of entries that mappings may have, and have not."""
   found: list[str] = []
   for path, part in configs(params):
     if hasattr(part, 'unset_entries'):
@@ -146,7 +146,7 @@ def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> N
   for field in overrides.leaves(params) if mode in TRAIN_MODES else ():
     if isinstance(field.value, str) and credentials.is_masked(field.value):
       raise errors.UserError(
-        f'{field.path}: {field.value}: what {credentials.MASK} stands for is left out of '
+        f'{field.path}: {field.value}: the value behind {credentials.MASK} is left out of '
         'params.yaml; give it again, by --set'
       )
 
@@ -205,7 +205,7 @@ def check_files(
 
   Args:
     params: an upgraded experiment.
-    mode: what it is to be used for, None for everything.
+    mode: of its use, None for everything.
     model_dir: --model_dir.
     checkpoint: --checkpoint.
 
@@ -226,7 +226,7 @@ def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas
 
   Args:
     params: an upgraded experiment.
-    mode: what it is used for.
+    mode: of its use.
     num_replicas: of the strategy.
     task: the experiment's task.
 
@@ -261,11 +261,11 @@ def _is_used(path: str, mode: str | None) -> bool:
 
 
 def check_complete(params: definitions.ExperimentConfig, mode: str | None = None) -> None:
-  """Checks what only has to be right once the experiment is to run.
+  """Checks the rules for running an experiment.
 
   Args:
     params: an upgraded experiment.
-    mode: what it is to be used for. None: a rehearsal, which trains.
+    mode: of its use. None: a rehearsal, which trains.
 
   Raises:
     UserError: naming all fields that are wrong.
@@ -409,7 +409,7 @@ def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | No
 
 
 def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
-  """Tells which fields of the schedule were made for another length of training, and of a constant rate of 0.
+  """Reports which fields of the schedule were made for another length of training, and of a constant rate of 0.
 
   Model Garden's schedules do not follow `train_steps`: a shorter run ends in the middle of the decay, a longer one goes
   on at a learning rate that no longer changes, which often is 0.
@@ -431,7 +431,7 @@ def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
 
 
 def _misfit(kind: str, field: str, value: Any, schedule: Mapping[str, Any], train_steps: int) -> str:
-  """What follows from a schedule's field that does not fit the length of training; empty if it fits."""
+  """The effect of a schedule's field that does not fit the length of training; empty if it fits."""
   if (kind, field, value) == ('constant', 'learning_rate', 0):
     return 'no weight will change'
   if not value:
@@ -441,10 +441,10 @@ def _misfit(kind: str, field: str, value: Any, schedule: Mapping[str, Any], trai
     return 'training ends before the warm-up does'
   if field == 'boundaries' and value[-1] + offset >= train_steps:
     return 'training ends before the last of them'
-  if field not in ('decay_steps', 'total_decay_steps') or kind == 'exponential':  # There decay_steps is no length.
+  if field not in ('decay_steps', 'total_decay_steps') or kind == 'exponential':  # There decay_steps is not a length.
     return ''
   if value + offset > train_steps:
     return 'training ends before the learning rate has decayed'
   if value + offset < train_steps and not schedule.get('cycle'):
-    return f'the learning rate stays as it is from step {value + offset} on'
+    return f'the learning rate is constant from step {value + offset} on'
   return ''

@@ -4,7 +4,7 @@ An experiment is registered with these classes or with Model Garden's own: `upgr
 so that every field here exists for every experiment.
 
 Classes state in `UNREAD_FIELDS` which fields nothing reads, and why, and in `SECRET_FIELDS` whose values no message may
-repeat. What their values must satisfy: see checks.py.
+repeat. The conditions on their values: see checks.py.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ OptimizationConfig = optimizer_configs.OptimizationConfig
 
 ConfigT = TypeVar('ConfigT', bound=model_garden_configs.Config)
 
-_STEP_INDEXED = 'the input is indexed by step and reads nothing of the kind'
+_STEP_INDEXED = 'the input is indexed by step and does not read it'
 _DATA_SERVICE = 'each pipeline asks the tf.data service for its own batches'
 
 
@@ -60,7 +60,7 @@ class DataConfig(model_garden_configs.DataConfig):
       they run on into the next epoch.
     collator: The registered name of the function that turns a list of examples into a batch.
     num_parallel_calls: The number of batches that are prepared at the same time.
-    on_bad_example: What to do about an example that cannot be read or put into a batch. 'error' ends the run and names
+    on_bad_example: The reaction to an example that cannot be read or put into a batch. 'error' ends the run and names
       it. 'skip' counts it and, in training, takes the next good one instead; an evaluation leaves it out.
   """
 
@@ -117,9 +117,9 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
   """Devices, precision, compilation and seed.
 
   Attributes:
-    distribution_strategy: 'auto' takes TPU, several GPUs, one GPU, CPU, in this order of what is there. Or one of
+    distribution_strategy: 'auto' takes TPU, several GPUs, one GPU, CPU, the first that exists. Or one of
       'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'. Under 'parameter_server'
-      nothing tells the workers' input apart: with input that is indexed by step all of them take the same batches.
+      the workers' inputs are not distinguished: with input that is indexed by step all of them take the same batches.
     enable_xla: true, false, or 'auto': XLA on GPU and TPU, on one CPU by a rule over the traced step
       (where it multiplies bfloat16 itself, the products of a model that is not small stay outside: in bfloat16, and in
       float32 those of this library's decoders), not on several replicas on CPUs.
@@ -132,7 +132,7 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
     worker_start_timeout_seconds: How long the workers of a run wait for each other when they start.
     worker_timeout_seconds: How long a worker may give no sign of life before the others end with an error. One that
       dies in the middle of a step is noticed at once.
-    hang_seconds: How long a run may stand still, without a step, a batch of an evaluation or the end of a save, before
+    hang_seconds: How long a run may hang, without a step, a batch of an evaluation or the end of a save, before
       it ends with the stacks of all threads and exit status 75. Ten times as long until the first step and the first
       batch of an evaluation are done: they are compiled. 0: for ever.
     tpu_enable_xla_dynamic_padder: Whether XLA on TPU pads dynamic shapes. None: XLA's default.
@@ -202,18 +202,18 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     validation_interval_epochs: Epochs between evaluations, instead of `validation_interval`. 0: unset.
     checkpoint_interval_epochs: Epochs between checkpoints, instead of `checkpoint_interval`. 0: unset.
     summary_interval_epochs: Epochs between summaries, instead of `summary_interval`. 0: unset.
-    async_checkpointing: Whether to write checkpoints while training goes on.
+    async_checkpointing: Whether to write checkpoints during training.
     keep_every: Checkpoints at multiples of this step are kept beside the `max_to_keep` newest. 0: none.
     best_checkpoints_to_keep: The number of best checkpoints that are kept in `best_checkpoint_export_subdir`.
-    nonfinite: What to do about losses and gradients that are not finite.
+    nonfinite: The reaction to losses and gradients that are not finite.
     loss_spike: Which losses are too high to learn from.
-    inspect: What to show of gradients, weights, updates and activations.
-    sharding: What is split over the axes of `runtime.mesh`.
+    inspect: The statistics of gradients, weights, updates and activations.
+    sharding: The tensors split over the axes of `runtime.mesh`.
     progress_bar: Whether to show progress: a bar on a terminal, lines elsewhere.
     early_stopping: When training ends before `train_steps`.
     reduce_lr_on_plateau: When the learning rate is lowered.
     writers: Where metrics go besides events.jsonl and the terminal: any of 'tensorboard', 'csv', 'mlflow', 'wandb', and
-      what `writer_registry.register` has registered.
+      the writers of `writer_registry.register`.
     mlflow: Options of the writer 'mlflow'.
     wandb: Options of the writer 'wandb'.
     notifications: Messages to people about the start and the end of a run.
@@ -322,7 +322,7 @@ class ExperimentConfig(model_garden_configs.ExperimentConfig):
 def lock(config: params_dict.ParamsDict) -> None:
   """Locks a configuration and the configurations inside it. Model Garden's own lock() stops at the first level.
 
-  The inside of a task's `model` stays open: Model Garden's vision transformers write what `model_name` stands for into
+  The inside of a task's `model` stays open: Model Garden's vision transformers write the settings of `model_name` into
   it when they are built.
   """
   for name, value in vars(config).items():
@@ -339,15 +339,15 @@ def upgrade(params: object) -> ExperimentConfig:
 
   The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
   with all their values. A class that an experiment derived from Model Garden's stays a base, and its values win. The
-  task's own configurations stay as they are. `distribution_strategy='mirrored'` and `enable_xla=False` are Model
+  task's own configurations are unchanged. `distribution_strategy='mirrored'` and `enable_xla=False` are Model
   Garden's defaults, which nobody chose: they become 'auto'.
 
   Args:
-    params: an experiment made of Model Garden's classes or of this library's, which is not changed. Of what is none,
-      but has its attributes, such as a named tuple, the fields that it has are taken over.
+    params: an experiment made of Model Garden's classes or of this library's, which is not changed. An object with the
+      same attributes, such as a named tuple, gives its fields.
 
   Returns:
-    A copy that shares nothing with `params`, or `params` itself if it has all fields. What is locked in `params` is
+    A copy that shares nothing with `params`, or `params` itself if it has all fields. Locked parts of `params` are
     locked in the copy, with all that is inside it.
   """
   if not isinstance(params, model_garden_configs.Config):
@@ -410,7 +410,7 @@ def _extended(config: object, base: type[ConfigT]) -> ConfigT:
 
 @functools.cache
 def _extended_class(config_class: Any, base: Any) -> Any:
-  """What extends both: one of the two, if it extends the other; else a dataclass made for it, `config_class` first."""
+  """A class that extends both: one of the two, if it extends the other; else a new dataclass, `config_class` first."""
   if issubclass(config_class, base):
     return config_class
   if issubclass(base, config_class):

@@ -16,18 +16,18 @@ from official_ext.training.config import definitions
 from official_ext.training.config import overrides
 
 _MAX_NAME = 255  # Bytes, on common file systems.
-_MAX_PATH = 4000  # Of 4096 on Linux: files of a run have names of their own.
+_MAX_PATH = 4000  # Of 4096 on Linux: files of a run add to the path.
 _SCHEME = re.compile(r'([A-Za-z][\w+.-]*)://')
 _CONNECT_SECONDS = 5.0
 _GCS = ('storage.googleapis.com', 443)
 _PROXIES = ('https_proxy', 'HTTPS_PROXY', 'all_proxy', 'ALL_PROXY')
 _OF_DOWNLOADS = ('http', 'https', 'ftp', 'hf')
-_SYNTHETIC = 'dummy'  # What Model Garden's tasks take for data that they make up.
+_SYNTHETIC = 'dummy'  # Model Garden's value for generated data.
 
 # Fields of tasks and of their data that hold the name of a file to read.
 _FILES = ('vocab_file', 'vocab_file_path', 'sentencepiece_model_path', 'annotation_file', 'chat_template_path')
 _FILES_OF_EVALUATION = ('annotation_file',)
-# What a run writes into its folder itself.
+# The files that a run itself writes into its folder.
 _TAKEN = re.compile(
   r'train|wandb|mlruns|mlflow\.db|mlartifacts|ema_checkpoints|checkpoint|plugins|'
   r'(ckpt-|params\.|run\.|events\.|operative_config\.|started\.|stop\.|notes\.).*'
@@ -88,7 +88,7 @@ def _can_connect(address: tuple[str, int]) -> bool:
     except OSError:
       pass
 
-  thread = threading.Thread(target=connect, daemon=True)  # Looking up a name has no time limit of its own.
+  thread = threading.Thread(target=connect, daemon=True)  # Looking up a name has no time limit.
   thread.start()
   thread.join(_CONNECT_SECONDS)
   return bool(connected)
@@ -107,7 +107,7 @@ def check_subdirs(trainer: definitions.TrainerConfig) -> None:
   """Makes sure that the folders named in a configuration are inside the run's folder, and apart from each other.
 
   Raises:
-    UserError: one is outside the run's folder, is no plain name, or is used for something else.
+    UserError: one is outside the run's folder, is not a plain name, or is used for something else.
   """
   names = ('validation_summary_subdir', 'best_checkpoint_export_subdir')
   with errors.Mistakes() as mistakes:
@@ -127,7 +127,9 @@ def _check_subdir(subdir: str, field: str) -> None:
   check_path(subdir, field)
   parts = subdir.split('/')
   if {'', '.', '..'} & set(parts[:-1] if subdir.endswith('/') and subdir != '/' else parts) or subdir.startswith('~'):
-    raise errors.UserError(f"{field}: {yaml_text.shortened(subdir)} is no plain name of a folder inside of the run's")
+    raise errors.UserError(
+      f"{field}: {yaml_text.shortened(subdir)} is not a plain name of a folder inside of the run's"
+    )
   if not subdir.isprintable() or '\\' in subdir:
     raise errors.UserError(f'{field}: {yaml_text.shortened(subdir)} has characters that no name of a folder should')
   if _TAKEN.fullmatch(parts[0]):

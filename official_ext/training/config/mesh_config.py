@@ -1,4 +1,4 @@
-"""The configuration of model parallelism: a mesh of devices, and patterns of its axes. See docs/how_to/mesh.md."""
+"""The configuration of model parallelism: a mesh of devices, and the tensors split over its axes. See docs/how_to/mesh.md."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -19,8 +19,8 @@ _WITHOUT_MESH = 'set the size of at least one axis of runtime.mesh, such as runt
 class MeshConfig(model_garden_configs.Config):
   """Devices as a grid, over whose axes batches, parameters and activations are split. No axis: there is no mesh.
 
-  The names of the axes say what they are meant for. Batches are split over `data` or `fsdp`; all else is what
-  `trainer.sharding` says.
+  The names of the axes give their purpose. Batches are split over `data` or `fsdp`; `trainer.sharding` defines all
+  else.
 
   Attributes:
     data: The number of parts into which batches are split. 0, here and below: there is no such axis.
@@ -104,11 +104,11 @@ class ShardingRuleConfig(model_garden_configs.Config):
   def check_values(self, path: str) -> None:
     """See `checks.check`."""
     if not self.pattern:
-      raise errors.UserError(f'{path}.pattern: is empty; name what is to be split')
+      raise errors.UserError(f'{path}.pattern: is empty; name the weights to split')
     try:
       re.compile(self.pattern)
     except re.error as error:
-      raise errors.UserError(f'{path}.pattern: {self.pattern!r} is no regular expression: {error}') from error
+      raise errors.UserError(f'{path}.pattern: {self.pattern!r} is not a regular expression: {error}') from error
     for index, axis in enumerate(self.axes):
       if axis and axis not in AXES:
         hint = suggestions.did_you_mean(axis, AXES, after=' ')
@@ -119,12 +119,12 @@ class ShardingRuleConfig(model_garden_configs.Config):
 
 @dataclasses.dataclass
 class ShardingConfig(model_garden_configs.Config):
-  """What is split over the axes of `runtime.mesh`. Of several patterns that match a name, the first counts.
+  """The tensors split over the axes of `runtime.mesh`. Of several patterns that match a name, the first counts.
 
   Attributes:
     parameters: Of the model's variables, by their names ('dense/kernel'). The optimizer's follow them. Those that no
       pattern matches are whole on every device.
-    activations: Of what layers return, by their paths ('encoder/dense'). DTensor chooses where no pattern matches.
+    activations: Of the outputs of layers, by their paths ('encoder/dense'). DTensor chooses where no pattern matches.
   """
 
   parameters: tuple[ShardingRuleConfig, ...] = ()

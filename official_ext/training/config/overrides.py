@@ -81,7 +81,7 @@ def leaves(config: base_config.Config, path: str = '', selected: bool = True) ->
 
 
 def read_leaves(config: base_config.Config, path: str = '') -> Iterator[Field]:
-  """Yields those of `leaves` that something reads: neither they nor what they are part of is in UNREAD_FIELDS."""
+  """Yields those of `leaves` that something reads: neither they nor their parents are in UNREAD_FIELDS."""
   unread = getattr(type(config), 'UNREAD_FIELDS', {})
   for name in names(config):
     if name in unread or (isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type)):
@@ -161,7 +161,7 @@ def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, object], pa
 
 
 def _convert(value: object, hint: object, current: object, path: str) -> Any:
-  """Converts `value` to what a field of type `hint` holds, which holds `current` now."""
+  """Converts `value` to a value for a field of type `hint`, which holds `current` now."""
   if _same(value, current):
     return current
   if isinstance(value, Mapping):
@@ -260,7 +260,7 @@ def _element_hints(sequence: object, length: int) -> Sequence[object]:
 
 
 def _same(value: object, current: object) -> bool:
-  """Whether `value` equals what a field holds; a list equals a tuple of the same elements."""
+  """Whether `value` equals the value of a field; a list equals a tuple of the same elements."""
   if isinstance(value, yaml_text.Literal):
     value = value.value
   if isinstance(value, (list, tuple)) and isinstance(current, (list, tuple)):

@@ -47,8 +47,8 @@ def factory_of(experiment: str) -> Any:
     near = suggestions.nearest(experiment, known, count=3) or [name for name in known if experiment in name][:3]
     hint = f'did you mean {" or ".join(near)}? ' if near else ''
     raise errors.UserError(
-      f'--experiment={experiment}: no such experiment; {hint}What is not imported by registry_imports.py needs '
-      '--registry=MODULE; `official-ext list` shows all'
+      f'--experiment={experiment}: no such experiment; {hint}An experiment that registry_imports.py does not import '
+      'needs --registry=MODULE; `official-ext list` shows all'
     )
   entry: Any = model_garden_internals.registered_configs()
   for part in experiment.split('/'):
@@ -75,7 +75,7 @@ class ExperimentParser(train_utils.ExperimentParser):
     return params
 
   def override(self, params: definitions.ExperimentConfig, mistakes: errors.Mistakes) -> None:
-    """Writes all that the flags say into an experiment, in place, and notes what is wrong with it."""
+    """Applies all flags to an experiment, in place, and notes the errors."""
     for source in (
       self.parse_config_file,
       self.parse_runtime,
@@ -93,7 +93,7 @@ class ExperimentParser(train_utils.ExperimentParser):
   def base_experiment(self) -> definitions.ExperimentConfig:
     """The registered experiment, with the fields of this library."""
     if not self._flag('experiment'):
-      raise errors.UserError('--experiment: must be given; `official-ext list` shows what there is')
+      raise errors.UserError('--experiment: must be given; `official-ext list` lists all')
     return definitions.upgrade(factory_of(self._flag('experiment'))())
 
   def parse_config_file(self, params):
@@ -120,7 +120,7 @@ class ExperimentParser(train_utils.ExperimentParser):
     return params
 
   def check_data_service(self, params):
-    """Refuses the address of a tf.data service from which nothing is taken."""
+    """Refuses the address of a tf.data service that is not used."""
     if self._flag('tf_data_service'):
       checks.check_data_service(params)
     return params
@@ -134,7 +134,7 @@ class ExperimentParser(train_utils.ExperimentParser):
     return params
 
   def parse_set(self, params):
-    """Applies every --set: what chooses among alternatives with the dotted paths, then the other short names."""
+    """Applies every --set: choices among alternatives with the dotted paths, then the other short names."""
     with errors.Mistakes() as mistakes:
       self._parse_set(params, mistakes)
     return params
@@ -238,7 +238,7 @@ def _expand_home(value: str, where: str) -> str:
 
 
 def _paths(values: object, path: str = '') -> Iterator[str]:
-  """The dotted paths of what nested mappings hold."""
+  """The dotted paths of nested mappings."""
   if isinstance(values, Mapping) and values:
     for name, value in values.items():
       yield from _paths(value, f'{path}.{name}' if path else str(name))

@@ -133,7 +133,7 @@ class Interval(NamedTuple):
     return above and (number <= self.most if self.has_most else number < self.most)
 
   def describe(self) -> str:
-    """What is expected, in words: `at least 1`, `more than 0`, `0 to 1`, `between 0 and 1`."""
+    """The expected values, in words: `at least 1`, `more than 0`, `0 to 1`, `between 0 and 1`."""
     if math.isinf(self.most) and math.isinf(self.least):
       return 'a number' if self.has_most else 'a finite number'
     least, most = f'{self.least:g}', f'{int(self.most)}' if float(self.most).is_integer() else f'{self.most:g}'
@@ -155,7 +155,7 @@ def interval(text: str) -> Interval:
   """
   match = re.fullmatch(r'([\[(])([^,\s]+), ([^,\s]+)([\])])', text)
   if match is None:
-    raise ValueError(f'{text!r} is no interval, such as [0, 1)')
+    raise ValueError(f'{text!r} is not an interval, such as [0, 1)')
   left, least, most, right = match.groups()
   return Interval(float(least), float(most), left == '[', right == ']')
 

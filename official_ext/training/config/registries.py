@@ -18,14 +18,14 @@ REGISTRY_IMPORTS = 'registry_imports'
 
 
 def import_experiments(names: Sequence[str] | None = None, experiment: str | None = None) -> None:
-  """Imports what registers experiments: registry_imports, then `import_registries(names)`.
+  """Imports the modules that register experiments: registry_imports, then `import_registries(names)`.
 
-  What registry_imports leaves for last is imported between the two if it may have the experiment, as far as its sources
-  tell, and after them if nobody has it.
+  The modules that registry_imports leaves for last are imported between the two if it may have the experiment, by their
+  sources, and after them if nobody has it.
 
   Args:
     names: the values of --registry.
-    experiment: the only one that is wanted; None: all are.
+    experiment: the only one needed; None: all are.
 
   Raises:
     UserError: see `import_registries`.

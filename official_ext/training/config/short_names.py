@@ -1,8 +1,8 @@
 """Short names: a flat vocabulary for `--set`, such as `learning_rate` for
 `trainer.optimizer_config.learning_rate.cosine.initial_learning_rate`.
 
-A pattern is a dotted path in which `*` stands for the alternative that a OneOfConfig selects, and `*-NAME` for any such
-alternative but NAME. A name stands for the first of its patterns that matches the configuration at hand. It may have
+A pattern is a dotted path in which `*` is the alternative that a OneOfConfig selects, and `*-NAME` for any such
+alternative but NAME. A name means the first of its patterns that matches the configuration. It may have
 followers: fields that get the same value, unless they are set themselves.
 """
 
@@ -27,7 +27,7 @@ _SCHEDULE_LENGTH = (f'{_SCHEDULE}.*-exponential.decay_steps', f'{_SCHEDULE}.*-ex
 
 @dataclasses.dataclass(frozen=True)
 class Meaning:
-  """What a short name stands for.
+  """The meaning of a short name.
 
   Attributes:
     patterns: it is the first of them that matches.
@@ -97,7 +97,7 @@ _registered: dict[str, dict[str, Meaning]] = {}
 
 
 def register(experiment: str, names: Mapping[str, str | Sequence[str] | Meaning]) -> None:
-  """Gives an experiment short names of its own, before the standard ones.
+  """Gives an experiment additional short names, before the standard ones.
 
   Args:
     experiment: the name that the experiment is registered under.
@@ -133,17 +133,17 @@ def chooses(name: str, experiment: str | None = None) -> bool:
 
 
 def vocabulary(params: base_config.Config, experiment: str | None = None) -> dict[str, tuple[str, ...]]:
-  """The short names that mean something for a configuration, with the dotted paths they stand for: see `resolve`."""
+  """The short names that mean something for a configuration, with the dotted paths they mean: see `resolve`."""
   found = {name: _paths(params, meaning) for name, meaning in _meanings(experiment).items() if not meaning.refusal}
   return {name: paths for name, paths in found.items() if paths}
 
 
 def resolve(name: str, params: base_config.Config, experiment: str | None = None) -> tuple[str, ...]:
-  """The dotted paths that a short name stands for: first that of its field, then those of its followers.
+  """The dotted paths of a short name: first that of its field, then those of its followers.
 
   Args:
     name: the short name.
-    params: the experiment's configuration, as it is after the overrides that choose among alternatives.
+    params: the experiment's configuration, after the overrides that choose among alternatives.
     experiment: the name that the experiment is registered under.
 
   Raises:

@@ -1,7 +1,7 @@
-"""The configurations of small parts of the training loop, each with what it refuses.
+"""The configurations of small parts of the training loop, each with its checks.
 
-A part is one class: its fields, which values they take (`RANGES` and `CHOICES`, see checks.py), what it refuses of
-fields together (`check_values`), and what it refuses of a run (`check_run`).
+A part is one class: its fields, which values they take (`RANGES` and `CHOICES`, see checks.py), the combinations of
+fields that it refuses (`check_values`), and the runs that it refuses (`check_run`).
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from official_ext.base.run_folder import better
 
 @dataclasses.dataclass
 class NonfiniteConfig(model_garden_configs.Config):
-  """What to do about steps whose loss or gradients are not finite; they leave the weights unchanged.
+  """The reaction to steps whose loss or gradients are not finite; they leave the weights unchanged.
 
   Attributes:
     max_skips: How many such steps are allowed since the start or the last rollback.
-    then: What to do after one more: 'stop' ends the run, 'rollback' goes back to the newest checkpoint from before the
+    then: The reaction to one more: 'stop' ends the run, 'rollback' goes back to the newest checkpoint from before the
       trouble, and continues from there with the batches that follow it.
     max_rollbacks: How many rollbacks are allowed; one more ends the run.
   """
@@ -60,8 +60,8 @@ class EarlyStoppingConfig(model_garden_configs.Config):
 
   Attributes:
     metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: training does not stop early.
-    mode: 'max' or 'min': what is better. 'auto': as the metric's name says: 'min' for a loss or an error, 'max' for an
-      accuracy and the like.
+    mode: 'max' or 'min': the better direction. 'auto': as the metric's name says: 'min' for a loss or an error, 'max'
+      for an accuracy and similar.
     patience: The number of evaluations in a row without an improvement that ends training.
     min_delta: The least change that counts as an improvement.
   """
@@ -86,9 +86,9 @@ class ReduceLROnPlateauConfig(model_garden_configs.Config):
   Attributes:
     metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: the learning rate follows its
       schedule alone.
-    mode: 'max' or 'min': what is better. 'auto': as the metric's name says: 'min' for a loss or an error, 'max' for an
-      accuracy and the like.
-    factor: What the learning rate, constant or of a schedule, is multiplied by.
+    mode: 'max' or 'min': the better direction. 'auto': as the metric's name says: 'min' for a loss or an error, 'max'
+      for an accuracy and similar.
+    factor: The factor of the learning rate, constant or of a schedule.
     patience: The number of evaluations in a row without an improvement after which that is done.
     min_delta: The least change that counts as an improvement.
     cooldown: The number of evaluations after a reduction that do not count.
@@ -116,12 +116,12 @@ class ReduceLROnPlateauConfig(model_garden_configs.Config):
 
 @dataclasses.dataclass
 class InspectConfig(model_garden_configs.Config):
-  """What to show of the inside of a step in TensorBoard, under `inspect/` of the training curves.
+  """The statistics of the inside of a step in TensorBoard, under `inspect/` of the training curves.
 
   Attributes:
     every: The number of steps between two inspections. 0: none. If a program runs several steps, the first step of a
       program that contains a multiple of this number is inspected.
-    activations: Whether to show mean, standard deviation, fraction of zeros and maximum of what layers return.
+    activations: Whether to show mean, standard deviation, fraction of zeros and maximum of the outputs of layers.
     histograms: Whether to show histograms of weights, gradients and activations.
     layers: Patterns, such as 'encoder/*', of the names of the layers to show; none for all.
   """
@@ -142,7 +142,7 @@ class InspectConfig(model_garden_configs.Config):
 
 
 def _check_better(metric: str, mode: str, path: str) -> None:
-  """Raises a UserError if neither `mode` nor the metric's name says what is better."""
+  """Raises a UserError if neither `mode` nor the metric's name gives the better direction."""
   if metric and mode in ('auto', 'max', 'min'):
     try:
       better.mode_of(metric, mode)

@@ -35,7 +35,7 @@ class Cluster:
     return self.index == 0
 
   def name(self, index: int) -> str:
-    """What messages call a worker."""
+    """The name of a worker in messages."""
     return f'worker {index} ({self.addresses[index]})'
 
 
@@ -63,10 +63,10 @@ def find(environment: MutableMapping[str, str] | None = None) -> Cluster | None:
     return None
   kind, index = task.get('type'), task.get('index')
   if kind not in ('chief', 'worker') or not isinstance(index, int) or not 0 <= index < len(jobs.get(kind, [])):
-    raise errors.UserError(f'TF_CONFIG: task {json.dumps(task)} is none of the workers of its cluster')
+    raise errors.UserError(f"TF_CONFIG: task {json.dumps(task)} is not in the cluster's worker list")
   for address in addresses:
     if not re.fullmatch(r'\S+:\d+', str(address)):
-      raise errors.UserError(f'TF_CONFIG: {address!r} is no address, which is host:port')
+      raise errors.UserError(f'TF_CONFIG: {address!r} is not an address, which is host:port')
   return Cluster(tuple(addresses), index + (len(jobs.get('chief', [])) if kind == 'worker' else 0))
 
 
@@ -119,7 +119,7 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _tasks_per_node(environment: Mapping[str, str], num_nodes: int, num_tasks: int) -> list[int]:
-  """How many tasks each node has, from `2(x3),1`; spread evenly if SLURM does not tell."""
+  """How many tasks each node has, from `2(x3),1`; spread evenly if SLURM does not report it."""
   text = environment.get('SLURM_STEP_TASKS_PER_NODE') or environment.get('SLURM_TASKS_PER_NODE')
   if not text:
     return [num_tasks // num_nodes + (node < num_tasks % num_nodes) for node in range(num_nodes)]

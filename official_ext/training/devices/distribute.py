@@ -64,7 +64,7 @@ def _warn_of_unusable_gpus() -> None:
 
 
 def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
-  """Returns the strategy that `runtime.distribution_strategy` names; `auto` takes the best devices that are there.
+  """Returns the strategy that `runtime.distribution_strategy` names; `auto` takes the best devices that exist.
 
   `auto` looks for, in this order: several workers or parameter servers in TF_CONFIG, a TPU, several GPUs, one GPU,
   several virtual CPUs, one CPU. One device is driven by OneDeviceStrategy. `runtime.num_gpus` 0 means all GPUs.
@@ -75,7 +75,7 @@ def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
     runtime: `params.runtime`, after `configure(runtime)`.
 
   Raises:
-    UserError: the devices asked for are not there.
+    UserError: the requested devices are missing.
   """
   name = runtime.distribution_strategy.lower()
   cluster = cluster_lib.find()
@@ -99,7 +99,7 @@ def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   }
   if name not in builders:
     raise errors.UserError(
-      f'runtime.distribution_strategy: {runtime.distribution_strategy!r} is none of auto, {", ".join(builders)}'
+      f'runtime.distribution_strategy: {runtime.distribution_strategy!r} is not one of auto, {", ".join(builders)}'
     )
   return builders[name](runtime)
 
@@ -108,7 +108,7 @@ def describe(strategy: tf.distribute.Strategy) -> str:
   """One line for people: the strategy, its devices, and the precision of the computation."""
   if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():
     name = 'no strategy'
-    # Not the logical devices: listing them takes memory of the GPUs, which a task may want to leave to others.
+    # Not the logical devices: listing them takes memory of the GPUs, which a task may need to leave to others.
     devices = [f'/device:{"GPU" if tf.config.get_visible_devices("GPU") else "CPU"}:0']
   else:
     name = type(strategy).__name__
@@ -122,7 +122,7 @@ def describe(strategy: tf.distribute.Strategy) -> str:
 
 
 def device_type(strategy: tf.distribute.Strategy) -> str:
-  """'CPU', 'GPU' or 'TPU': what the strategy's replicas run on."""
+  """'CPU', 'GPU' or 'TPU': the devices of the strategy's replicas."""
   if isinstance(strategy, tf.distribute.TPUStrategy):
     return 'TPU'
   if isinstance(
@@ -155,15 +155,15 @@ def _set_virtual_cpus(count: int) -> None:
     tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * count)
   except RuntimeError:
     raise errors.UserError(
-      f'runtime.num_virtual_cpus: {count} asked for, after TensorFlow has set its devices up in this process'
+      f'runtime.num_virtual_cpus: {count} requested, after TensorFlow has set its devices up in this process'
     ) from None
 
 
 def _set_mixed_precision(runtime: definitions.RuntimeConfig) -> None:
-  dtypes = definitions.RuntimeConfig.CHOICES['mixed_precision_dtype']  # A subclass may have more of its own.
+  dtypes = definitions.RuntimeConfig.CHOICES['mixed_precision_dtype']  # A subclass may have additional ones.
   if runtime.mixed_precision_dtype not in dtypes:
     known = ', '.join(str(dtype) for dtype in dtypes if dtype)
-    raise errors.UserError(f'runtime.mixed_precision_dtype: {runtime.mixed_precision_dtype!r} is none of {known}')
+    raise errors.UserError(f'runtime.mixed_precision_dtype: {runtime.mixed_precision_dtype!r} is not one of {known}')
   dtype = runtime.mixed_precision_dtype or 'float32'
   if runtime.loss_scale is not None and dtype != 'float16':
     raise errors.UserError(
@@ -188,7 +188,7 @@ def _num_gpus(runtime: definitions.RuntimeConfig) -> int:
   """How many GPUs the run uses: `runtime.num_gpus`, or all if that is 0."""
   there = len(tf.config.list_logical_devices('GPU'))
   if not 0 <= runtime.num_gpus <= there:
-    raise errors.UserError(f'runtime.num_gpus: {runtime.num_gpus} asked for, {there} there (0 takes all there are)')
+    raise errors.UserError(f'runtime.num_gpus: requested {runtime.num_gpus}, found {there}; 0 takes all')
   return runtime.num_gpus or there
 
 
@@ -215,7 +215,7 @@ def _tpu_assignment(resolver: tf.distribute.cluster_resolver.ClusterResolver, to
 
 
 def _mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
-  """A strategy over the GPUs, or over the virtual CPUs if they are asked for or there are no GPUs."""
+  """A strategy over the GPUs, or over the virtual CPUs if they are requested or there are no GPUs."""
   on_cpus = runtime.num_virtual_cpus > 0 and runtime.num_gpus == 0 and runtime.distribution_strategy.lower() != 'auto'
   gpus = 0 if on_cpus else _num_gpus(runtime)
   if gpus:
@@ -224,7 +224,7 @@ def _mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
     cpus = max(1, runtime.num_virtual_cpus)
     there = len(tf.config.list_logical_devices('CPU'))
     if cpus > there:
-      raise errors.UserError(f'runtime.num_virtual_cpus: {cpus} asked for, {there} there')
+      raise errors.UserError(f'runtime.num_virtual_cpus: requested {cpus}, found {there}')
     devices = [f'device:CPU:{i}' for i in range(cpus)]
   algorithm = _all_reduce_alg(runtime, _CROSS_DEVICE_OPS)
   if algorithm == 'nccl' and not gpus:
@@ -238,7 +238,7 @@ def _mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
 
 def _one_device(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   if runtime.num_gpus > 1:
-    raise errors.UserError(f'runtime.num_gpus: {runtime.num_gpus} asked for, and one_device drives one')
+    raise errors.UserError(f'runtime.num_gpus: {runtime.num_gpus} requested, but one_device drives one')
   return tf.distribute.OneDeviceStrategy('device:GPU:0' if _num_gpus(runtime) else 'device:CPU:0')
 
 
@@ -280,7 +280,7 @@ def _parameter_server(runtime: definitions.RuntimeConfig) -> tf.distribute.Strat
 
 def _all_reduce_alg(runtime: definitions.RuntimeConfig, known: Iterable[str]) -> str | None:
   if runtime.all_reduce_alg is not None and runtime.all_reduce_alg not in known:
-    raise errors.UserError(f'runtime.all_reduce_alg: {runtime.all_reduce_alg!r} is none of {", ".join(known)}')
+    raise errors.UserError(f'runtime.all_reduce_alg: {runtime.all_reduce_alg!r} is not one of {", ".join(known)}')
   return runtime.all_reduce_alg
 
 

@@ -1,8 +1,8 @@
 """An exception in one line, with the line of the user's code that it comes from; its traceback in a file.
 
-TensorFlow and Keras wrap what a task raises: AutoGraph runs copies of the user's files, a compiled step fails far from
-the line that made the operation, Python on the host fails inside of TensorFlow. The user's lines are somewhere in the
-traceback or in the message.
+TensorFlow and Keras wrap the exceptions of a task: AutoGraph runs copies of the user's files, a compiled step fails far
+from the line that made the operation, Python on the host fails inside of TensorFlow. The user's lines are somewhere in
+the traceback or in the message.
 """
 
 from collections.abc import Iterator
@@ -96,7 +96,7 @@ def place_of(error: BaseException) -> Place | None:
 
 
 def text_of(error: BaseException) -> str:
-  """What an exception says, in one line, without what gin, TensorFlow and Keras add."""
+  """The message of an exception, in one line, without the additions of gin, TensorFlow and Keras."""
   text = _WRAPPED[0].sub('', _GIN.sub('', _str(error)))
   frames = list(_FRAME.finditer(text))
   if frames:
@@ -109,7 +109,7 @@ def text_of(error: BaseException) -> str:
 
 
 def _str(error: BaseException) -> str:
-  """What an exception says; also where its own code for that fails."""
+  """The message of an exception, even if its own code for that fails."""
   try:
     return str(error)
   except Exception as failure:  # pylint: disable=broad-except
@@ -117,14 +117,14 @@ def _str(error: BaseException) -> str:
 
 
 def refusal_in(error: BaseException) -> errors.UserError | None:
-  """The UserError that AutoGraph turned into an error of its own while it traced a step; None if there is none."""
+  """The UserError that AutoGraph wrapped in another error while it traced a step; None if there is none."""
   text = text_of(error)
   is_one = type(error).__name__ in _STAND_INS and text.startswith('UserError: ')
   return errors.UserError(text.removeprefix('UserError: ')) if is_one else None
 
 
 def message_of(error: BaseException) -> str:
-  """What an exception says, as `Type: message` in one line of some hundred characters."""
+  """The message of an exception, as `Type: message` in one line of some hundred characters."""
   text = text_of(error).rstrip('.')
   if len(text) > _MAX_LENGTH:
     text = f'{text[:_MAX_LENGTH]} ...'
@@ -185,7 +185,7 @@ def save_traceback(error: BaseException, folder: str = '', name: str = 'tracebac
     '\nWith --verbosity=0 this is printed on stderr too; --pdb_post_mortem starts the debugger there.\n',
   ]
   text = credentials.mask(''.join(lines))
-  with contextlib.suppress(OSError, ValueError, tf.errors.OpError):  # A path may be none that TensorFlow can open.
+  with contextlib.suppress(OSError, ValueError, tf.errors.OpError):  # TensorFlow may be unable to open a path.
     if folder and tf.io.gfile.isdir(folder):
       path = os.path.join(folder, name)
       with tf.io.gfile.GFile(path, 'w') as f:
@@ -226,13 +226,13 @@ def _frames(error: BaseException) -> list[Place]:
 
 
 def _from_library_on(frames: list[Place]) -> list[Place]:
-  """Drops the frames before this library's: the user's script that calls it is not what went wrong."""
+  """Drops the frames before this library's: the user's script that calls it is not the cause."""
   own = [number for number, frame in enumerate(frames) if os.path.realpath(frame.file).startswith(_OWN + os.sep)]
   return frames[own[0] :] if own else frames
 
 
 def _without_code(text: str) -> str:
-  """What follows a frame in a message, without the frame's line of code and the marks below it."""
+  """The rest of a message behind a frame, without the frame's line of code and the marks below it."""
   lines = text.split('\n')[1:]
   if lines and lines[0].strip():
     lines = lines[1:]

@@ -1,4 +1,4 @@
-"""Notices a run that stands still, writes down where every thread is, and ends it, so that it can be started again.
+"""Notices a run that hangs, writes the stacks of all threads, and ends it, so that it can be started again.
 
 A data source that blocks, a Python function in a pipeline that never returns, a collective operation that waits for a
 worker: in each case the main thread is in C++, and cannot react. So another thread watches for signs of life, and ends
@@ -22,7 +22,7 @@ from official_ext.base.processes import launcher
 _COMPILING_FACTOR = 10
 _MAX_POLL_SECONDS = 5.0
 _MIN_POLL_SECONDS = 0.05
-_REPORT_SECONDS = 20.0  # For the last messages: the disk may be what hangs.
+_REPORT_SECONDS = 20.0  # For the last messages: the disk may hang.
 _GRACE_POLLS = 4  # For the other workers to notice by themselves.
 
 
@@ -31,7 +31,7 @@ class HangWatch:
 
   Signs of life are a change of the global step, which a thread reads, since a loop of many steps runs in C++; every
   `beat`; and every new stage. Time is the sum of the watching thread's own sleeps, so that a suspended process
-  (SIGSTOP, a sleeping laptop) is not taken for one that stands still.
+  (SIGSTOP, a sleeping laptop) does not count as hung.
   """
 
   def __init__(
@@ -52,7 +52,7 @@ class HangWatch:
       model_dir: where the stacks are written to, as hung.worker-N.txt.
       worker: the number of this worker.
       report: called with a message and the step; it may block.
-      at_last: called right before the process ends, when nothing of it writes any more but what has hung; it may block.
+      at_last: called right before the process ends, when only the hung part can still write; it may block.
     """
     self._seconds = seconds
     self._read_step = read_step
@@ -95,7 +95,7 @@ class HangWatch:
       self._thread.join()
 
   def _look_at_step(self) -> None:
-    """Runs in a thread of its own: reading a variable waits for the program that writes to it."""
+    """Runs in a separate thread: reading a variable waits for the program that writes to it."""
     while not self._ended.wait(self._poll):
       try:
         step = int(self._read_step())
@@ -133,10 +133,10 @@ class HangWatch:
     """Reports all that is known, and ends the process."""
     self._hung = True
     error = errors.HungError(
-      f'nothing has moved for {still:.3g} s (runtime.hang_seconds) at step {self._step or 0}, in the stage '
-      f'{self._stage}; where every thread is: {self._path}. The same command goes on from the newest checkpoint'
+      f'no progress for {still:.3g} s (runtime.hang_seconds) at step {self._step or 0}, in the stage '
+      f'{self._stage}; stacks of all threads: {self._path}. The same command resumes from the newest checkpoint'
     )
-    # The disk may be what hangs, or the reader of this process's output.
+    # The disk may hang, or the reader of this process's output.
     _call(lambda: self._tell(error), 'hang_watch_report')
     time.sleep(_GRACE_POLLS * self._poll)  # Other workers report too, before they take this one's end for a crash.
     _call(self._at_last, 'hang_watch_last')
@@ -160,14 +160,14 @@ class HangWatch:
 
 
 def _call(function: Callable[[], None], name: str) -> None:
-  """Calls what may block, and waits for it no longer than a while."""
+  """Calls a function that may block, and waits for it a limited time."""
   thread = threading.Thread(target=function, name=name, daemon=True)
   thread.start()
   thread.join(_REPORT_SECONDS)
 
 
 def _stacks() -> str:
-  """Where every thread of this process is."""
+  """The stacks of all threads of this process."""
   try:
     with tempfile.TemporaryFile() as f:
       faulthandler.dump_traceback(f, all_threads=True)

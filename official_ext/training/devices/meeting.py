@@ -31,7 +31,7 @@ _REPLY_SECONDS = 5.0
 _PORT_SECONDS = 60.0
 _MAX_PENDING = 64  # Connections that have not proved anything yet: of more, the oldest is dropped.
 _MAX_MESSAGE = 32
-# What a connection to a stranger can end in; the challenges are asserted in Python 3.11.
+# The errors of a connection to a stranger; the challenges are asserted in Python 3.11.
 _FAILURES = (OSError, EOFError, ValueError, AssertionError, multiprocessing.AuthenticationError)
 
 
@@ -138,13 +138,13 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class _Door:
-  """Answers all connections, each in a thread of its own, and keeps those that prove to be workers'."""
+  """Answers all connections, each in a separate thread, and keeps those that prove to be workers'."""
 
   def __init__(self, secret: bytes, others: range):
     """Answers nobody yet.
 
     Args:
-      secret: what a worker proves to hold.
+      secret: shared by all workers.
       others: the numbers that workers may give.
     """
     self._secret = secret

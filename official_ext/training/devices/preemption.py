@@ -21,7 +21,7 @@ _SAVING = (
 
 
 class PreemptionWatch:
-  """Remembers that the process was asked to stop. A second signal stops it at once, with status 128 + its number.
+  """Remembers that the process received a stop signal. A second signal stops it at once, with status 128 + its number.
 
   Signals within half a second are one request. SIGHUP, the end of the terminal, is never a second one, and is ignored
   if the process was started to ignore it, as by nohup.
@@ -29,14 +29,14 @@ class PreemptionWatch:
   Use it as a context in the main thread; in another thread it watches nothing. Cluster managers send SIGTERM, and
   SIGKILL after a grace period (Kubernetes: terminationGracePeriodSeconds, 30 s; SLURM: KillWait, 30 s): one training
   loop and one save have to fit into it. A process that is forked meanwhile, such as a worker of a data loader, is not
-  watched: signals do there what they did before.
+  watched: signals have their earlier effects there.
   """
 
   def __init__(self, told: str = _SAVING):
     """Watches nothing yet.
 
     Args:
-      told: what is logged when the signal comes, behind its name.
+      told: logged when the signal comes, behind its name.
     """
     self._told = told
     self._requested: str | None = None
@@ -100,7 +100,7 @@ class PreemptionWatch:
 def interrupting() -> Iterator[None]:
   """A context in which SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does.
 
-  For programs that have nothing to save: what they are writing is removed on the way out. Only for the main thread; in
+  For programs that have nothing to save: their unfinished output is removed at the end. Only for the main thread; in
   another one it changes nothing.
   """
   if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""What the CPU of this machine can do."""
+"""The features of this machine's CPU."""
 
 from collections.abc import Mapping
 import functools
@@ -6,7 +6,7 @@ import os
 import pathlib
 
 _OFF = ('0', 'false')
-# What `ONEDNN_MAX_CPU_ISA` may say, if oneDNN shall be as fast as is assumed here:
+# The values of `ONEDNN_MAX_CPU_ISA`, if oneDNN shall be as fast as is assumed here:
 # https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 _UNLIMITED = ('', 'ALL', 'DEFAULT')
 _WITH_BFLOAT16 = ('AVX512_CORE_BF16', 'AVX512_CORE_FP16', 'AVX512_CORE_AMX', 'AVX10_1_512')

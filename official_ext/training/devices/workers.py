@@ -29,7 +29,7 @@ _POLL_MILLISECONDS = 2000
 _CONNECT_SECONDS = 60
 _MAX_MESSAGE = 500
 
-# What TensorFlow says when a collective operation or the coordination service fails.
+# TensorFlow's messages when a collective operation or the coordination service fails.
 _SIGNS = re.compile(
   r'official_ext: worker|Collective ops is aborted|[Cc]oordination ?[Ss]ervice|[Cc]oordination agent|heartbeat'
 )
@@ -90,7 +90,7 @@ def get(strategy: tf.distribute.Strategy) -> 'Workers':
 
 @functools.cache
 def own_folder(strategy: tf.distribute.Strategy, folder: str) -> str:
-  """Where a worker may put files that every worker writes under the same name.
+  """The folder in which a worker may put files that every worker writes under the same name.
 
   Args:
     strategy: the strategy.
@@ -124,7 +124,7 @@ def are_several(strategy: tf.distribute.Strategy) -> bool:
 
 
 def on_any(strategy: tf.distribute.Strategy, here: bool) -> bool:
-  """Whether it is so on any worker: they have to agree on what they do next. All of them must call."""
+  """Whether it is so on any worker: they have to agree on the next action. All of them must call."""
   return bool(sum_over(strategy, tf.constant(float(here))) > 0) if are_several(strategy) else here
 
 
@@ -164,17 +164,17 @@ class Workers:
     return self._cluster is None or self._cluster.is_chief
 
   def name(self, index: int) -> str:
-    """What messages call a worker."""
+    """The name of a worker in messages."""
     return self._cluster.name(index) if self._cluster else f'worker {index}'
 
   # Talking.
 
   def from_chief(self, topic: str, make: Callable[[], object]) -> Any:
-    """Returns to all workers what `make` returns on the chief, a JSON value. No other worker calls it.
+    """Returns to all workers the result of `make` on the chief, a JSON value. No other worker calls it.
 
     Args:
       topic: a name, for the same use on all workers.
-      make: called on the chief. What it raises ends all workers.
+      make: called on the chief. Its exceptions end all workers.
     """
     if self.count == 1:
       return make()
@@ -189,7 +189,7 @@ class Workers:
     """Makes sure that all workers hold the same text.
 
     Args:
-      topic: what it is, for the message.
+      topic: its name, for the message.
       here: this worker's.
       differences: describes the differences between two texts, the chief's first.
 
@@ -252,7 +252,7 @@ class Workers:
 
   @contextlib.contextmanager
   def guarded(self) -> Iterator[None]:
-    """Turns TensorFlow's errors about a lost worker into one line; tells the other workers why this one ends.
+    """Turns TensorFlow's errors about a lost worker into one line; sends the other workers the reason.
 
     Raises:
       WorkerError: instead of TensorFlow's errors.
@@ -271,13 +271,13 @@ class Workers:
       raise
 
   def explain(self, error: BaseException) -> errors.WorkerError | None:
-    """What happened, if an error is due to another worker's end; None for any other error."""
+    """The cause, if an error is due to another worker's end; None for any other error."""
     cause: BaseException | None = error
     while cause is not None and not (isinstance(cause, tf.errors.OpError) and _SIGNS.search(str(cause))):
       cause = cause.__cause__
     if cause is None:
       return None
-    advice = 'Start all workers again, with the same command: they go on from the newest checkpoint'
+    advice = 'Start all workers again, with the same command: they resume from the newest checkpoint'
     report = _REPORT.search(str(cause))
     if report:
       return errors.WorkerError(f'{self.name(int(report.group(1)))} has stopped: {report.group(2)}. {advice}')
@@ -304,4 +304,4 @@ class Workers:
         tf.errors.ABORTED, f'official_ext: worker {self._index}: {text}'
       )
     except (tf.errors.OpError, ValueError) as failure:
-      logging.warning('The other workers could not be told: %s', failure)
+      logging.warning('The other workers could not be notified: %s', failure)

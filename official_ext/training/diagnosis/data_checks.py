@@ -17,7 +17,7 @@ from official_ext.training.config import definitions
 from official_ext.training.diagnosis import findings
 
 _SECONDS = 2.0  # The time for each of the searches below.
-_MAX_BATCHES = 4096  # The time if only reading can tell whether the data end.
+_MAX_BATCHES = 4096  # The time if only reading can show whether the data end.
 _NUM_LOOKED_AT = 64  # Batches, elsewhere.
 _MAX_BYTES = 2**26
 _NUM_KEPT = 3
@@ -339,5 +339,5 @@ def _check_same(
       what = f'{shared} of the first {len(distinct)} examples are among the first {len(seen)} of task.train_data'
   if what:
     yield findings.Finding(
-      'warning', 'task.validation_data', what, 'use another split: a metric says nothing about learnt examples'
+      'warning', 'task.validation_data', what, 'use another split: a metric on learnt examples is meaningless'
     )

@@ -32,7 +32,7 @@ def run(
   checkpoint: str | None = None,
   step: int | None = None,
 ) -> None:
-  """Runs one step eagerly, on one device, and prints what is not finite in it. Writes nothing to `model_dir`.
+  """Runs one step eagerly, on one device, and prints its values that are not finite. Writes nothing to `model_dir`.
 
   It trains up to that step, from the newest checkpoint before it, or from step 0 if there is none.
 
@@ -181,7 +181,7 @@ def _debug_step(trainer, step):
 
 
 def _report_origin(trace, tensors, before) -> str:
-  """Prints the origin of what is not finite, and returns it as a line."""
+  """Prints the origin of values that are not finite, and returns it as a line."""
   origins = trace.origins(tensors)
   if not origins:
     return before[0] if before else 'the step is not finite, and no operation of it is known to be the first'

@@ -32,9 +32,9 @@ _STEPS_OF_OWNED_LOOP = 2
 
 
 def run(params: definitions.ExperimentConfig) -> None:
-  """Looks for mistakes; trains a step, evaluates a step, saves, restores, compares; prints what a run would do.
+  """Looks for mistakes; trains a step, evaluates a step, saves, restores, compares; prints the plan of a run.
 
-  The verdict comes last: whatever has failed counts as a mistake.
+  The verdict comes last: every failure counts as a mistake.
 
   Args:
     params: the experiment.
@@ -89,11 +89,11 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
 
 
 def _rehearse_loop(task: loop_task.LoopTask, params: definitions.ExperimentConfig, folder: str) -> None:
-  """Lets a task that owns its loop train as a run would, for some steps; looks at what it saves."""
+  """Lets a task that owns its loop train as a run would, for some steps; looks at its checkpoints."""
   run = loop_task.LoopRun(params, folder, stop_after=_STEPS_OF_OWNED_LOOP, show=_say)
   task.run_loop(run)
   if not run.step:
-    raise errors.UserError('the trainer has ended without a step that it has told of: a run could not be followed')
+    raise errors.UserError('the trainer has ended without a step that it has reported: a run could not be followed')
   for line in task.check_result(run.model, os.path.join(folder, 'result')):
     _say('result', line)
   _say('would', f'train {run.train_steps or "an unknown number of"} steps')

@@ -1,4 +1,4 @@
-"""A finding of a check: what is wrong, where, and what to do about it."""
+"""A finding of a check: the error, its place, and the fix."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ class Finding:
   Attributes:
     level: 'error': training cannot be right; 'warning': it may be intended.
     where: a dotted path of the configuration, or file, line and function.
-    what: what is wrong.
-    remedy: what to do about it.
+    what: the error.
+    remedy: the fix.
   """
 
   level: str

@@ -28,7 +28,7 @@ def origin(run: Callable[[], Sequence[object]], what: str, otherwise: str) -> fi
 
   Args:
     run: runs the step again, and returns its tensors that are not finite.
-    what: the name of what is not finite.
+    what: the name of the value that is not finite.
     otherwise: the place to name if no line of code is known.
   """
   trace = op_trace.OpTrace()
@@ -41,7 +41,7 @@ def origin(run: Callable[[], Sequence[object]], what: str, otherwise: str) -> fi
   kinds = [first.gradient_of, first.type]
   remedy = next(
     (_REMEDIES[_SAME.get(kind, kind)] for kind in kinds if _SAME.get(kind, kind) in _REMEDIES),
-    '--debug shows what goes into it',
+    '--debug shows its inputs',
   )
   return findings.Finding(
     'error',

@@ -14,7 +14,9 @@ from official_ext.training.devices import failures
 from official_ext.training.diagnosis import findings
 from official_ext.training.loop import input_report
 
-_REMEDY = 'count from 0, give the model as many classes (or rows) as there are, and mask what the loss must ignore'
+_REMEDY = (
+  'count from 0, give the model as many classes (or rows) as there are, and mask labels that the loss must ignore'
+)
 
 
 def explain(

@@ -41,7 +41,7 @@ class Operation:
     bad_inputs: the identities of the inputs that are not finite.
     has_nan: whether an output is NaN.
     place: file, line and function of `source`.
-    made_from: the types of the operations that made its inputs, as far as they are known.
+    made_from: the types of the operations that made its inputs, as far as known.
   """
 
   number: int
@@ -128,7 +128,7 @@ class OpTrace:
       phase, (gradient_of, forward) = 'backward', self._differentiated
       if forward:
         layer, source, place = forward.layer, forward.source, forward.place
-    elif phase == 'backward':  # For a custom gradient, the tensors that it uses of the forward pass tell the layer.
+    elif phase == 'backward':  # For a custom gradient, the tensors that it uses of the forward pass identify the layer.
       layer = next((self._users[_identity(t)] for t in inputs if _identity(t) in self._users), '')
     return Operation(
       len(self.operations),

@@ -1,4 +1,4 @@
-"""Runs the steps of a task eagerly, a few times, and looks for mistakes in what they did."""
+"""Runs the steps of a task eagerly, a few times, and looks for mistakes."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,7 +166,7 @@ class StepRun:
 
   @contextlib.contextmanager
   def _eager_step(self, step: int) -> Iterator[None]:
-    """Surrounds a step as the trainer does; keeps what optimizers get and what `forward` returns."""
+    """Surrounds a step as the trainer does; keeps the gradients and the results of `forward`."""
     key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(step, tf.int64))
     with contextlib.ExitStack() as stack:
       stack.enter_context(step_random.step_key(key))
@@ -203,7 +203,7 @@ class StepRun:
         findings.Finding(
           'error',
           failures.of_function(function),
-          f'the loss is no scalar, its shape is {loss.shape.as_list()}',
+          f'the loss is not a scalar, its shape is {loss.shape.as_list()}',
           'return tf.reduce_mean(loss), the mean over the examples',
         )
       )
@@ -299,7 +299,7 @@ class StepRun:
 
 
 def _assignment(owner: object, attribute: str) -> str:
-  """Where an attribute is assigned outside of constructors and builders."""
+  """The places where an attribute is assigned outside of constructors and builders."""
   if isinstance(owner, types.ModuleType):
     numbers = [
       node.lineno

@@ -18,7 +18,7 @@ _HOST = re.compile(
 
 
 def explain(error: BaseException) -> findings.Finding | None:
-  """The finding about the task's code that an error of a step stands for; None if the mistake is not known here."""
+  """The finding about the task's code that an error of a step means; None if the mistake is not known here."""
   message = ' '.join(str(error).split())
   if isinstance(error, (AttributeError, NotImplementedError, TypeError)) and _HOST.search(message):
     return findings.Finding(

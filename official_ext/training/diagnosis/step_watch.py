@@ -1,4 +1,4 @@
-"""Watches the Python code of a step that runs eagerly, for what would not happen in a compiled one."""
+"""Watches the Python code of a step that runs eagerly, for effects that a compiled one would not have."""
 
 import builtins
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ _HOST_CODES = frozenset(
 _ONE_HOT = inspect.unwrap(tf.one_hot).__code__
 _IGNORED = 255  # The usual label of pixels that a segmentation ignores.
 _TENSORFLOW = tuple(tf.__path__)
-_PY_FUNCTIONS = 'script_ops.py'  # Where TensorFlow calls the Python code of a tf.py_function, on the host.
+_PY_FUNCTIONS = 'script_ops.py'  # The place where TensorFlow calls the Python code of a tf.py_function, on the host.
 
 
 class StepWatch:
@@ -189,7 +189,7 @@ def float_labels(where: str, labels: tf.Tensor) -> findings.Finding:
   whole = bool(np.all(np.asarray(labels) == np.floor(np.asarray(labels))))
   what = f'class numbers come as {labels.dtype.name}'
   if not whole:
-    what += ', and not all of them are whole: what follows the point is cut off'
+    what += ', and not all of them are whole: the part behind the point is cut off'
   return findings.Finding(
     'warning' if whole else 'error', where, what, 'give labels as int32 in build_inputs, and do not scale them'
   )

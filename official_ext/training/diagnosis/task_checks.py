@@ -47,7 +47,7 @@ def find(params: definitions.ExperimentConfig, logging_dir: str = '') -> list[fi
   found, train, validation = data_checks.find(task, params)
   try:
     model, optimizer, train = _parts(task, params, logging_dir, train)
-  except Exception:  # pylint: disable=broad-except  # Any task's: the dry run tells it.
+  except Exception:  # pylint: disable=broad-except  # Any task's: the dry run reports it.
     return found
   run = step_checks.StepRun(task, params, model, optimizer)
   for path, sample in (('task.train_data', train), ('task.validation_data', validation)):
@@ -70,9 +70,9 @@ def find(params: definitions.ExperimentConfig, logging_dir: str = '') -> list[fi
 def _parts(
   task: protocols.Task, params: definitions.ExperimentConfig, logging_dir: str, train: data_checks.Sample
 ) -> tuple[Any, Any, data_checks.Sample]:
-  """(model, optimizer, inputs of the training steps: `train`, or what the task's own trainer makes of it).
+  """(model, optimizer, inputs of the training steps: `train`, or its replacement by the task's own trainer).
 
-  The model has the weights that a run begins with, if it can have them: the dry run tells why not.
+  The model has the weights that a run begins with, if it can have them: the dry run reports why not.
   """
   if getattr(task, 'trainer_cls', None) is None or not train.kept:
     model = task.build_model()

@@ -89,7 +89,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _caller() -> str:
-  """The line of the user's code that calls the outermost layer; 'task' if that is none of the user's."""
+  """The line of the user's code that calls the outermost layer; 'task' if that is not the user's."""
   frame: types.FrameType | None = sys._getframe(2)  # pylint: disable=protected-access
   frames = []
   while frame is not None:

@@ -207,7 +207,7 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
       more = ', ...' if int(self._evaluation_state.num_bad_batches.numpy()) > len(numbers) else ''
       logging.warning(
         'task.validation_data: at least %d examples are not finite in the evaluation at step %d, in its batches %s%s '
-        '(from 0)%s. Loss and metrics are what they come to with them',
+        '(from 0)%s. Loss and metrics include them',
         total_here,
         int(self.global_step.numpy()),
         ', '.join(map(str, numbers)),
@@ -282,7 +282,7 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
       num_steps: how many batches are evaluated; -1 for all.
 
     Raises:
-      UserError: names the task's method and what to change.
+      UserError: names the task's method and the fix.
     """
     if num_steps == -1 and self._evaluation_repeats:
       raise errors.UserError(

@@ -36,8 +36,8 @@ def num_examples_in(inputs: object) -> tf.Tensor:
 class Task(base_task.Task):
   """A single-replica view of training: `build_model`, `build_inputs` and `forward` make a task.
 
-  `train_step` and `validation_step` are derived from `forward`; override them to own more of the step. Whatever
-  `train_step` does, it hands its gradients to `optimizer.apply_gradients`, and the trainer takes them from there:
+  `train_step` and `validation_step` are derived from `forward`; override them to own more of the step. `train_step`
+  hands its gradients to `optimizer.apply_gradients`, and the trainer takes them from there:
   accumulation, reduction, the test for finite values and clipping need no code in a task.
 
   Attributes:
@@ -116,7 +116,7 @@ class Task(base_task.Task):
 
     Returns:
       A `tf.function` with an `input_signature`, which returns a dictionary of tensors, or a dictionary of such
-      functions by the names of their signatures ('serving_default' is what a server calls). None: the call of the
+      functions by the names of their signatures ('serving_default' is called by a server). None: the call of the
       model, on the inputs that it was built for.
     """
     del model
@@ -144,8 +144,8 @@ class Task(base_task.Task):
     return ()
 
   def keep_files(self, model_dir: str) -> None:
-    """Writes what those need who go on from this run, and the configuration does not tell: when training starts, on the
-    chief, beside params.yaml. `goes_on_from` leads to it.
+    """Writes the data that is needed to resume from this run and is not in the configuration: when training starts, on
+    the chief, beside params.yaml. `goes_on_from` leads to it.
 
     Args:
       model_dir: the run's folder.
@@ -156,7 +156,7 @@ class Task(base_task.Task):
     del model_dir
 
   def code_files(self) -> Mapping[str, Any]:
-    """Further code and files that decide what a step computes, beside the modules of the task: see code_identity.py.
+    """Further code and files that decide the result of a step, beside the modules of the task: see code_identity.py.
 
     A run compares them over its workers, and reports on resume which of them have changed.
 
@@ -166,7 +166,7 @@ class Task(base_task.Task):
     return {}
 
   def check_result(self, model: tf_keras.Model, folder: str) -> Sequence[str]:
-    """Saves what a finished run leaves for others, loads it again, and compares: for `official-ext check`.
+    """Saves the result of a finished run, loads it again, and compares: for `official-ext check`.
 
     Args:
       model: the model of `build_model`, after a step.
@@ -182,10 +182,10 @@ class Task(base_task.Task):
     return ()
 
   def why_no_update(self, logs: Mapping[str, object]) -> str:
-    """Says why a step is right to leave the weights as they are, which `official-ext check` takes for a mistake.
+    """Says why a step is right to leave the weights unchanged, which `official-ext check` takes for a mistake.
 
     Args:
-      logs: what `train_step` returned.
+      logs: of `train_step`.
 
     Returns:
       The reason, in words; '' if there is none.

@@ -318,7 +318,7 @@ class Trainer(base_evaluator.Evaluator):
       if inspects and not self._gathers():
         self._inspector.run(iterator, num_steps, first_step)
       else:
-        if inspects:  # What is in memory is not used up by that.
+        if inspects:  # Data in memory is not consumed by that.
           self._inspector.look(iterator, first_step)
         loop_fn(iterator, tf.constant(num_steps, tf.int32))
     # Waits for the device. A loop in Python ends without an error when the data end.
@@ -476,7 +476,7 @@ class Trainer(base_evaluator.Evaluator):
     return training_input.ended(step)
 
   def examine_step(self, step: int) -> str:
-    """What is wrong with the inputs of a step (the first: 1) that was not finite; '' if nothing is found."""
+    """The error in the inputs of a step (the first: 1) that was not finite; '' if nothing is found."""
     return self.inputs['train_data'].examine(self._input.batches_of(step), self.model)
 
   # Input.

@@ -1,4 +1,4 @@
-"""Computes where the loops of a training end, and what is due there. Arithmetic of steps, without TensorFlow."""
+"""Computes where the loops of a training end, and the actions due there. Arithmetic of steps, without TensorFlow."""
 
 import dataclasses
 

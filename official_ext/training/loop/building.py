@@ -1,4 +1,4 @@
-"""Builds the trainer of a run and the actions of its events; refuses what only a trainer can show."""
+"""Builds the trainer of a run and the actions of its events; refuses errors that only a trainer can show."""
 
 from collections.abc import Callable
 import functools
@@ -47,11 +47,11 @@ def _make_owned_loop(experiment: experiment_run.Experiment) -> loop_task.OwnedLo
   """The loop of a task that owns it; refuses options that are for the library's loop."""
   options = experiment.options
   if experiment.params.runtime.mesh.sizes():
-    raise errors.UserError(f'runtime.mesh: {type(experiment.task).__name__} trains in a loop of its own, without it')
+    raise errors.UserError(f'runtime.mesh: {type(experiment.task).__name__} trains in a custom loop, without it')
   given = {'checkpoint': options.checkpoint, 'profile_steps': options.profile_steps, 'trainer': options.trainer}
   for name, value in given.items():
     if value:
-      raise errors.UserError(f'--{name}: {type(experiment.task).__name__} trains in a loop of its own, without it')
+      raise errors.UserError(f'--{name}: {type(experiment.task).__name__} trains in a custom loop, without it')
   return loop_task.OwnedLoop(
     experiment.task, experiment.strategy, experiment.params, experiment.mode, experiment.model_dir, options.watch
   )
@@ -86,7 +86,7 @@ def build_trainer(
     UserError: a part cannot be built, the task's own trainer takes no `profiler`, or the task owns its loop.
   """
   if isinstance(task, loop_task.LoopTask):
-    raise errors.UserError(f'--experiment: {type(task).__name__} trains in a loop of its own, and has no step to run')
+    raise errors.UserError(f'--experiment: {type(task).__name__} trains in a custom loop, and has no step to run')
   trainer_cls = getattr(task, 'trainer_cls', None) or base_trainer.Trainer
   if profiler is not None:
     trainer_cls = _with_profiler(trainer_cls, profiler)

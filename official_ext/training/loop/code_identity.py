@@ -1,9 +1,9 @@
-"""Identities of code: a digest of each module and file that decides what a task computes, and versions of packages.
+"""Identities of code: a digest of each module and file that decides the result of a task, and versions of packages.
 
 Covered are the modules of the task's class and its bases, of its configuration, of the experiment's factory and of
---registry, what the task names in `code_files`, all user code that these import, the gin configuration, and this
-library as a whole. Other packages are distinguished by their versions. Names hold no folders: code that was moved is
-the same.
+--registry, the files that the task names in `code_files`, all user code that these import, the gin configuration, and
+this library as a whole. Other packages are distinguished by their versions. Names hold no folders: code that was moved
+is the same.
 """
 
 import ast
@@ -51,7 +51,7 @@ _TENSORFLOW = ('tensorflow', 'tensorflow-cpu', 'tensorflow-gpu', 'tensorflow-int
 
 
 def versions() -> dict[str, str | None]:
-  """The versions of Python and of the packages that decide what a run computes; None for those that are missing."""
+  """The versions of Python and of the packages that decide the result of a run; None for those that are missing."""
   found: dict[str, str | None] = {'python': platform.python_version()}
   for package in _PACKAGES:
     of_names = map(_version, _TENSORFLOW if package == 'tensorflow' else (package,))
@@ -172,7 +172,7 @@ class _UserModules:
     self._folders = list(folders)
 
   def read(self, scripts: Iterable[pathlib.Path]) -> dict[str, bytes]:
-    """The contents of the files of all modules, and of what scripts import, by name."""
+    """The contents of the files of all modules, and of the imports of scripts, by name."""
     found: dict[str, bytes] = {}
     pending = list(self._named)
     for script in scripts:
@@ -237,7 +237,7 @@ def _file_of(name: str) -> pathlib.Path | None:
 
 
 def _spec_of(name: str) -> Any:
-  """Where a module is found; its packages are not imported, unlike by `importlib.util.find_spec`."""
+  """The place of a module; its packages are not imported, unlike by `importlib.util.find_spec`."""
   parent, _, own = name.rpartition('.')
   try:
     if not parent:
@@ -250,7 +250,7 @@ def _spec_of(name: str) -> Any:
 
 
 def _imported(content: bytes, name: str, is_package: bool) -> list[str]:
-  """The names of the modules that a file imports anywhere in it, and of what else it imports from modules."""
+  """The names of the modules that a file imports anywhere in it, and of the names that it imports from modules."""
   try:
     tree = ast.parse(content)
   except (SyntaxError, ValueError, RecursionError):

@@ -34,7 +34,7 @@ def new_checkpoints(
   """
   seen, waiting_since = set(), time.monotonic()
 
-  def look():  # First ask for the end, so that the list after it is complete.
+  def look():  # First read the end, so that the list after it is complete.
     ended = has_ended is not None and has_ended()
     timed_out = timeout is not None and time.monotonic() - waiting_since > timeout
     versions = [[path, listing.num_rollbacks(path)] for path in manager.checkpoints]
@@ -72,7 +72,7 @@ def restore_unless_gone(
   gone = False
   try:
     restore(path)
-  except Exception as error:  # The type depends on what TensorFlow's reader has stumbled over.
+  except Exception as error:  # The type depends on the place of the reader's error.
     unreadable = isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError))
     if not unreadable and path in manager.checkpoints:
       raise

@@ -40,7 +40,7 @@ class RolledBack:
     checkpoint: the checkpoint's path; None for a foreign action, which has changed the step without saying how.
     rollbacks: the number of the run's rollbacks, including this one.
     data_offset: how many updates further than its number a step finds its batches from there on.
-    reason: what had happened.
+    reason: the cause.
   """
 
   from_step: int
@@ -58,7 +58,7 @@ class Observers:
     on_restored: called once, when the run is restored, or initialized if there is no checkpoint.
     on_stage: called with the present stage ('train', 'eval', 'save') and the step.
     heartbeat: called after every batch of an evaluation, and while there is nothing to evaluate yet.
-    watch: tells whether the run must save and stop.
+    watch: whether the run must save and stop.
   """
 
   on_restored: Callable[[], None] = lambda: None
@@ -94,7 +94,7 @@ class Controller(orbit.Controller):
       boundaries: where loops end; None: at multiples of the base class's `steps_per_loop`.
       checkpoint_manager: saves and restores; None for neither.
       checkpoint: the path of the checkpoint to restore instead of the newest.
-      events: its writers write what happens, and its actions, which may end training, are taken. The files of its
+      events: its writers record them, and its actions, which may end training, are taken. The files of its
         summaries are the default ones for `tf.summary` calls inside steps.
       observers: hear of the progress; None for none.
       **kwargs: the base class's.
@@ -123,7 +123,7 @@ class Controller(orbit.Controller):
     return self._observers.watch.requested is not None and not workers.are_several(self.strategy)  # Workers must agree.
 
   def _evaluates_too_long(self) -> bool:
-    """Whether the evaluation is past its end, so that its batches are no progress."""
+    """Whether the evaluation is past its end, so that its batches are not progress."""
     return hasattr(self.evaluator, 'length') and self.evaluator.length.is_exceeded
 
   def _step_now(self) -> int:
@@ -189,7 +189,7 @@ class Controller(orbit.Controller):
       self.events.tell('early_stopped', step, {'reason': self._actions.stop_reason})
     return output
 
-  # What is due at a step.
+  # The actions due at a step.
 
   def _trains(self, course: boundaries_lib.Course, step: int) -> bool:
     return not self._is_last(course, step)
@@ -206,11 +206,11 @@ class Controller(orbit.Controller):
   def _ends_early(self) -> bool:
     """Whether an action has ended training, on any worker."""
     if workers.are_several(self.strategy) and workers.on_any(self.strategy, bool(self._actions.stop_reason)):
-      self._actions.stop_reason = self._actions.stop_reason or 'an action of another worker has asked for it'
+      self._actions.stop_reason = self._actions.stop_reason or 'an action of another worker requested it'
     return bool(self._actions.stop_reason)
 
   def _stop_if_requested(self, step: int, **extra: Any) -> None:
-    """Saves, if it trains, and ends the run, if a signal on any worker has asked for that.
+    """Saves, if it trains, and ends the run, if a signal on any worker requested that.
 
     Raises:
       PreemptedError: a signal has.
@@ -222,7 +222,7 @@ class Controller(orbit.Controller):
       self.save_checkpoint(**extra)
       self._saving.finish()
     raise errors.PreemptedError(
-      f'{name or "another worker was asked"}: stopped at step {step}. The same command goes on from there'
+      f'{name or "another worker was asked"}: stopped at step {step}. The same command resumes from there'
     )
 
   # Train, act, log.

@@ -2,7 +2,7 @@
 
 from absl import logging
 
-_MARGIN = 10  # An evaluation may be this many times as long as expected before its batches are no sign of life.
+_MARGIN = 10  # An evaluation may be this many times as long as expected before its batches no longer count as progress.
 _MANY = 10_000  # Batches after which an evaluation of unknown length is reported; again at each doubling.
 
 
@@ -11,7 +11,7 @@ class EvaluationLength:
 
   Attributes:
     is_exceeded: whether the present evaluation has taken more than 10 times the expected number of batches. Its
-      further batches are no sign of life.
+      further batches do not count as progress.
   """
 
   def __init__(self):

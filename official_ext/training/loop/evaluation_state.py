@@ -36,7 +36,7 @@ class EvaluationState(tf.Module):
     self.num_bad_batches.assign(0)
 
   def end_batch(self, num_not_finite: tf.Tensor) -> None:
-    """Goes on to the next batch. Cross-replica context.
+    """Advances to the next batch. Cross-replica context.
 
     Args:
       num_not_finite: float32 scalar, the number in the present batch.
@@ -56,12 +56,12 @@ class EvaluationState(tf.Module):
 def count_not_finite(inputs: Any, logs: Mapping[str, Any]) -> tf.Tensor:
   """Counts a replica's examples that are not finite: in an input, or in a result of the step.
 
-  Some kernels, such as that of ReLU, turn NaN into a number, so that the loss alone does not tell. If a loss or a log
-  that is a mean over examples is not finite, the number of examples at fault is not known, and counts as one.
+  Some kernels, such as that of ReLU, turn NaN into a number, so that the loss alone does not show it. If a loss or a
+  log that is a mean over examples is not finite, the number of examples at fault is not known, and counts as one.
 
   Args:
     inputs: of the step, a structure of tensors.
-    logs: what the step returned.
+    logs: of the step.
 
   Returns:
     A float32 scalar; 0 if there are no examples.

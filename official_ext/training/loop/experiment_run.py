@@ -1,4 +1,4 @@
-"""An experiment to run, with its options: the arguments of `run_experiment`, and what its checks add."""
+"""An experiment to run, with its options: the arguments of `run_experiment`, and the results of its checks."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -28,7 +28,7 @@ class RunOptions:
     checkpoint: the path of the checkpoint to evaluate instead of the newest in `model_dir`; or from which a training
       starts that has no checkpoint yet.
     branch: whether a training may start at `checkpoint` although `model_dir` has others: see training_lines.py.
-    watch: tells whether the process was asked to stop; None watches no signals.
+    watch: whether the process received a stop signal; None watches no signals.
     profile_steps: the first and the last step to profile: see profiling.py. Not with a `trainer`, which has a profiler.
     origin: the `experiment`'s name and the modules of its `registry`, which run.json keeps for those who load the
       model.

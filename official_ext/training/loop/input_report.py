@@ -1,4 +1,4 @@
-"""Reports what is wrong with a trainer's input, and how many examples were skipped."""
+"""Reports the errors of a trainer's input, and how many examples were skipped."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -27,7 +27,7 @@ class InputReport:
 
   Attributes:
     path: the dotted path of the configuration.
-    log: what the library's own inputs report about their examples, since the last was built.
+    log: the reports of the library's own inputs about their examples, since the last was built.
   """
 
   def __init__(self, path: str, data: Any, task: Any):
@@ -139,10 +139,10 @@ class InputReport:
     """Finds the inputs or labels that have made the loss of some batches not finite.
 
     Only the library's own inputs can read a batch again. The loss itself tests the labels, on the CPU, whose kernels
-    refuse what those of GPU and XLA turn into NaN.
+    refuse labels that those of GPU and XLA turn into NaN.
 
     Returns:
-      What is wrong with which examples; '' if nothing is found.
+      The errors of examples; '' if nothing is found.
     """
     return self._examine(batch_numbers, model)
 

@@ -49,7 +49,7 @@ def compiled(trainer: Any) -> json_types.JsonObject | None:
 
 
 def report_replicas(strategy: tf.distribute.Strategy, before: int | None) -> None:
-  """Prints what another number of replicas means for a resumed run.
+  """Prints the effects of another number of replicas on a resumed run.
 
   Args:
     strategy: that of the run.

@@ -1,6 +1,6 @@
 """Tasks that own their loop: something else trains, such as the trainer of another library, in a run like any other.
 
-The run has its folder and lock, params.yaml, run.json, events and writers, is told to stop by a signal, and ends with
+The run has its folder and lock, params.yaml, run.json, events and writers, stops at a signal, and ends with
 the same statuses. It has no model, optimizer, input, evaluation or checkpoint of this library: the task brings them.
 """
 
@@ -22,7 +22,7 @@ from official_ext.training.loop import code_identity
 from official_ext.training.loop import recorded_run
 from official_ext.training.loop import run_record
 
-_PATIENCE = 3  # How often a loop may come by after it was asked to stop: it may look one step later.
+_PATIENCE = 3  # How often a loop may report after the stop request: it may look one step later.
 
 
 class LoopTask(base_task.Task):
@@ -31,7 +31,7 @@ class LoopTask(base_task.Task):
   def check_loop(
     self, params: definitions.ExperimentConfig, model_dir: str, previous: Mapping[str, object] | None
   ) -> None:
-    """Refuses what can be refused before the run writes anything.
+    """Refuses invalid settings before the run writes anything.
 
     Args:
       params: the experiment.
@@ -43,10 +43,10 @@ class LoopTask(base_task.Task):
     """
 
   def run_loop(self, run: 'LoopRun') -> Mapping[str, Any]:
-    """Trains to the end, or until `run.stop_requested`, and saves what training has made.
+    """Trains to the end, or until `run.stop_requested`, and saves the result.
 
     Args:
-      run: is told what happens: `enter`, `begin`, `advance` after every step, `tell`. If `begin` is not called, there
+      run: receives the events: `enter`, `begin`, `advance` after every step, `tell`. If `begin` is not called, there
         was nothing to do.
 
     Returns:
@@ -56,7 +56,7 @@ class LoopTask(base_task.Task):
 
   def build_inputs(self, params: Any, input_context: Any = None) -> Any:
     """There are none of this library."""
-    raise NotImplementedError(f'{type(self).__name__} trains in a loop of its own.')
+    raise NotImplementedError(f'{type(self).__name__} trains in a custom loop.')
 
 
 class LoopRun:
@@ -69,8 +69,8 @@ class LoopRun:
     is_rehearsal: whether the run is thrown away afterwards: `official-ext check`.
     step: the number of updates so far.
     train_steps: the step at which training ends; 0 if that is not known.
-    model: what is trained, once the task has it.
-    stopped_by: what `stop_requested` has told, if it was asked in time; None if the loop went on to its own end.
+    model: the trained one, once the task has it.
+    stopped_by: the result of `stop_requested`, if it was asked in time; None if the loop ran to its end.
   """
 
   is_rehearsal = True
@@ -89,7 +89,7 @@ class LoopRun:
       params: see attributes.
       model_dir: see attributes.
       previous: see attributes.
-      stop_after: the step at which the loop is asked to stop, as a signal would; 0 for never.
+      stop_after: the step at which the loop is to stop, as a signal would; 0 for never.
       show: receives the name of each event, and a line about it.
     """
     self.params, self.model_dir, self.previous = params, model_dir, previous
@@ -115,7 +115,7 @@ class LoopRun:
 
   @property
   def stop_requested(self) -> str | None:
-    """Why training must end now: the name of a signal; None while it goes on."""
+    """Why training must end now: the name of a signal; None while it runs."""
     self.stopped_by = self._stop() or self.stopped_by
     return self.stopped_by
 
@@ -123,7 +123,7 @@ class LoopRun:
     return f'step {self.step} of a rehearsal' if self._stop_after and self.step >= self._stop_after else None
 
   def enter(self, stage: str) -> None:
-    """Notes what the run does now: 'load', 'train', 'eval', 'save'."""
+    """Notes the present stage: 'load', 'train', 'eval', 'save'."""
 
   def keep(self, name: str, content: bytes) -> None:
     """Writes a file into the run's folder; one that differs stays beside it, as NAME.1.EXTENSION and so on."""
@@ -136,11 +136,11 @@ class LoopRun:
     self.train_steps = train_steps
 
   def begin(self, step: int = 0, checkpoint: str | None = None) -> None:
-    """Notes that training begins, or goes on from a checkpoint. Later calls do nothing.
+    """Notes that training begins, or resumes from a checkpoint. Later calls do nothing.
 
     Args:
       step: the number of updates so far.
-      checkpoint: the path of what was restored; None if nothing was.
+      checkpoint: the path restored; None if nothing was.
     """
     if not self._has_begun:
       self._has_begun, self.step = True, step
@@ -150,7 +150,7 @@ class LoopRun:
     """Notes a step.
 
     Raises:
-      UserError: a rehearsal goes on though it was asked to stop.
+      UserError: a rehearsal does not stop on request.
     """
     self.begin()
     self.step = step
@@ -158,7 +158,7 @@ class LoopRun:
       self._num_late += 1
       if self._num_late > _PATIENCE:
         raise errors.UserError(
-          f'the trainer goes on at step {step}, after it was asked to stop: a run of it could not be stopped'
+          f'the trainer still runs at step {step}, after a stop request: a run of it could not be stopped'
         )
 
   def tell(self, event: str, values: Mapping[str, object]) -> None:
@@ -255,7 +255,7 @@ class OwnedLoop:
   Attributes:
     strategy: the driver's.
     global_step: the step, as `numpy()`.
-    model: what the task has trained.
+    model: the trained one.
   """
 
   def __init__(
@@ -275,14 +275,14 @@ class OwnedLoop:
       params: the experiment.
       mode: the driver's --mode.
       model_dir: the run's folder.
-      watch: tells whether the run must save and stop.
+      watch: whether the run must save and stop.
 
     Raises:
       UserError: it cannot.
     """
     name = type(task).__name__
     if mode not in ('train', 'train_and_eval'):
-      raise errors.UserError(f'--mode={mode}: {name} trains and evaluates in a loop of its own; use --mode=train')
+      raise errors.UserError(f'--mode={mode}: {name} trains and evaluates in a custom loop; use --mode=train')
     self.strategy, self.model = strategy, None
     self._task, self._params, self._model_dir, self._watch = task, params, model_dir, watch
     self._previous = run_status.read(model_dir)
@@ -308,7 +308,7 @@ class OwnedLoop:
     self.model = run.model
     if run.stopped_by and not (run.has_begun and run.step >= run.train_steps > 0):
       saved = ', and saved' if run.step else ''
-      raise errors.PreemptedError(f'{run.stopped_by}: stopped at step {run.step}{saved}. The same command goes on')
+      raise errors.PreemptedError(f'{run.stopped_by}: stopped at step {run.step}{saved}. The same command resumes')
     return logs
 
   train_and_evaluate = train  # The task's loop evaluates when it likes.

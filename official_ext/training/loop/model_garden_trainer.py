@@ -77,7 +77,7 @@ class ModelGardenTrainer(base_trainer.Trainer):
       UserError: it cannot; Model Garden's tasks continue without it if the folder is empty, or fail in their own ways.
     """
     path = getattr(self.config.task, 'init_checkpoint', '')
-    # What was found, as Model Garden's tasks would go by the file named `checkpoint`, even into another folder.
+    # The checkpoint found, as Model Garden's tasks would go by the file named `checkpoint`, even into another folder.
     found = {'init_checkpoint': warm_start.find(path)} if path else {}
     try:
       with model_garden_internals.task_configured(self.task, **found):

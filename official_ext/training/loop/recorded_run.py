@@ -1,4 +1,4 @@
-"""A context around everything that a run does: its record and events say how it ended, whatever has ended it."""
+"""A context around everything that a run does: its record and events say how it ended, for any end."""
 
 from typing import Any, Literal
 
@@ -68,7 +68,7 @@ class RecordedRun:
     return None if self._rollbacks is None else self._rollbacks.skipped_updates + self.trainer.num_skips
 
   def enter_stage(self, stage: str, step: int) -> None:
-    """Notes what the run does now.
+    """Notes the present stage.
 
     Raises:
       LockLostError: the folder belongs to another run by now.

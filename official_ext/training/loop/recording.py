@@ -67,7 +67,7 @@ def _make_events(
 def tell_params(
   experiment: experiment_run.Experiment, record: run_record.RunRecord, saves: bool, warns: bool = True
 ) -> None:
-  """Notes the origin of the experiment; for a training, writes params.yaml and what the task keeps beside it, and warns
+  """Notes the origin of the experiment; for a training, writes params.yaml and the task's files beside it, and warns
   of schedules that do not fit.
   """
   record.update(**(experiment.options.origin or {}), code=experiment.code.get('code'))

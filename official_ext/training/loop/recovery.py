@@ -28,7 +28,7 @@ class RollbackAction:
 
     Args:
       trainer: this library's.
-      checkpoint_manager: that of the run; None if no rollback is wanted.
+      checkpoint_manager: that of the run; None if no rollback is configured.
     """
     self._trainer = trainer
     self._manager = checkpoint_manager
@@ -40,7 +40,7 @@ class RollbackAction:
       bad_steps: see `CheckpointManager.roll_back`.
       max_rollbacks: how many the run may make.
       limit: the dotted path of the field that limits them.
-      reason: what has happened.
+      reason: the cause.
 
     Returns:
       The rollback.
@@ -78,7 +78,7 @@ class NonfiniteAction(RollbackAction):
 
     Args:
       trainer: the trainer, which guards its updates.
-      config: the limit of skipped updates, and what to do above it.
+      config: the limit of skipped updates, and the reaction above it.
       events: the run's events, to which it reports skipped updates.
       checkpoint_manager: see base class.
     """
@@ -86,7 +86,7 @@ class NonfiniteAction(RollbackAction):
     self._config = config
     self._events = events
     self._num_reported = -1
-    self._cause = ''  # What was wrong with the inputs of a skipped step.
+    self._cause = ''  # The error in the inputs of a skipped step.
 
   def __call__(self, output: orbit.runner.Output) -> controller.RolledBack | None:
     """Looks at the trainer's counters.
@@ -228,7 +228,7 @@ def get_eval_actions(
     params: the experiment.
     trainer: the trainer that evaluates.
     model_dir: the run's folder.
-    owns: called at every evaluation: whether this process may write what belongs to the training.
+    owns: called at every evaluation: whether this process may write the training's files.
   """
   if ema_optimizer.find(trainer.optimizer) is None:
     return []

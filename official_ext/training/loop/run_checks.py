@@ -36,7 +36,7 @@ _EXTENSION_SUFFIXES = tuple({f'.{suffix.rpartition(".")[2]}' for suffix in machi
 
 
 def check_run(experiment: experiment_run.Experiment) -> experiment_run.Experiment:
-  """Refuses what can be refused before a model is built: see `train_lib.run_experiment`.
+  """Refuses invalid settings before a model is built: see `train_lib.run_experiment`.
 
   Returns:
     The experiment with the start of the run, and with everything that depends on the data resolved.
@@ -195,7 +195,7 @@ def check_metrics(
     config: names the metrics of the best checkpoint, of early stopping and of lowering the learning rate.
     task: the experiment's.
     trainer: made for it.
-    mode: what it is used for.
+    mode: of its use.
     evaluates: whether the run evaluates, now or at its end.
 
   Raises:
@@ -225,5 +225,5 @@ def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
 
 
 def _reduces_logs(task: protocols.Task) -> bool:
-  """Whether the task makes metrics of its own at the end of an evaluation: their names are known only then."""
+  """Whether the task makes additional metrics at the end of an evaluation: their names are known only then."""
   return type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs

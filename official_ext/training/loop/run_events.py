@@ -62,7 +62,7 @@ class RunEvents:
       self._print_held()
 
   def tell_anew(self, step: int = 0) -> None:
-    """Tells that a run begins anew, without a checkpoint: what was told of later steps does not count any more."""
+    """Reports that a run begins anew, without a checkpoint: earlier reports of later steps do not count any more."""
     self.tell('restored', step, {'checkpoint': 'nothing: it begins anew'})
 
   def begin(self, step: int) -> None:
@@ -76,7 +76,7 @@ class RunEvents:
       self.actions.take_at_end(step)
 
   def _release(self) -> None:
-    """Reports what was held back, except an evaluation or an end of the finished run, which was reported before."""
+    """Reports the events held back, except an evaluation or an end of the finished run, which was reported before."""
     held, self._held = self._held or [], None
     self._print_held()
     for event, step, values in held:

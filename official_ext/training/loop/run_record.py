@@ -43,16 +43,16 @@ class RunRecord:
   A mode that trains keeps `run.json`; any other keeps `run.{mode}.json`, as it may run beside a training in the same
   folder. The file is always whole: each version is written beside it and renamed into place.
 
-  Keys: status (one of run_status.STATUSES), stage (what the run is doing), step, error (None, or the message), mode,
+  Keys: status (one of run_status.STATUSES), stage (the run's activity), step, error (None, or the message), mode,
   pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command, cwd, the folder in which
   it was given, environment, those of its variables that matter (see invocation.py), launcher (the identity of what has
   started the workers, if something has), git_commit (with `+changes` if tracked files differ from it, None outside of a
   repository), versions, code (digests: see code_identity.py), devices, seed, train_steps, attempt (1, and one more each
   time the same run is started again), started, updated, heartbeat and finished (UTC, ISO 8601), and the further entries
   of `update`. `updated` is when the run itself last reached another stage or step; `heartbeat` is when its process last
-  gave a sign of life, which a thread does every ten seconds whatever the run does: a run that hangs in a living process
-  has a new heartbeat and an old `updated`. `monotonic` has both in seconds of the host's monotonic clock, since the
-  clock that dates them may be set anew.
+  reported to be alive, which a thread does every ten seconds independently of the run: a run that hangs in a living
+  process has a new heartbeat and an old `updated`. `monotonic` has both in seconds of the host's monotonic clock, since
+  the clock that dates them may be set anew.
   """
 
   def __init__(
@@ -145,8 +145,8 @@ class RunRecord:
     """Notes the progress of the run. A failure to write is reported once, and does not end the run.
 
     Args:
-      stage: what the run does now: 'build', 'restore', 'train', 'eval', ...; None leaves it as it is.
-      step: the global step; None leaves it as it is.
+      stage: the present one: 'build', 'restore', 'train', 'eval', ...; None leaves it unchanged.
+      step: the global step; None leaves it unchanged.
       **values: further entries, JSON values, such as `step_shape`.
     """
     if stage is not None:
@@ -182,7 +182,7 @@ class RunRecord:
 
     Args:
       status: one of run_status.STATUSES, not running.
-      error: what ended it, None if nothing went wrong. For an exception, its type and message.
+      error: the cause of its end, None for success. For an exception, its type and message.
       gives_folder_back: whether this process writes nothing more; if not, call `give_folder_back` later.
     """
     assert status in run_status.STATUSES[1:], status
@@ -223,7 +223,7 @@ def check_writable(model_dir: str, where: str = '') -> None:
 
   Args:
     model_dir: the folder.
-    where: what a message begins with; '' for the flag.
+    where: the start of messages; '' for the flag.
 
   Raises:
     StorageError: the disk is full, of bytes or of files, or fails.
@@ -272,7 +272,7 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
 
 
 def params_text(params: definitions.ExperimentConfig) -> str:
-  """A resolved configuration as params.yaml has it: YAML, passwords and the like masked."""
+  """A resolved configuration as params.yaml has it: YAML, with masked secrets."""
   return yaml_text.dump(credentials.mask_values(params.as_dict()))
 
 
@@ -281,7 +281,7 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[st
 
   If the folder has other params already, the difference is printed, a line for each field (one for all that an older
   version did not have). The old file is kept as params.N.yaml with the first N that is free, from 1, unless one of
-  these is equal to it. If the params are equal, the file does not change. Passwords and the like are masked; a
+  these is equal to it. If the params are equal, the file does not change. Passwords and other secrets are masked; a
   difference in them alone does not count.
 
   Args:

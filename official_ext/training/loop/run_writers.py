@@ -33,7 +33,7 @@ def make_writers(
       try:
         writers.append(named_writers.make(name, run_info))
       except Exception as error:  # pylint: disable=broad-except  # As for one that fails later.
-        logging.exception('The writer %s cannot be made; the run goes on without: %s', name, error)
+        logging.exception('The writer %s cannot be made; the run continues without it: %s', name, error)
   if trainer.notifications.urls:
     writers.append(notifications.make(trainer.notifications, model_dir))
   return writers_lib.Writers(writers)

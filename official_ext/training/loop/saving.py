@@ -18,7 +18,7 @@ from official_ext.training.loop import profiling
 from official_ext.training.loop import run_events
 
 _MAX_FAILED_SAVES = 3  # How many may fail in a row: so much work is risked on a disk that may have room again.
-# Errors that say themselves what is saved, or that nothing must be.
+# Errors that name the saved step themselves, or forbid a save.
 _NOT_TO_SAVE = (
   errors.DivergedError,
   errors.PreemptedError,
@@ -29,7 +29,7 @@ _NOT_TO_SAVE = (
 
 
 class Saving:
-  """The saves of the outer loop: which step is saved, and what has become of the save in flight."""
+  """The saves of the outer loop: which step is saved, and the result of the save in flight."""
 
   def __init__(
     self,
@@ -121,7 +121,7 @@ class Saving:
       raise
 
   def _settle(self, is_last: bool = False) -> None:
-    """Waits for the save in flight, and notes what has become of it."""
+    """Waits for the save in flight, and notes its result."""
     try:
       if self._manager.sync():
         self._num_failed = 0
@@ -144,7 +144,7 @@ class Saving:
       return
     if self._num_failed >= _MAX_FAILED_SAVES:
       raise errors.CheckpointError(f'{error}; {self._num_failed} saves in a row have failed') from error
-    logging.error('%s. Training goes on; the next checkpoint is tried at its time.', error)
+    logging.error('%s. Training continues; the next checkpoint is tried at its time.', error)
 
   # On the way out.
 
@@ -191,9 +191,9 @@ class Saving:
       logging.error('Step %d could not be saved on the way out: %s', step, failure)
     else:
       pending = ', and begins with its evaluation' if 'evaluation_pending' in extra else ''
-      logging.error('Training up to step %d is saved: the same command goes on from there%s.', step, pending)
+      logging.error('Training up to step %d is saved: the same command resumes from there%s.', step, pending)
     try:
-      self._on_stage(stage, step)  # The record says what has failed.
+      self._on_stage(stage, step)  # The record has the error.
     except Exception as failure:  # pylint: disable=broad-except
       logging.error('That the stage %s has failed at step %d could not be noted: %s', stage, step, failure)
 

@@ -78,8 +78,8 @@ class Servers:
 
   Attributes:
     address: of the dispatcher, as `--tf_data_service` takes it.
-    answers: what the worker answers.
-    parts: what must live as long as they serve.
+    answers: of the worker.
+    parts: objects that must live as long as they serve.
   """
 
   address: str
@@ -93,10 +93,10 @@ def start(
   """Starts a worker, and its dispatcher if there is none.
 
   Args:
-    inputs: what the worker makes batches of.
+    inputs: of the worker.
     host: the name of this machine, for others.
     port: of the dispatcher to start; 0: any.
-    dispatcher: HOST:PORT of one that is there; '': it is started here.
+    dispatcher: HOST:PORT of an existing one; '': it is started here.
     worker_port: of the worker; 0: any.
 
   Raises:

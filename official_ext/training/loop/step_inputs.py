@@ -1,7 +1,7 @@
 """Takes the micro-batches of training steps, and measures the time that this takes.
 
-They come from the trainer's iterator; if the steps of a program gather them, from their numbers, and the iterator stays
-as it is.
+They come from the trainer's iterator; if the steps of a program gather them, from their numbers, and the iterator is
+unchanged.
 """
 
 from collections.abc import Callable

@@ -55,7 +55,7 @@ def choose_plan(
 def _mesh_plan(
   traits: step_plan.StepTraits, params: definitions.ExperimentConfig, task_name: str, owns_loop: bool
 ) -> step_plan.StepPlan:
-  """The plan for a mesh; refuses what no mesh carries."""
+  """The plan for a mesh; refuses settings that no mesh supports."""
   if traits.owns_updates:
     raise errors.UserError(
       f'runtime.mesh: {task_name} calls optimizer.apply_gradients {traits.num_updates} times a step on the '

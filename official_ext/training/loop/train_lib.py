@@ -1,4 +1,4 @@
-"""Runs an experiment: refuses what can be refused, builds the parts, and runs the loop of the mode."""
+"""Runs an experiment: checks it, builds the parts, and runs the loop of the mode."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -36,7 +36,7 @@ def run_experiment(
 ) -> tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
-  Whatever can be refused is refused before anything is written. From then on, run.json has the state of the run.
+  All checks come before anything is written. From then on, run.json has the state of the run.
 
   Args:
     distribution_strategy: the strategy.

@@ -64,7 +64,7 @@ class TrainingInput:
       if not start.honoured and num_batches and _is_from_a_service(self._data):
         logging.warning(
           'The input of %s comes from a tf.data service, which deals out examples in no order that could be repeated: '
-          'from batch %d on, the run goes on with whatever the service gives, and not as an undisturbed run would.',
+          'from batch %d on, the run continues with other batches than an undisturbed run would have.',
           type(self._task).__name__,
           num_batches,
         )
@@ -74,7 +74,7 @@ class TrainingInput:
     return dataset
 
   def _skipping_inputs(self, num_batches: int) -> Callable[..., tf.data.Dataset]:
-    """A `build_inputs` whose pipelines skip what `num_batches` global batches have taken from them."""
+    """A `build_inputs` whose pipelines skip the examples of `num_batches` global batches."""
     logging.warning(
       'The input of %s is a tf.data pipeline: it is read again up to batch %d, which costs as long as '
       'reading these batches did.%s',
@@ -103,7 +103,7 @@ def ended(step: int) -> errors.UserError:
   """The error for examples that end inside a training loop, after `step` steps."""
   return errors.UserError(
     f'task.train_data: the examples ended at step {step}, inside a training loop; let the dataset repeat, or set '
-    'trainer.train_steps to what it holds'
+    'trainer.train_steps to its number of steps'
   )
 
 

@@ -16,7 +16,7 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def compiled() -> Iterator[None]:
-  """What this thread traces meanwhile has its clusters compiled, forward and backward."""
+  """Steps that this thread traces meanwhile have their clusters compiled, forward and backward."""
   outer, _local.is_wanted = _is_wanted(), True
   try:
     yield
@@ -41,7 +41,7 @@ def _is_wanted() -> bool:
 def cluster(function: Callable[..., tf.Tensor], num_constants: int = 0) -> Callable[..., tf.Tensor]:
   """`function`, of which `compiled` makes one program, and one more of its gradient, which keeps the arguments alone.
 
-  Elsewhere it is called as it is. To be made once for all layers that compute the same: each is compiled by itself.
+  Elsewhere it is called directly. To be made once for all layers that compute the same: each is compiled by itself.
 
   Args:
     function: tensors to a tensor, without variables and randomness: the backward pass calls it again.

@@ -1,7 +1,7 @@
-"""Weights that are handed to a layer from outside, instead of those of its own variables.
+"""Weights that are handed to a layer from outside, instead of its variables.
 
-A layer of the decoder reads its variables by `value_of`. What runs it once more for its gradient, or once for every row
-of stacked weights, hands it tensors: the gradient of what ran knows all that it depends on.
+A layer of the decoder reads its variables by `value_of`. Code that runs it once more for its gradient, or once for
+every row of stacked weights, passes tensors: so all dependencies are known to the gradient.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 class _Local(threading.local):
-  """Of one thread, as replicas are traced in threads of their own: variable's id -> what stands for it."""
+  """Of one thread, as replicas are traced in separate threads: variable's id -> its replacement."""
 
   def __init__(self):
     self.values: dict[int, tf.Tensor] = {}
@@ -35,14 +35,14 @@ def handed_in(variables: Sequence[object], values: Sequence[tf.Tensor]) -> Itera
 
 
 def value_of(variable: tf.Variable) -> tf.Tensor:
-  """What a variable stands for here, in its own dtype."""
+  """The value of a variable here, in its own dtype."""
   handed = _LOCAL.values.get(id(variable))
   return tf.convert_to_tensor(variable) if handed is None else handed
 
 
 @contextlib.contextmanager
 def seeded(seed: tf.Tensor | None) -> Iterator[None]:
-  """Within, `seed_here` is this one, for what draws inside of a layer that is not handed a seed."""
+  """Within, `seed_here` is this one, for random draws inside of a layer without a seed argument."""
   before = _LOCAL.seed
   _LOCAL.seed = seed
   try:

@@ -1,16 +1,16 @@
-"""What XLA may compute only when something else is there.
+"""Values that XLA may compute only after others.
 
-XLA merges what is computed twice into one, and its scheduler for CPUs computes early whatever it can, so that cores
-have work; it heeds no control dependency. What is to take memory late, or again, must depend on what comes before it.
+XLA merges equal computations into one, and its scheduler for CPUs computes as early as possible, so that cores
+have work; it heeds no control dependency. Values that are to take memory late, or again, must depend on earlier ones.
 """
 
 import tensorflow as tf
 
 
 def after(value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-  """`value`, but only when `other` is there.
+  """`value`, but only after `other`.
 
-  What is added is whether an element of `other` is greater than infinity: 0 for any element, also for one that is not
+  The added value is whether an element of `other` is greater than infinity: 0 for any element, also for one that is not
   finite, and nothing that a compiler finds out before it has ordered the operations.
 
   Args:

@@ -1,4 +1,4 @@
-"""Computing a part of the network once more for its gradient, instead of keeping what it computed.
+"""Computing a part of the network once more for its gradient, instead of keeping its activations.
 
 `tf.recompute_grad` does the same, with traps: it calls its function again when the gradient is made (a lambda in a loop
 sees the loop's last layer), redraws dropout outside of this library's steps, and finds variables by looking at the

@@ -1,4 +1,4 @@
-"""One block, run once for every row of stacked weights: what is compiled does not grow with the depth."""
+"""One block, run once for every row of stacked weights: the program does not grow with the depth."""
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
@@ -29,10 +29,10 @@ def scan(
     block: calls `part`, and nothing else that a gradient is asked of; i is an int32 scalar. The result has x's shape
       and dtype. It is called more than once, and must compute the same for the same i.
     x: floating, of any shape.
-    part: a `layers.Part` with stacked weights. What is frozen in it gets no gradient.
+    part: a `layers.Part` with stacked weights. Its frozen weights get no gradient.
     num_layers: how many rows.
     extras: tensors by name, the same for all layers; floating ones have gradients.
-    reports: what each layer reports, see layer_reports.py, if that is wanted. Those of all layers are reported as one
+    reports: of each layer, see layer_reports.py, if requested. Those of all layers are reported as one
       tensor, with a row for each.
   """
   trained, others = layer_weights.split([part])
@@ -106,7 +106,7 @@ def _forward_loop(run, x, shared, stacks, num_layers, specs):
 
 
 def _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers):
-  """Gradients of the input, of what is shared and of the stacks, from the last block to the first."""
+  """Gradients of the input, of the shared values and of the stacks, from the last block to the first."""
 
   def body(i, dy, shared_gradients, stack_gradients):
     x, rows = inputs[i], [stack[i] for stack in stacks]

@@ -9,8 +9,8 @@ from official_ext.base import tf_internals
 class Optimizer(tf_keras.optimizers.Optimizer):
   """A tf_keras optimizer that reports values of its last update.
 
-  The trainer writes what `logs` returns into its training logs, as means over the updates of a loop. Any optimizer may
-  have such a method, with values of its own.
+  The trainer writes the result of `logs` into its training logs, as means over the updates of a loop. Any optimizer may
+  have such a method, with other values.
   """
 
   def __init__(

@@ -56,13 +56,13 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
       grads_and_vars, name=name, experimental_aggregate_gradients=experimental_aggregate_gradients
     )
     ema_optimizer.maybe_merge_call(self.update_average, tf.distribute.get_strategy())
-    # An operation, because that is what a LossScaleOptimizer around this one returns if it skips the update.
+    # An operation, because a LossScaleOptimizer around this one returns one if it skips the update.
     return tf.no_op() if self._wraps_new else result
 
   def update_average(self, strategy):
     """Moves the averages towards the weights: see base class, where this is a function of TensorFlow's.
 
-    A mesh carries only what the step itself writes, and no function inside it.
+    A mesh supports only writes of the step itself, and no function inside it.
     """
     step, decay = tf.cast(self.iterations, tf.float32), tf.constant(self._average_decay, tf.float32)
     if self._dynamic_decay:
@@ -130,11 +130,11 @@ def adopt(optimizer: tf_keras.optimizers.Optimizer) -> ExponentialMovingAverage 
   Call it once for an optimizer that comes from outside, before its first use.
 
   Returns:
-    What `find` returns from now on.
+    The result of `find` from now on.
   """
   average = _without_loss_scale(optimizer)
   if type(average) is ema_optimizer.ExponentialMovingAverage:  # pylint: disable=unidiomatic-typecheck
-    average.__class__ = ExponentialMovingAverage  # It has no state of its own, and others hold references.
+    average.__class__ = ExponentialMovingAverage  # It has no state, and others hold references.
   return find(optimizer)
 
 

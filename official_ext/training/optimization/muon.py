@@ -38,7 +38,7 @@ def orthogonalize(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int] | None:
   """The numbers of rows and columns of a variable as a matrix: its axes are split into two groups.
 
-  The last axis is a group of its own: a convolution's [height, width, in, out] becomes [height * width * in, out]. With
+  The last axis is a separate group: a convolution's [height, width, in, out] becomes [height * width * in, out]. With
   three axes, the split makes the two sides as equal as possible: an attention's [model, heads, size] becomes
   [model, heads * size], and its [heads, size, model] becomes [heads * size, model].
 
@@ -132,7 +132,7 @@ class Muon(base_optimizer.Optimizer):
     buffer.assign(total)
     ahead = gradient + self.momentum * total if self.nesterov else total
     matrix = matrix_shape(gradient.shape)
-    assert matrix is not None, 'AdamW updates what is no matrix.'
+    assert matrix is not None, 'AdamW updates all other variables.'
     rows, columns = matrix
     update = orthogonalize(tf.reshape(ahead, [rows, columns]), self.newton_schulz_steps)
     return self.rms_scale * max(rows, columns) ** 0.5 * tf.reshape(update, gradient.shape)

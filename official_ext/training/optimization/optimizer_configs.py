@@ -246,7 +246,7 @@ class StableAdamWConfig(optimization.BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class ParameterGroupConfig(base_config.Config):
-  """Variables with a learning rate or weight decay of their own, or frozen: see parameter_groups.py.
+  """Variables with a learning rate or separate weight decay, or frozen: see parameter_groups.py.
 
   Attributes:
     patterns: Regular expressions, searched for in the names of the trainable variables ('dense/kernel').
@@ -270,7 +270,7 @@ class ParameterGroupConfig(base_config.Config):
     if not self.learning_rate_scale > 0:
       raise errors.UserError(
         f'{path}.learning_rate_scale: expected more than 0, got {self.learning_rate_scale}; set frozen to keep '
-        'variables as they are'
+        'variables unchanged'
       )
     if self.frozen and (self.learning_rate_scale != 1 or not self.weight_decay):
       raise errors.UserError(f'{path}.frozen: is true, and so learning_rate_scale and weight_decay have no effect')
@@ -324,7 +324,7 @@ class OptimizationConfig(optimization.OptimizationConfig):
   Attributes:
     optimizer: The optimizer.
     learning_rate: The schedule of the learning rate.
-    parameter_groups: Variables with a learning rate or weight decay of their own, or frozen. A variable belongs to the
+    parameter_groups: Variables with a learning rate or separate weight decay, or frozen. A variable belongs to the
       first group with a pattern that matches it.
   """
 
@@ -336,9 +336,9 @@ class OptimizationConfig(optimization.OptimizationConfig):
     """See `checks.check_run`."""
     del params, mode
     name = self.optimizer.type
-    # Model Garden's SLIDE and Adafactor: a text stands in the place of the class.
+    # Model Garden's SLIDE and Adafactor: a text is in the place of the class.
     if isinstance(optimizer_factory.SHARED_OPTIMIZERS.get(name), str):
-      other = '; adafactor_keras is there' if name == 'adafactor' else ''
+      other = '; use adafactor_keras' if name == 'adafactor' else ''
       raise errors.UserError(
         f'{path}.optimizer.type: Model Garden has {name!r} by name only, without the optimizer{other}'
       )

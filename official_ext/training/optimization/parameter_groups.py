@@ -4,7 +4,7 @@ They work inside any tf_keras optimizer, legacy or new, at the point where it up
 
 - learning_rate_scale s: if the optimizer changes a variable from x to x + d, it becomes x + s * d instead. That is the
   update under s times the learning rate, because every update is proportional to it, weight decay included.
-- weight_decay false: the optimizer is told not to decay the variable.
+- weight_decay false: the optimizer does not decay the variable.
 - frozen: the optimizer never sees the variable, and its gradient does not count in the norm for clipping.
 """
 

@@ -13,7 +13,7 @@ from official_ext.base import tf_internals
 def problem(optimizer: tf_keras.optimizers.Optimizer, first: int, end: int) -> str:
   """Describes the learning rate of updates `first` to `end` - 1 if it cannot train.
 
-  A constant of 0 is no problem, with or without a warm-up: somebody has chosen it.
+  A constant of 0 is not a problem, with or without a warm-up: somebody has chosen it.
 
   Args:
     optimizer: a tf_keras optimizer, without wrappers around it.

@@ -1,6 +1,6 @@
 """Names of variables, for patterns and for people: 'dense/kernel', and in containers 'encoder/dense/kernel'.
 
-A model that is a container of networks, as in manual optimization, has no `call` of its own that calls them: variables
+A model that is a container of networks, as in manual optimization, has no `call` that calls them: variables
 of two networks may have the same name, which does not say whose they are. So the name of the attribute that holds a
 network precedes the names of its variables.
 """

@@ -32,7 +32,7 @@ class Execution(Protocol):
 class GraphExecution:
   """Plain and split: the update is in TensorFlow's graph, one step after the other.
 
-  The two differ in what `update` calls: see `TaskStep.functions`.
+  The two differ in the calls of `update`: see `TaskStep.functions`.
   """
 
   def __init__(self, update: Update, parts: step_parts.StepParts):
@@ -60,7 +60,7 @@ class FusedExecution:
   """Runs whole steps in one XLA program, on one replica.
 
   The program has one step, or a loop: over `plan.steps_per_execution` batches that are stacked, or over any number of
-  batches that it gathers by itself. How many are run does not change what one of them computes.
+  batches that it gathers by itself. How many are run does not change the result of one of them.
   """
 
   def __init__(

@@ -1,7 +1,8 @@
-"""Catches what a task hands to `optimizer.apply_gradients`, and applies it later, once, reduced and clipped.
+"""Catches the gradients that a task hands to `optimizer.apply_gradients`, and applies it later, once, reduced and
+clipped.
 
 A task's `train_step` computes gradients and ends in `optimizer.apply_gradients(...)`. Everything that a trainer may
-want to own is between the two: accumulation, reduction over replicas, the test for finite values, clipping. While a
+need to own is between the two: accumulation, reduction over replicas, the test for finite values, clipping. While a
 step is traced inside `GradientTap.capture`, `apply_gradients` on that optimizer instance only records its pairs, so
 that a task's step, unmodified, becomes a function from inputs to gradients.
 """
@@ -139,7 +140,7 @@ def inner_optimizer(optimizer: tf_keras.optimizers.Optimizer) -> Any:
 
 
 def without_duplicates(gradient: Gradient) -> Gradient:
-  """Sums the values of equal indices in an IndexedSlices; returns any other gradient as it is.
+  """Sums the values of equal indices in an IndexedSlices; returns any other gradient unchanged.
 
   The norm and clipping of an embedding's gradient equal those of the dense gradient only if no row is in it twice.
   """

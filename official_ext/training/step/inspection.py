@@ -34,10 +34,10 @@ _NUM_BUCKETS = 30  # As tf.summary.histogram has.
 
 
 class Inspector:
-  """Rehearses steps and writes what they show to the default summary writer, under `inspect/`.
+  """Rehearses steps and writes their statistics to the default summary writer, under `inspect/`.
 
   Attributes:
-    seconds: what the last inspection took.
+    seconds: of the last inspection.
   """
 
   def __init__(
@@ -161,10 +161,10 @@ class Inspector:
 
 
 class _View:
-  """What one replica shows while it is traced.
+  """The statistics of one replica while it is traced.
 
   Attributes:
-    names: the names of what `of_update` returns, by its keys.
+    names: the names of the results of `of_update`, by its keys.
     left_out: the layers that `trainer.inspect.layers` does not match.
   """
 
@@ -200,20 +200,20 @@ class _View:
     known = {id(tensor) for _, tensor in self._outputs}
     for tensor in tf.nest.flatten(outputs):
       tensor = tensor.flat_values if isinstance(tensor, tf.RaggedTensor) else tensor
-      # A layer that returns what one inside it has returned shows nothing new.
+      # A layer that returns the result of one inside it adds nothing.
       if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and id(tensor) not in known:
         self._outputs.append((path, tensor))
 
   def of_update(
     self, variables: Sequence[tf.Variable], before: Sequence[tf.Tensor], loss: tf.Tensor, gradients: Sequence[tf.Tensor]
   ) -> Any:
-    """What is to be shown, after the update.
+    """The statistics, after the update.
 
     Args:
       variables: the weights.
       before: their values before the update.
       loss: float32 scalar, not shown.
-      gradients: summed over the replicas; None takes what the task has handed to its optimizers.
+      gradients: summed over the replicas; None takes the gradients that the task has handed to its optimizers.
 
     Returns:
       A dict: 'scalars', a float32 vector; 'histograms', a list of float32 tensors. Their names are in `names`.
@@ -288,13 +288,13 @@ def _histogram(values: np.ndarray) -> np.ndarray:
 
 
 def _dense_values(gradient: gradient_tap.Gradient) -> tf.Tensor:
-  """The numbers of a gradient: of a sparse one those that are there, every row once."""
+  """The numbers of a gradient: of a sparse one the stored ones, every row once."""
   gradient = gradient_tap.without_duplicates(gradient)
   return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _is_here(tensor: tf.Tensor) -> bool:
-  """Whether a tensor is one of the graph at hand, and not of the body of a loop or a function inside it."""
+  """Whether a tensor is one of the current graph, and not of the body of a loop or a function inside it."""
   tensor = tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
   return tensor.graph is tf.compat.v1.get_default_graph()
 

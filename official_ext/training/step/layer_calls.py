@@ -1,4 +1,4 @@
-"""Follows which Keras layer is being called, and what it returns."""
+"""Follows which Keras layer is being called, and its result."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -79,7 +79,7 @@ def changed(change: Callable[[str, Any], object]) -> Iterator[None]:
   """A context in which layers that are called in this thread return something else.
 
   Args:
-    change: a function from the path and the result of a layer to what takes its place.
+    change: a function from the path and the result of a layer to its replacement.
   """
   with _PATCH:
     _LOCAL.changers.append(change)

@@ -1,8 +1,8 @@
 """Runs steps on a mesh of devices: parameters, slots, batches and activations are split as `trainer.sharding` says.
 
 The step is traced as for one device, with the ordinary variables of model and optimizer. Then the traced function is
-called on the mesh, with a twin in the place of every variable: DTensor splits each of its operations, and adds what the
-devices have to exchange. So a step computes what it would compute on one device, whatever the task, but for rounding.
+called on the mesh, with a twin in the place of every variable: DTensor splits each of its operations, and adds the
+communication of the devices. So a step computes the same as on one device, for any task, except rounding.
 
 The twins live as long as the execution. A loop of steps begins by copying the ordinary variables into them, and ends by
 copying them back: between loops, checkpoints, evaluations and actions find everything where it always is.
@@ -94,7 +94,7 @@ class MeshExecution:
 
   @contextlib.contextmanager
   def running(self) -> Iterator[None]:
-    """A context for steps. Variables that others write before it count in it, and what steps write, after it."""
+    """A context for steps. Variables that others write before it count in it, and the writes of steps, after it."""
     for twin in self._twins.values():
       twin.on_mesh.assign(self._mesh.split(twin.of, twin.axes))
     try:
@@ -119,7 +119,7 @@ class MeshExecution:
     Args:
       specs: the type specs of a batch.
       num_micro_batches: how many batches a step takes.
-      batch_size: stands for the number of examples where the specs do not know it.
+      batch_size: the number of examples if the specs do not know it.
 
     Raises:
       UserError: DTensor cannot split the step, or a pattern matches no layer.
@@ -135,7 +135,7 @@ class MeshExecution:
     try:
       self._call(program, micro_batches)
     except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError):
-      pass  # Zeros may be no example: a division by them tells nothing.
+      pass  # Zeros may be invalid examples: a division by them means nothing.
 
   def _call(self, program, micro_batches):
     """The values of `program.written` behind a step."""
@@ -179,7 +179,7 @@ class MeshExecution:
         captures.append(self._twin_of(variables[id(tensor)]).on_mesh.handle)
       else:
         raise errors.UserError(
-          f'runtime.mesh: the step of {type(self._parts.task).__name__} reads a resource that is no variable of '
+          f'runtime.mesh: the step of {type(self._parts.task).__name__} reads a resource that is not a variable of '
           'the model, the optimizer or a metric: DTensor has no place for it'
         )
     return _Program(function, captures, [self._twin_of(variable) for variable, _ in written.values.values()])
@@ -188,7 +188,7 @@ class MeshExecution:
     return tf_internals.with_layout(tensor, self._mesh.layout([''] * tensor.shape.rank))
 
   def _as_read(self, variable, value):
-    """What a layer computes with is whole along the axis of batches, of which each device has other examples."""
+    """The inputs of a layer are whole along the axis of batches, of which each device has other examples."""
     if not self._batch_axis or not layer_calls.current_path():
       return value
     axes = self._axes_of_variable(variable)
@@ -219,7 +219,7 @@ class MeshExecution:
     return sharding.slot_axes(variable_names.name_of(variable), tuple(variable.shape), split)
 
   def _axes_of_input(self, tensor) -> sharding.Axes:
-    """Examples are split; what cannot be split evenly is whole on every device."""
+    """Examples are split; the rest is whole on every device."""
     axes = [''] * tensor.shape.rank
     if axes and self._batch_axis and tensor.shape[0] % self._mesh.sizes[self._batch_axis] == 0:
       axes[0] = self._batch_axis
@@ -231,7 +231,7 @@ class MeshExecution:
 
 
 class _Activations:
-  """Gives what layers return the layouts that `trainer.sharding.activations` says."""
+  """Gives the outputs of layers the layouts of `trainer.sharding.activations`."""
 
   def __init__(self, rules: sharding.Rules, mesh: mesh_lib.Mesh):
     self._rules = rules
@@ -240,7 +240,7 @@ class _Activations:
     self._used: set[int] = set()
 
   def with_layout(self, path: str, outputs: object) -> Any:
-    """What a layer returns, in its layout: see `layer_calls.changed`. Only the first tensor is an activation."""
+    """The output of a layer, in its layout: see `layer_calls.changed`. Only the first tensor is an activation."""
     self._paths.add(path)
     index = sharding.index_of_rule(self._rules, path)
     tensors = tf.nest.flatten(outputs)
@@ -258,7 +258,7 @@ class _Activations:
 
 
 def _check_input(value: Any, kind: Any) -> None:
-  """Refuses what DTensor has no layout for: anything in a batch but a `kind` (tensors, or their specs) of numbers."""
+  """Refuses inputs without a DTensor layout: anything in a batch but a `kind` (tensors, or their specs) of numbers."""
   if not isinstance(value, kind) or value.dtype in (tf.string, tf.variant, tf.resource):
     name = value.dtype.name if isinstance(value, kind) else type(value).__name__
     raise errors.UserError(f'runtime.mesh: a batch holds a {name}, which DTensor cannot split; leave it out')

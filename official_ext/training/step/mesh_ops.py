@@ -8,7 +8,7 @@ TensorFlow 2.20's DTensor fails on them, takes the process with it, or does not 
 | StridedSlice with a new axis | x[:, tf.newaxis] | the slice without it, and ExpandDims |
 | StridedSlice that takes an axis away | x[0] | a slice of length 1, and Squeeze |
 | SelectV2 with a scalar condition | tf.where(ok, x, y) | the condition broadcast to the shape of the result |
-| FusedBatchNormV3 | batch and layer normalisation of Keras | means and variances, and what they do to the tensor |
+| FusedBatchNormV3 | batch and layer normalisation of Keras | means and variances, and their effect on the tensor |
 | TopKV2, of which a gradient is asked | tf.math.top_k(x, 2) | its indices, and a sum over what they choose |
 | a loop over stacked layers | scan_layers | the layers one by one: DTensor has no layout for TensorLists |
 | random numbers that are split | dropout, `tf.random.*` | all of them on every device, of which each takes its part |
@@ -74,7 +74,7 @@ def _strided_slice(original: Callable[..., object]) -> Callable[..., Any]:
 def _without_new_axes(
   rank: int, num_entries: int, new_axis_mask: int, ellipsis_mask: int, shrink_axis_mask: int
 ) -> tuple[list[int], list[int]]:
-  """Takes a slice apart: (its entries that are no new axis, the new axes as dimensions of the result)."""
+  """Takes a slice apart: (its entries that are not new axes, the new axes as dimensions of the result)."""
   is_new = [bool(new_axis_mask >> i & 1 and not ellipsis_mask >> i & 1) for i in range(num_entries)]
   num_taken = sum(not (is_new[i] or ellipsis_mask >> i & 1) for i in range(num_entries))
   kept: list[int] = []
@@ -148,7 +148,7 @@ def _fused_batch_norm(original: Callable[..., object]) -> Callable[..., Any]:
     result = (x - aligned(found_mean)) * aligned(factor) * aligned(scale) + aligned(offset)
     if is_training:
       count = math.prod(sizes)
-      spread = found_variance * (count / max(1, count - 1))  # What is not biased is what moving averages are of.
+      spread = found_variance * (count / max(1, count - 1))  # Moving averages use the unbiased one.
       if exponential_avg_factor == 1.0:
         mean, variance = found_mean, spread
       else:

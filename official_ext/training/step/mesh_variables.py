@@ -1,7 +1,7 @@
-"""Lets a step that is traced for a mesh hand out what it would write, instead of writing it.
+"""Lets a step that is traced for a mesh return the values that it would write, instead of writing it.
 
-DTensor of TensorFlow 2.20 loses the order of operations on one variable where a value has to be gathered first: what is
-read behind an assignment may be the value from before it, and an optimizer's update is wrong by a whole step. So inside
+DTensor of TensorFlow 2.20 loses the order of operations on one variable where a value has to be gathered first: a read
+behind an assignment may give the value from before it, and an optimizer's update is wrong by a whole step. So inside
 `Written.in_use` an assignment only notes the new value, and reads that follow take it from there. The variables are
 written when the step has run.
 """
@@ -38,7 +38,7 @@ class Written:
     """A context in the graph of a step.
 
     Args:
-      as_read: a function from a variable and its value to what a read of it returns.
+      as_read: a function from a variable and its value to the result of a read of it.
     """
     self._graph = tf.compat.v1.get_default_graph()
     self._as_read = as_read

@@ -44,7 +44,7 @@ class MethodPatch:
 
   @property
   def _kind(self) -> Any:
-    """By which an attribute is set as it is: Keras' objects track what they are given."""
+    """By which an attribute is set directly: Keras' objects track their attributes."""
     return type if isinstance(self._owner, type) else object
 
   def _set(self, method: object) -> None:

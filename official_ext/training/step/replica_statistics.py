@@ -12,7 +12,7 @@ class ReplicaStatistics:
   """The variables of a model whose values differ between replicas."""
 
   def __init__(self, model: tf_keras.Model):
-    """Takes a model, whose variables may come to exist later."""
+    """Takes a model, whose variables may be made later."""
     self._model = model
     self._agree_fn: Callable[[], None] | None = None
 

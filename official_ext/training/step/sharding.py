@@ -108,7 +108,7 @@ def nearest_names(pattern: str, names: Sequence[str], count: int = 3) -> list[st
 
 
 def slot_axes(name: str, shape: Sequence[int], parameters: Mapping[str, tuple[Sequence[int], Axes]]) -> Axes:
-  """The axes of a variable that is no parameter: those of the parameter that it belongs to.
+  """The axes of a variable that is not a parameter: those of the parameter that it belongs to.
 
   An optimizer names its slots after the parameter: 'Adam/m/dense/kernel' or 'dense/kernel/m'.
 

@@ -46,7 +46,7 @@ class StepMeans:
     return weight
 
   def update_optimizer(self, weight: tf.Tensor) -> None:
-    """Counts what the optimizer logs about the update that it has made."""
+    """Accumulates the optimizer's logs about its update."""
     for name, value in gradient_tap.logs_of(self._optimizer).items():
       self._logs[name].update_state(value, sample_weight=weight)
 

@@ -37,7 +37,7 @@ class StepParts:
 
   @property
   def single_trace(self) -> bool:
-    """Whether replica code may contain the update: one replica without a thread of its own, or TPU."""
+    """Whether replica code may contain the update: one replica without a separate thread, or TPU."""
     if isinstance(self.strategy, (tf.distribute.OneDeviceStrategy, tf.distribute.TPUStrategy)):
       return True
     with self.strategy.scope():

@@ -121,7 +121,7 @@ def choose_plan(
     gradient_accumulation_steps: `trainer.gradient_accumulation_steps`.
     run_eagerly: whether `trainer.train_tf_function` is false.
     inputs_by: the class that overrides `next_train_inputs`, which may read the step and the model; '' if none does.
-    fast_products: see `processor.fast_products`; asked for CPUs alone.
+    fast_products: see `processor.fast_products`; used for CPUs alone.
 
   Returns:
     The plan.
@@ -170,7 +170,7 @@ def choose_plan(
 
 
 def mesh_plan(mesh: str) -> StepPlan:
-  """The plan of a step on a mesh of devices, of which people are told `mesh`: 'data 2 x tensor 2'."""
+  """The plan of a step on a mesh of devices, reported as `mesh`: 'data 2 x tensor 2'."""
   return StepPlan('mesh', False, 1, False, False, f'runtime.mesh: {mesh}')
 
 
@@ -203,7 +203,7 @@ def _use_xla(
 
 
 def _is_mixed(traits: StepTraits, device_type: str, fast_products: Collection[str]) -> bool:
-  """Whether products are TensorFlow's, and XLA compiles what is between them."""
+  """Whether products are TensorFlow's, and XLA compiles the parts between them."""
   if device_type != 'CPU' or traits.num_weights < _MANY_WEIGHTS or not traits.static_shapes or traits.convolutions:
     return False
   # In float32 these products gain memory and a shorter start alone, and many small operations would lose both.
@@ -222,7 +222,7 @@ def _balanced(steps_per_loop: int, at_most: int) -> int:
 
 
 def _without_much_rest(steps_per_loop: int, at_most: int) -> int:
-  """The steps of a program, if what is left of a loop must be run step by step, by a program of its own."""
+  """The steps of a program, if the rest of a loop must be run step by step, by a separate program."""
   divisor = max(divisor for divisor in range(1, at_most + 1) if steps_per_loop % divisor == 0)
   if 2 * divisor >= at_most:
     return divisor

@@ -56,7 +56,7 @@ class StepKey:
     return self.draws[name]
 
 
-_LOCAL = threading.local()  # Replicas are traced in threads of their own.
+_LOCAL = threading.local()  # Replicas are traced in separate threads.
 
 
 def current_key() -> StepKey | None:
@@ -92,8 +92,8 @@ def make_seed(salt: str | None = None) -> tf.Tensor:
   """
   if current_key() is None:
     raise RuntimeError(
-      'A seed of the step was asked for outside of a training step or an evaluation step (in a strategy.run of your '
-      'own: ask before, and hand the seed in).'
+      'A seed of the step was requested outside of a training step or an evaluation step (in your own strategy.run: '
+      'request it before, and pass it in).'
     )
   return _seed_here(salt)
 
@@ -173,7 +173,7 @@ def uniform(shape: object, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.
     dtype: a floating type.
 
   Returns:
-    A tensor of `shape` and `dtype`: multiples of 2^-24, or of what the type can hold.
+    A tensor of `shape` and `dtype`: multiples of 2^-24, or of the type's precision.
   """
   bits = keyed_draws.bits(shape, seed)
   # Half precision keeps the leading bits: rounding could give 1.
@@ -230,7 +230,7 @@ def _key_generator(generator: tf.random.Generator, salt: str) -> None:
     return make_seed(f'{salt}{_NUMBERED}')  # A layer that is called twice in a step draws twice.
 
   def random_uniform(shape, minval=0.0, maxval=None, dtype=None, nonce=None):
-    del nonce  # Every call has a seed of its own.
+    del nonce  # Every call has its own seed.
     dtype = tf.as_dtype(dtype or tf_keras.backend.floatx())
     if not dtype.is_floating:
       return tf.random.stateless_uniform(shape, seed_of_this_call(), minval, maxval, dtype, alg='philox')
@@ -300,7 +300,7 @@ def _raw_bounding_box(image_size, bounding_boxes, min_object_covered, seed=0, se
   )
 
 
-# (module of the generated op, its name, what stands for it in a step). `tf.random.*`, `tf.image.random_*`,
+# (module of the generated op, its name, its replacement in a step). `tf.random.*`, `tf.image.random_*`,
 # `tf.nn.dropout` and `tf_keras.backend.random_*` all end in these; their own seeds count for nothing then.
 _RAW_OPS: Sequence[tuple[types.ModuleType, str, Callable[..., tf.Tensor]]] = (
   (tf_internals.random_ops, 'random_uniform', _raw_uniform),
@@ -332,8 +332,8 @@ def _stateful_seed() -> tf.Tensor:
 def _belongs_to_step() -> bool:
   """Whether an op that is made now is part of the step that this thread traces.
 
-  Variables are made outside of the step's graph; so are their initial values. A tf.function inside the step has a graph
-  of its own, which other steps share, and keeps TensorFlow's draws.
+  Variables are made outside of the step's graph; so are their initial values. A tf.function inside the step has a
+  separate graph, which other steps share, and keeps TensorFlow's draws.
   """
   key = current_key()
   if key is None:

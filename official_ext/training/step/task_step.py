@@ -107,7 +107,7 @@ class TaskStep:
 
   @do_not_convert
   def _note(self, inputs, logs, calls):
-    """Notes the results of the trace, and returns what the update needs."""
+    """Notes the results of the trace, and returns the inputs of the update."""
     self._num_updates = len(calls)
     self.input_specs = tf.nest.map_structure(_spec_of, inputs)
     pairs = [(g, v) for g, v in (calls[0] if len(calls) == 1 else ()) if g is not None]
@@ -122,7 +122,8 @@ class TaskStep:
     self.log_names = sorted(scalars)
     loss = tf.cast(logs[self._parts.task.loss], tf.float32)
     gradients = [g for g, _ in pairs]
-    if self._settings.mesh.sizes():  # DTensor has no layout for what makes the indices of a sparse gradient unique.
+    # DTensor has no layout for the operation that makes the indices of a sparse gradient unique.
+    if self._settings.mesh.sizes():
       gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     return TaskOutput(loss=tf.reduce_mean(loss), logs=scalars, gradients=gradients)
 
@@ -138,7 +139,7 @@ class TaskStep:
     forward_backward = self._traceable
     if plan.clusters:  # A new trace: that of the probe has none.
       forward_backward, whole_step = map(_with_clusters, (self._forward_backward, self._whole_step))
-    if plan.execution == 'mesh':  # Not the trace of the probe: a mesh has operations and layouts of its own.
+    if plan.execution == 'mesh':  # Not the trace of the probe: a mesh has operations and layouts that differ.
       forward_backward = self._forward_backward
     if plan.execution == 'split':
       forward_backward = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
@@ -240,7 +241,7 @@ def compiler_message(error: Exception) -> str:
 
 
 def _with_clusters(function):
-  """A function of its own, in which parts of layers are compiled."""
+  """A separate function, in which parts of layers are compiled."""
 
   def run(*args):
     with clusters.compiled():

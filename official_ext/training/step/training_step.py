@@ -66,7 +66,7 @@ class TrainingStep:
     traits: step_plan.StepTraits,
     in_memory: in_memory_lib.InMemoryBatches | None = None,
   ) -> None:
-    """Fixes how the step is run and makes what it needs, after `probe`.
+    """Fixes how the step is run and makes its parts, after `probe`.
 
     A fused update that XLA cannot compile, such as that of some optimizers for sparse gradients, is split off.
 
@@ -166,7 +166,7 @@ class TrainingStep:
       The result of `of_update` on the first replica: a structure of tensors.
     """
     assert self.plan is not None
-    local = threading.local()  # Replicas that meet in the forward pass run in threads of their own.
+    local = threading.local()  # Replicas that meet in the forward pass run in separate threads.
     update = self._update(self.plan, self._task_step.watched_functions(lambda: local.view.watch()))
 
     def of_replica(*micro_batches):

@@ -4,8 +4,8 @@ The order is a contract, and the same in every execution (see executions.py). A 
 `gradient_accumulation_steps` micro-batches and applies their mean once.
 
 A step whose loss or reduced gradient is not finite, or whose loss is a spike if that rule is on, changes nothing but
-`global_step`: weights, slots, `optimizer.iterations`, the model's own state (batch normalisation) and the metrics stay
-as they were, on all replicas.
+`global_step`: weights, slots, `optimizer.iterations`, the model's own state (batch normalisation) and the metrics are
+unchanged, on all replicas.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class StepOutput(NamedTuple):
 
 
 class WatchedUpdate(NamedTuple):
-  """What somebody sees who looks on at an update, on one replica.
+  """The view of an observer of an update, on one replica.
 
   Attributes:
     before: the values of the update's `variables` before it.
@@ -60,7 +60,7 @@ class WatchedUpdate(NamedTuple):
 
 
 class GuardedUpdate:
-  """The update for a task that leaves it to the trainer. Replica context, unless a method says otherwise."""
+  """The update for a task that leaves it to the trainer. Replica context, unless noted at a method."""
 
   def __init__(
     self,
@@ -108,7 +108,7 @@ class GuardedUpdate:
     variables = [variable for metric in self._parts.metrics for variable in getattr(metric, 'variables', ())]
     model = self._parts.model
     variables += [v for v in getattr(model, 'non_trainable_variables', ()) if not v.trainable]
-    # A constant that a program in XLA writes, if only as it was, is an output of it: a second copy in memory.
+    # A constant that a program in XLA writes, even unchanged, is an output of it: a second copy in memory.
     constants = frozen_weights.constants(model) if isinstance(model, tf.Module) else []
     constant_ids = {id(variable) for variable in constants}
     return list({id(v): v for v in variables if id(v) not in constant_ids}.values())
@@ -238,14 +238,14 @@ class GuardedUpdate:
       variable.assign(tf.where(out.ok, variable.read_value(), value))
 
   def _commit_and_select(self, out):
-    """Commits, and undoes it by a select that becomes part of what writes. A GPU would wait for a loop's condition."""
+    """Commits, and undoes it by a select that becomes part of the writes. A GPU would wait for a loop's condition."""
     before = {id(variable): (variable, variable.read_value()) for variable in self.guarded_variables}
     before.update({id(variable): (variable, value) for variable, value in zip(self.step_local_variables, out.before)})
     self.commit(out)
     for variable, value in before.values():
       variable.assign(tf.where(out.ok, variable.read_value(), value))
 
-  # A whole step over replicas that have threads of their own.
+  # A whole step over replicas in separate threads.
 
   @do_not_convert
   def run_on_replicas(self, micro_batches: Sequence[object]) -> None:

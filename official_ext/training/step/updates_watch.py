@@ -29,7 +29,7 @@ _LOCAL = _Observers()
 
 
 def _announcing(original: Callable[..., object]) -> Callable[..., Any]:
-  """A class's `apply_gradients` that tells the observers first."""
+  """A class's `apply_gradients` that notifies the observers first."""
 
   @tf.autograph.experimental.do_not_convert
   @functools.wraps(original)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.base import json_types
 
-_MAX_VALUES = 4096  # Of an output, that are told.
+_MAX_VALUES = 4096  # Of an output, that are printed.
 _RANGES = {'0..255': (255.0, 0.0), '0..1': (1.0, 0.0), '-1..1': (2.0, -1.0)}
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
@@ -29,7 +29,7 @@ class SavedModel:
     """
     try:
       self._loaded = tf.saved_model.load(folder)
-    except Exception as error:  # pylint: disable=broad-except  # Whatever is in its files.
+    except Exception as error:  # pylint: disable=broad-except  # Its files may contain anything.
       reason = ' '.join(str(error).split())[:300]
       raise errors.UserError(f'{folder}: cannot be loaded: {type(error).__name__}: {reason}') from error
     if not self._loaded.signatures:
@@ -59,7 +59,7 @@ class SavedModel:
       By name: {dtype, shape, values: nested lists, or null if there are too many}.
 
     Raises:
-      UserError: for each input that is missing or wrong, `inputs.NAME: what is wrong`.
+      UserError: for each input that is missing or wrong, `inputs.NAME: MESSAGE`.
     """
     if signature not in self._loaded.signatures:
       raise errors.UserError(f'signature: {signature}: there are {", ".join(sorted(self._loaded.signatures))}')
@@ -72,7 +72,7 @@ class SavedModel:
           tensors[name] = _tensor(inputs.get(name) or {}, spec, f'inputs.{name}')
     try:
       outputs = function(**tensors)
-    except Exception as error:  # pylint: disable=broad-except  # Whatever the model does.
+    except Exception as error:  # pylint: disable=broad-except  # The model may raise anything.
       reason = ' '.join(str(getattr(error, 'message', error)).split())[:300]
       raise errors.UserError(f'signature: the model fails on these inputs: {reason}') from error
     return {name: _told(tensor) for name, tensor in sorted(outputs.items())}
@@ -96,12 +96,12 @@ def _tensor(given: Mapping[str, object], spec: tf.TypeSpec, where: str) -> tf.Te
       values = json.loads(text) if text.lstrip().startswith('[') else text
       array = np.array(values, object)
     except (ValueError, RecursionError) as error:
-      raise errors.UserError(f'{where}: is no JSON: {error}') from error
+      raise errors.UserError(f'{where}: is invalid JSON: {error}') from error
   else:
     try:
       array = np.array(json.loads(text))
     except (ValueError, RecursionError) as error:
-      what = 'its lists have different lengths' if 'inhomogeneous' in str(error) else f'is no JSON: {error}'
+      what = 'its lists have different lengths' if 'inhomogeneous' in str(error) else f'is invalid JSON: {error}'
       raise errors.UserError(f'{where}: {what}; expected such as [[0.5, 1], [2, 3]]') from None
     if array.dtype.kind not in 'biuf':
       raise errors.UserError(f'{where}: holds something else than numbers')
@@ -137,11 +137,11 @@ def _image(given: json_types.JsonMapping, spec: tf.TypeSpec, where: str) -> tf.T
   elif shape is not None and len(shape) == 4 and shape[3] in (1, 3, 4, None):
     size, channels, final = shape[1:3], shape[3] or 3, None
   else:
-    raise errors.UserError(f'{where}: {spec.shape} is no shape of an image; write its values')
+    raise errors.UserError(f'{where}: {spec.shape} is not the shape of an image; write its values')
   try:
     image = tf.io.decode_image(content, channels=channels, expand_animations=False)
   except tf.errors.InvalidArgumentError:
-    raise errors.UserError(f'{where}: the file is no PNG, JPEG, GIF or BMP') from None
+    raise errors.UserError(f'{where}: the file is not a PNG, JPEG, GIF or BMP') from None
   pixels = tf.cast(image, tf.float32)
   if None not in size:
     pixels = tf.image.resize(pixels, size, antialias=True)

@@ -153,8 +153,8 @@ def _inputs_of(
   spec = _first_call(task, model)
   if spec is None:
     raise errors.UserError(
-      f'{type(task).__name__}.serving_function: nobody calls {type(model).__name__} itself, so what an export takes '
-      'and returns is for the task to say; override it: docs/how_to/export.md'
+      f'{type(task).__name__}.serving_function: nobody calls {type(model).__name__} itself, so the inputs and '
+      'outputs of an export are unknown; override it: docs/how_to/export.md'
     )
   args, kwargs = spec
   kwargs = {name: value for name, value in kwargs.items() if name not in ('training', 'mask')}

@@ -135,7 +135,7 @@ def _latest(model_dir: str) -> str:
 
 @contextlib.contextmanager
 def _as_user_error() -> Iterator[None]:
-  """Turns an error that would end a run into a UserError, for a user who wants its model."""
+  """Turns an error that would end a run into a UserError, for a user who loads its model."""
   try:
     yield
   except errors.CheckpointError as error:
@@ -187,5 +187,5 @@ def create_variables(task: Any, model: tf_keras.Model) -> None:
       step = functools.partial(task.validation_step, model=model, metrics=task.build_metrics(training=False))
       tf.function(step, autograph=False).get_concrete_function(task.build_inputs(data).element_spec)
       return
-    except Exception:  # pylint: disable=broad-except  # Any exception: the caller names the variables that were not made.
+    except Exception:  # pylint: disable=broad-except  # The caller names the variables that were not made.
       continue

@@ -62,7 +62,7 @@ def load_run(
 def read_params(
   model_dir: str, experiment: str | None = None, registry: Sequence[str] = ()
 ) -> definitions.ExperimentConfig:
-  """Reads the configuration of the run in a folder, after importing what registers its experiment.
+  """Reads the configuration of the run in a folder, after importing the modules that register its experiment.
 
   Raises:
     UserError: the folder is not that of a run, or the experiment is not available.
@@ -102,7 +102,7 @@ def _origin(model_dir: str) -> json_types.JsonObject:
 
 
 def _register(experiment: str, registry: Sequence[str]) -> None:
-  """Imports what registers experiments: installed packages, those named, and registry_imports if it is needed."""
+  """Imports the modules that register experiments: installed packages, those named, registry_imports if needed."""
   registries.import_registries()
   for name in dict.fromkeys(registry):
     registries.import_registry(name, 'the run was started with --registry')

@@ -1,4 +1,4 @@
-"""Lets writers that talk to other programs work in a thread of their own: training does not wait for them."""
+"""Lets writers that talk to other programs work in a separate thread: training does not wait for them."""
 
 from collections.abc import Mapping
 import queue
@@ -76,6 +76,9 @@ class BackgroundWriter(writers.Writer):
     except Exception as error:  # Any exception: a run must not end because of a writer.
       if not self._failed:
         logging.warning(
-          '%s failed to write; training goes on: %s: %s', self._name, type(error).__name__, credentials.mask(str(error))
+          '%s failed to write; training continues: %s: %s',
+          self._name,
+          type(error).__name__,
+          credentials.mask(str(error)),
         )
       self._failed = True

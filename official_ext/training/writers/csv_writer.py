@@ -20,7 +20,7 @@ class CsvWriter(writers.Writer):
 
   Each step has one row, in order. A run that continues from an earlier step removes the rows that it will write again,
   so that a run that was killed or rolled back has the same tables as an uninterrupted one. A number that appears late
-  adds a column. What a killed process has written stays, except for a row that was cut short. After a failed write, as
+  adds a column. The rows of a killed process stay, except for a row that was cut short. After a failed write, as
   on a full disk, the next row for which there is room writes the whole table again.
   """
 
@@ -117,7 +117,7 @@ class _Table:
     if self._is_unsynced:
       try:
         paths.sync_to_disk(self._path)
-      except OSError:  # The system takes what it could not store as stored: only what is written again can be synced.
+      except OSError:  # The system counts failed writes as stored: only data that is written again can be synced.
         self._write_all()
       self._is_unsynced = False
 
@@ -161,5 +161,5 @@ class _Table:
 
 
 def make(run: writer_registry.RunInfo) -> CsvWriter:
-  """Makes the writer. A mode that does not train has tables of its own: a training may run in the same folder."""
+  """Makes the writer. A mode that does not train has separate tables: a training may run in the same folder."""
   return CsvWriter(run.model_dir, run.trains, '' if run.trains else f'.{run.mode}')

@@ -1,4 +1,4 @@
-"""events.jsonl: what happened in a run, one flat JSON object per line."""
+"""events.jsonl: the events of a run, one flat JSON object per line."""
 
 from collections.abc import Mapping
 import json
@@ -27,11 +27,11 @@ class EventsWriter(writers.Writer):
 
   `time` is in seconds since 1970. The names of nested values are joined by '/'; '_' is appended to a name that equals
   one of the first three keys. Every line is strict JSON: a number that is not finite is written as one of the strings
-  "NaN", "Infinity" and "-Infinity", which float() and JavaScript's Number() convert back, so that the metric is there.
+  "NaN", "Infinity" and "-Infinity", which float() and JavaScript's Number() convert back, so that the metric is kept.
   Arrays of one dimension become lists; those of more, such as images, are omitted.
 
-  The writer only ever appends to the file, and each line at once: what a killed process has written stays. A power loss
-  may cost what was written after the last `sync`. If that fails, the same bytes are written again in their place.
+  The writer only ever appends to the file, and each line at once: the lines of a killed process stay. A power loss
+  may lose the lines after the last `sync`. If that fails, the same bytes are written again in their place.
 
   If the file cannot be written, as on a full disk, events wait, and are written in order as soon as possible: the part
   of a line that a failed write has left is completed. If the file is deleted, a new one is begun.
@@ -81,7 +81,7 @@ class EventsWriter(writers.Writer):
     if self._unsynced and self._identity() == self._opened:
       try:
         self._sync()
-      except OSError:  # The system takes what it could not store as stored: a second sync would say nothing.
+      except OSError:  # The system counts failed writes as stored: a second sync would not fail.
         self._sync_failed = True
         try:
           self._sync()
@@ -165,12 +165,13 @@ class EventsWriter(writers.Writer):
       self._pending = b'\n' + self._pending
     self._file = tf.io.gfile.GFile(self._path, 'ab')
     identity = self._identity()
-    if (size, identity) != (self._size, self._opened):  # It is another file: what the one before had is gone with it.
+    # Another file: the contents of the one before are lost.
+    if (size, identity) != (self._size, self._opened):
       self._unsynced, self._sync_failed = b'', False
     self._size, self._opened = size, identity
 
   def _keep_rest(self) -> None:
-    """Removes from the waiting text what a failed write has left in the file."""
+    """Removes from the waiting text the part that a failed write has left in the file."""
     try:
       size = _size_of(self._path)
     except storage.FAILURES:
@@ -184,7 +185,7 @@ class EventsWriter(writers.Writer):
     if self._file is not None:
       try:
         self._file.close()
-      except storage.FAILURES:  # `flush` has reported what matters.
+      except storage.FAILURES:  # `flush` has reported the errors.
         pass
       self._file = None
 
@@ -209,7 +210,7 @@ def read_events(path: str) -> list[dict[str, Any]]:
     for number, line in enumerate(regular_files.lines(file, standing_events.MAX_LINE), 1):
       event = standing_events.parse(line)
       if event is None:
-        logging.warning('%s: line %d is no event, and skipped', path, number)
+        logging.warning('%s: line %d is not an event; skipped', path, number)
       else:
         events.append(event)
   return standing_events.standing(events)

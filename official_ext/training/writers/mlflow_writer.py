@@ -26,7 +26,7 @@ _DATABASE_SECONDS = 60.0  # Creating one takes seconds.
 
 @dataclasses.dataclass
 class MlflowConfig(base_config.Config):
-  """Where `trainer.writers: [mlflow]` writes.
+  """The destination of `trainer.writers: [mlflow]`.
 
   Attributes:
     tracking_uri: Empty: the environment variable MLFLOW_TRACKING_URI, or else the SQLite database `mlflow.db` in the

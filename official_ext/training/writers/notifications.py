@@ -52,7 +52,7 @@ class NotificationsConfig(base_config.Config):
 
 
 class NotificationWriter(writers.Writer):
-  """Sends a message for each of the chosen events: what happened, where, and the last metrics.
+  """Sends a message for each of the chosen events: the event, the run, and the last metrics.
 
   Training does not wait for the receivers. The end of the run does, for `timeout_seconds`.
   """

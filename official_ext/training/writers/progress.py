@@ -87,7 +87,7 @@ def _show_checkpoint(flat: Mapping[str, Any]) -> list:
 
 
 def _show_compiled(flat: Mapping[str, Any]) -> list:
-  """Tells how the step is compiled: `plain, no XLA: convolutions are faster ... (1.4 s)`."""
+  """Prints how the step is compiled: `plain, no XLA: convolutions are faster ... (1.4 s)`."""
   steps = flat.get('steps_per_execution', 1)
   program = f', {steps} steps a program' if steps > 1 else ''
   xla = 'XLA' if flat.get('jit_compile') else 'no XLA'
@@ -99,7 +99,7 @@ _SHOW = {'checkpoint': _show_checkpoint, 'restored': _show_checkpoint, 'compiled
 
 
 class _Bar:
-  """A rich progress bar that is redrawn at every event, not by a thread of its own."""
+  """A rich progress bar that is redrawn at every event, not by a separate thread."""
 
   def __init__(self, train_steps: int, stream: TextIO):
     console = rich.console.Console(file=stream, highlight=False)

@@ -1,7 +1,7 @@
 """Event files of TensorBoard that stay readable when storage fails.
 
 After a failed write, TensorFlow continues behind the incomplete record, and TensorBoard does not read beyond it. This
-module cuts off what a failed write has left, and begins another file as soon as there is room for it.
+module cuts off the rest of a failed write, and begins another file as soon as there is room for it.
 """
 
 import os
@@ -23,16 +23,16 @@ _LENGTH = struct.Struct('<Q')  # A record has 8 bytes of length, 4 of its checks
 _AROUND = 16
 _MAX_UNWRITTEN = 100_000  # How many numbers may wait for room.
 _ROOM = 1 << 16  # How many bytes must be free for another file.
-# Only `flush` writes: it alone knows what to do when writing fails.
+# Only `flush` writes: it alone handles failed writes.
 _NEVER = {'max_queue': 1 << 30, 'flush_millis': (1 << 31) - 1}
 
 
 class SummaryFile(tf.summary.SummaryWriter):
   """The event files of one folder, one after the other: see base class.
 
-  Numbers given to `scalar` while storage fails are written when there is room again; images, and what a task writes by
-  tf.summary inside its step, are lost. On a remote file system, a failure begins another file too, but what it left is
-  not cut off.
+  Numbers given to `scalar` while storage fails are written when there is room again; images, and the values that a task
+  writes by tf.summary inside its step, are lost. On a remote file system, a failure begins another file too, but its
+  rest is not cut off.
 
   Attributes:
     failure: why the last flush could not write everything; None if it could.

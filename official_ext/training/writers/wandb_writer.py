@@ -25,7 +25,7 @@ from official_ext.training.writers import writers
 
 @dataclasses.dataclass
 class WandbConfig(base_config.Config):
-  """Where `trainer.writers: [wandb]` writes.
+  """The destination of `trainer.writers: [wandb]`.
 
   Attributes:
     project: The project of Weights & Biases.
@@ -41,7 +41,7 @@ class WandbConfig(base_config.Config):
   mode: str = 'offline'
 
   def check_run(self, path: str, params: Any, mode: str | None) -> None:
-    """See `config.checks.check`. A run must not stop in the middle to ask for a key."""
+    """See `config.checks.check`. A run must not stop in the middle to request a key."""
     if self.mode != 'online' or 'wandb' not in params.trainer.writers or mode is None or 'train' not in mode:
       return
     optional_packages.require('wandb', 'wandb', 'trainer.writers: wandb')
@@ -84,7 +84,7 @@ class WandbWriter(writers.Writer):
     self._folder = model_dir
     self._arguments = (project, entity, run_name or os.path.basename(os.path.abspath(model_dir)), params, mode)
     self._run: Any = None
-    self._exit_code = 1  # The exit status of a run that does not come to its end.
+    self._exit_code = 1  # The exit status of a run that does not end by itself.
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""

@@ -14,7 +14,7 @@ class Writer:
   """Takes the events of a run. Subclasses write them somewhere.
 
   An event has a name, one of `event_names.EVENTS`, the global step after it, and named values: scalars, strings, arrays
-  and tensors, nested in dictionaries at will. A writer ignores what it cannot use.
+  and tensors, nested in dictionaries at will. A writer ignores unsupported values.
   """
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
@@ -22,10 +22,10 @@ class Writer:
     raise NotImplementedError
 
   def flush(self) -> None:
-    """Makes what was written visible to others."""
+    """Makes written data visible to others."""
 
   def sync(self) -> None:
-    """Makes the disk store what was written: before a checkpoint after which it is not written again."""
+    """Makes the disk store written data: before a checkpoint after which it is not written again."""
     self.flush()
 
   def close(self) -> None:
@@ -76,7 +76,7 @@ class Writers(Writer):
           if storage.explain(e) is not None:  # The message says enough without a traceback, and the failure may pass.
             report = logging.error
             self._without_storage[writer] = 'sync' if method == 'sync' else 'flush'
-          report('%s failed to %s; training goes on: %s', type(writer).__name__, method, e)
+          report('%s failed to %s; training continues: %s', type(writer).__name__, method, e)
 
   def _has_recovered(self, writer: Writer, method: str) -> bool:
     """Whether the success of a method shows that a writer has storage again. That of `write` does not: it may wait."""

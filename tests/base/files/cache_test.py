@@ -1,4 +1,4 @@
-"""What is kept between runs is whole or not there, whoever makes it, and wherever it cannot be written."""
+"""Cache entries are whole or missing, with several writers, and in folders that cannot be written."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What reaches the disk before what, and what becomes of a disk that could not store it."""
+"""The order of writes to the disk, and errors of the disk."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ from tests import file_calls
 @pytest.mark.parametrize('number', [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize('which', ['file', 'folder'])
 def test_a_disk_that_may_not_have_stored_a_file_is_an_error(number, which, tmp_path):
-  # Before: what the folder's sync said was ignored, as if its file system could not sync.
+  # Before: errors of the folder's sync were ignored, as if its file system could not sync.
   path = tmp_path / 'state.json'
   is_failing = (lambda found: 'state.json' in found) if which == 'file' else (lambda found: found == str(tmp_path))
   with file_calls.failing_syncs(is_failing, number), pytest.raises(errors.StorageError, match=os.strerror(number)):

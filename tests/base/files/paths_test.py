@@ -1,4 +1,4 @@
-"""Paths are no patterns, links are not followed into other people's folders, `~` is a home."""
+"""Paths are not patterns, links are not followed into other people's folders, `~` is a home."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all: processes that die, others that write, storage without folders."""
+"""Folders that exist whole or not at all: processes that die, others that write, storage without folders."""
 
 import errno
 import os
@@ -83,7 +83,7 @@ def test_a_folder_replaces_nothing_that_it_was_not_to(tmp_path, monkeypatch):
 
   with pytest.raises(ValueError, match='empty'):
     whole_folders.write('', make)
-  with pytest.raises(errors.UserError, match='kept: is there already'):
+  with pytest.raises(errors.UserError, match='kept: exists already'):
     whole_folders.write('kept', make_late, replace=False)
   assert os.listdir('kept') == ['theirs'] and os.listdir('.') == ['kept']
   os.remove('kept/theirs')
@@ -125,7 +125,7 @@ def test_a_folder_on_remote_storage_has_its_subfolders():
   whole_folders.write(folder, make, replace=False)
   assert paths.names(folder) == ['additional_chat_templates', 'config.json']
   assert paths.read(f'{folder}/additional_chat_templates/tool_use.jinja') == b'additional_chat_templates/tool_use.jinja'
-  with pytest.raises(errors.UserError, match='is there already'):
+  with pytest.raises(errors.UserError, match='exists already'):
     whole_folders.write(folder, make, replace=False)
 
 

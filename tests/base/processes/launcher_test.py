@@ -1,4 +1,4 @@
-"""What a launcher and its workers tell each other."""
+"""The messages of a launcher and its workers."""
 
 import os
 

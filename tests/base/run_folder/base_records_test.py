@@ -1,4 +1,4 @@
-"""Adapters know the base that they were trained on: another one is told, one of another shape refused."""
+"""Adapters know the base that they were trained on: another one is reported, one of another shape refused."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def warnings(caplog):
-  """A function: loads an adapter over a base, returns what is warned of."""
+  """A function: loads an adapter over a base, returns the warnings."""
 
   def load(base, adapter, **options):
     caplog.clear()
@@ -212,7 +212,7 @@ def test_a_record_knows_all_fields_of_a_quantization(place, tmp_path):
   assert record.quantization == {**NF4.as_dict(), 'skip_modules': ['lm_head']}
 
 
-# Weights that are no numbers.
+# Weights that are not numbers.
 
 
 @pytest.mark.parametrize('dtype, value', [('float32', np.nan), ('bfloat16', np.inf), ('float16', -np.inf)])

@@ -1,4 +1,4 @@
-"""The sign of life: whatever the run does, until it ends, and never longer than it."""
+"""The heartbeat: during any work of the run, until its end, and never longer."""
 
 import threading
 import time

@@ -78,7 +78,7 @@ def _finish(process):
 
 
 def _lease(folder, **changes):
-  """What another process has left there."""
+  """The files of another process."""
   process = dataclasses.replace(process_identity.own(), **changes)
   lease = {**process.as_dict(), 'mode': 'train', 'since': 'yesterday', 'token': 'x', 'heartbeat': '1'}
   (folder / run_lock.NAME).write_text(json.dumps(lease))
@@ -105,7 +105,7 @@ def test_a_second_training_is_refused_in_a_line_that_names_the_first(tmp_path, k
     assert '\n' not in str(refused.value)
   assert before == sorted((path.name, path.read_bytes()) for path in folder.iterdir())
   _finish(first)
-  assert not list(folder.iterdir())  # What is over leaves nothing.
+  assert not list(folder.iterdir())  # An ended run leaves nothing.
   run_lock.check_free(name)
   lock = run_lock.RunLock(name, silence_seconds=0.5)
   lock.acquire()

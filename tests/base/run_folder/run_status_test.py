@@ -1,4 +1,4 @@
-"""Whether a training lives, by what its folder says: numbers used again, containers, other hosts, broken files."""
+"""Whether a training lives, by its folder: numbers used again, containers, other hosts, broken files."""
 
 import json
 import time

@@ -139,7 +139,7 @@ def test_a_bad_first_record_of_a_shard_changes_no_format(tokenizer, tmp_path):
   lines = path.read_text().splitlines()
   lines[0], lines[60] = 'no', '{"other": 1}'
   path.write_text('\n'.join(lines))
-  with pytest.raises(bad_examples.BadExampleError, match='line 1: is no JSON'):
+  with pytest.raises(bad_examples.BadExampleError, match='line 1: is invalid JSON'):
     inputs.prepare(path, tmp_path / 'out', tokenizer)
   done = inputs.prepare(path, tmp_path / 'out', tokenizer, shard_bytes=1000, on_bad_example='skip')
   assert len(done.plan.shards) > 2

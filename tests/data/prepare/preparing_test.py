@@ -100,7 +100,7 @@ def test_bad_records_are_named_by_file_and_line_or_left_out(tmp_path):
   lines[200], lines[250] = '{"a": oops}', '{"a": "\\ud800"}'
   path.write_text('\n'.join(lines))
   with pytest.raises(
-    errors.UserError, match=rf'^{path}, line 201: is no JSON: .*; repair or replace it, or give --on_bad'
+    errors.UserError, match=rf'^{path}, line 201: is invalid JSON: .*; repair or replace it, or give --on_bad'
   ):
     inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
   done = inputs.prepare(path, tmp_path / 'other', shard_bytes=1000, on_bad_example='skip')
@@ -119,7 +119,7 @@ def test_bad_records_are_named_by_file_and_line_or_left_out(tmp_path):
   # Nothing is in that folder: it may be that of other input.
   assert [path.name for path in (tmp_path / 'none').iterdir()] == ['.prepare.lock']
   (tmp_path / 'none.jsonl').write_text('{"a": 1}\n{"a": oops}\n')
-  with pytest.raises(errors.UserError, match='none.jsonl, line 2: is no JSON'):
+  with pytest.raises(errors.UserError, match='none.jsonl, line 2: is invalid JSON'):
     inputs.prepare(tmp_path / 'none.jsonl', tmp_path / 'none')
   (tmp_path / 'none.jsonl').write_text('{"a": 1}\n{"a": 22}\n')
   assert inputs.prepare(tmp_path / 'none.jsonl', tmp_path / 'none').rows == 2
@@ -190,7 +190,7 @@ def test_a_folder_of_a_version_that_noted_no_content_is_refused_as_such(tmp_path
     ({'a.jsonl': ''}, 'none of the 0 records can be used'),
     ({'train.jsonl': '{}\n', 'test.jsonl': '{}\n'}, '^--split: .*/in has several splits: test, train; name one'),
     ({'a.parquet': 'PAR1'}, 'a.parquet: cannot be read'),
-    ({'a.json': '[1]'}, 'a.json, element 0: is no JSON object'),
+    ({'a.json': '[1]'}, 'a.json, element 0: is invalid JSON object'),
   ],
 )
 def test_input_that_is_none(files, expected, tmp_path):
@@ -263,8 +263,8 @@ DEEP = b'[' * 100_000
     ('b.jsonl.gz', gzip.compress(b'{"text": "a"}\n' * 100)[:-20], 'cannot be read: EOFError: '),
     ('a.json', DEEP, 'cannot be read: RecursionError: '),
     ('b.json.gz', gzip.compress(DEEP), 'cannot be read: RecursionError: '),
-    ('a.jsonl', DEEP, 'is no JSON that can be read: RecursionError: '),
-    ('c.jsonl.gz', gzip.compress(DEEP), 'is no JSON that can be read: RecursionError: '),
+    ('a.jsonl', DEEP, 'is invalid JSON that can be read: RecursionError: '),
+    ('c.jsonl.gz', gzip.compress(DEEP), 'is invalid JSON that can be read: RecursionError: '),
   ],
   # Not from the contents: gzip notes the time, and every process that collects the tests must find the same names.
   ids=['damaged lines', 'damaged', 'cut off', 'deep', 'deep gzip', 'deep lines', 'deep lines gzip'],

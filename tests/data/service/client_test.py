@@ -283,9 +283,7 @@ def test_a_slow_service_holds_nobody_up(service, made_here):
 
 def _told(text, answers):
   """What is said of a worker, each time."""
-  return re.findall(
-    f'task.train_data: nothing of worker {re.escape(answers.name)} of the tf.data service is used: (.*)', text
-  )
+  return re.findall(f'task.train_data: worker {re.escape(answers.name)} of the tf.data service is ignored: (.*)', text)
 
 
 def test_a_worker_with_other_batches_is_not_used(service, caplog):

@@ -17,7 +17,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture
 def run(base, run_train, tmp_path):
-  """run(mode, *fields, folder='run', steps=2) -> the process of a training on 20 records, two of which are no good."""
+  """run(mode, *fields, folder='run', steps=2) -> the process of a training on 20 records, two of which are not good."""
   lines = [{'prompt': f'What is {n}?', 'completion': f'The number {n}.'} for n in range(20)]
   lines[3], lines[7] = {'prompt': 'No answer'}, {'prompt': 'What is 7? ' * 40, 'completion': 'Cut off.'}
   (tmp_path / 'data.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))

@@ -1,4 +1,4 @@
-"""What methods of fine-tuning share: the model of a folder, its reference, its text, its result."""
+"""The common part of fine-tuning methods: the model of a folder, its reference, its text, its result."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ def make_task(folder, task_class=WithReference, **changes):
 
 
 def disturb(model):
-  """Changes what is trained, as training does."""
+  """Changes the trained weights, as training does."""
   for number, variable in enumerate(model.trainable_variables):
     variable.assign_add(0.05 * tf.random.stateless_normal(variable.shape, [7, number]))
 
@@ -92,7 +92,7 @@ def test_the_reference_is_the_model_as_it_was_when_training_began(base, tmp_path
     loss = tf.reduce_sum(model(IDS))
   for one, other in zip(gradients, tape.gradient(loss, model.trainable_variables)):
     np.testing.assert_array_equal(tf.convert_to_tensor(one), tf.convert_to_tensor(other))
-  # Another process restores what it needs for the same reference; new adapters need nothing.
+  # Another process restores the weights of the same reference; new adapters need nothing.
   assert hasattr(model, 'checkpoint_items')
   has_copy = changes == {'use_lora': False}
   assert ('reference' in model.checkpoint_items) == has_copy
@@ -209,9 +209,9 @@ def test_a_merged_copy_repeats_no_warning_about_the_base(base, tmp_path, caplog)
   try:
     with caplog.at_level(logging.WARNING):
       model = task.build_language_model()
-      assert caplog.text.count('and stand on nf4 weights') == 1
+      assert caplog.text.count('but are loaded onto nf4 weights') == 1
       task.merged_language_model(model)
-      assert caplog.text.count('and stand on nf4 weights') == 1
+      assert caplog.text.count('but are loaded onto nf4 weights') == 1
   finally:
     logger.propagate = propagates
 
@@ -246,7 +246,7 @@ def test_a_result_that_cannot_be_written_leaves_the_one_before(base, tmp_path, m
   task.save_result(model)
   before = logits(model)
   disturb(model)
-  # What a process has left that died while it wrote: one of this machine that is not there any more.
+  # The leftovers of a process that died while it wrote: one of this machine that does not exist any more.
   (tmp_path / f'.adapter.{os.uname().nodename}-999999999.partial').mkdir()
 
   def full(self, folder):
@@ -352,7 +352,7 @@ def test_prompts_become_turns_if_the_tokenizer_has_a_chat_template(base, tmp_pat
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'use_lora': True}, 'task.use_lora: adapters stand on a model that is trained already: set task.model_path'),
+    ({'use_lora': True}, 'task.use_lora: adapters require a trained model: set task.model_path'),
     ({'load_in_4bit': True}, 'task.load_in_4bit: is for frozen weights, and all weights are trained; set task.model_'),
     ({'model_path': 'm', 'use_lora': False, 'frozen_dtype': 'bfloat16'}, 'task.frozen_dtype: is for frozen weights'),
     ({'model_path': 'm', 'load_in_4bit': True, 'quantization': {'method': 'int8'}}, 'task.load_in_4bit: contradicts'),
@@ -427,6 +427,6 @@ def test_a_result_replaces_neither_its_base_nor_what_another_run_has_left(base, 
   shutil.copytree(base, tmp_path / 'out/model')
   with pytest.raises(errors.UserError, match='out/model is the model that training begins with; name another folder'):
     prepare(model_path=str(tmp_path / 'out/model'), output_dir=str(tmp_path / 'out'))
-  with pytest.raises(errors.UserError, match='out/model is there already; name another folder, or move it away'):
+  with pytest.raises(errors.UserError, match='out/model exists already; name another folder, or move it away'):
     prepare(model_path=base, output_dir=str(tmp_path / 'out'))
   prepare(model_path=base, output_dir=str(tmp_path / 'other'))

@@ -129,7 +129,7 @@ def random_model(configuration, seed=0):
 
 
 def reloaded(folder):
-  """What transformers makes of a folder; no key is missing or unexpected."""
+  """The model of transformers for a folder; no key is missing or unexpected."""
   model, info = transformers.AutoModelForCausalLM.from_pretrained(
     folder, output_loading_info=True, attn_implementation='eager', dtype=torch.float32
   )

@@ -1,4 +1,4 @@
-"""The decoder by itself: packing, what is computed once more for the gradient, dropout, what it may be made of."""
+"""The decoder by itself: packing, recomputation for the gradient, dropout, valid structures."""
 
 import functools
 
@@ -128,7 +128,7 @@ def test_frozen_layers_get_no_gradients_and_the_others_the_same(fields):
 
 
 class Shifted(decoder.Block):
-  """Adds what preprocessing has handed to every layer."""
+  """Adds the preprocessed input of every layer."""
 
   def call(self, x, context):
     return super().call(x + context.extras['shift'], context)

@@ -1,4 +1,4 @@
-"""Continuations: token for token those of transformers, with a cache, whatever the batch."""
+"""Continuations: token for token those of transformers, with a cache, for any batch."""
 
 import json
 import types
@@ -176,7 +176,7 @@ def test_what_is_wrong_in_a_folder_is_told_with_its_file(content, message):
   model = types.SimpleNamespace(origin=pretrained.Origin('folder', {}, {'generation_config.json': content.encode()}))
   with pytest.raises(errors.UserError, match=f'^folder/generation_config.json: {message}'):
     generation.config_of(model)
-  with pytest.raises(errors.UserError, match='^top_p: 2 '):  # What is asked for counts more, and is no file's.
+  with pytest.raises(errors.UserError, match='^top_p: 2 '):  # The request overrides the file's.
     generation.config_of(types.SimpleNamespace(origin=None), top_p=2)
 
 
@@ -195,7 +195,7 @@ def test_a_field_that_means_nothing_is_refused(model, fields, message):
 
 def test_prompts_that_cannot_be_read_are_refused(model):
   generate = generation.Generator(model, token_sampling.GenerationConfig(max_new_tokens=2))
-  for prompt, message in (([], 'prompt 0: holds no tokens'), ([31], 'prompt 0: 31 is no token; there are 31')):
+  for prompt, message in (([], 'prompt 0: holds no tokens'), ([31], 'prompt 0: 31 is not a token; there are 31')):
     with pytest.raises(errors.UserError, match=message):
       generate([prompt])
   few = CONFIG.replace(
@@ -208,7 +208,7 @@ def test_prompts_that_cannot_be_read_are_refused(model):
 
 @pytest.mark.parametrize('scan_layers', [False, True])
 def test_a_program_for_the_next_token_is_compiled_once(scan_layers):
-  """What XLA must know to compile would be in the program: the first tokens' would not be that of the next ones."""
+  """Compile-time constants would be in the program: the first tokens' would not be that of the next ones."""
   model = decoder.LanguageModel(CONFIG.replace(scan_layers=scan_layers))
   config = token_sampling.GenerationConfig(max_new_tokens=6, temperature=1.0, top_p=0.9, repetition_penalty=1.2)
   advance = tf.function(lambda state: generation.advance(model, config, state), jit_compile=True, autograph=False)

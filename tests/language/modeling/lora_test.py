@@ -1,4 +1,4 @@
-"""Adapters: what is trained, what is kept, and that they are what the formulas say, packed or not, stacked or not."""
+"""Adapters: trained weights, frozen weights, and their formulas, packed or not, stacked or not."""
 
 import dataclasses
 
@@ -217,7 +217,7 @@ def test_patterns_choose_layers(pattern, number):
   [
     ('q_projj', "'q_projj' matches no linear layer; there are .*; did you mean q_proj?"),
     ('embed_tokens', "'embed_tokens' matches no linear layer"),
-    ('(', "'\\(' is no regular expression"),
+    ('(', "'\\(' is not a regular expression"),
     ('layers.0.self_attn.q_proj', "'layers.0.self_attn.q_proj' matches some layers of .*scan_layers=False"),
   ],
 )
@@ -298,7 +298,7 @@ def test_a_head_that_is_cast_in_parts_is_the_whole(monkeypatch, tied):
 
 
 def test_one_row_that_is_not_finite_spoils_no_other():
-  """What waits for an input depends on one of its elements, and takes nothing of it."""
+  """A value ordered after an input depends on one of its elements, but does not use it."""
   model = _model()
   lora.attach(model, lora.LoraConfig(r=2), NF4, frozen_dtype='bfloat16')
   layer = model.decoder.blocks[0].mlp.up_proj

@@ -1,4 +1,4 @@
-"""Runs that train adapters: what they learn, what their checkpoints hold, and what a resume holds to."""
+"""Runs that train adapters: their results, their checkpoints, and their resumption."""
 
 import json
 import shutil

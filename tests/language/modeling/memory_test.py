@@ -1,4 +1,4 @@
-"""What a training step takes beside its weights, by XLA's own plan of the memory."""
+"""The memory of a training step beside its weights, by XLA's own plan of the memory."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from tests import train_processes
 from tests.training.loop import harness
 
-# What the plan says: one buffer for all that is between the parameters of a program and its results.
+# The plan: one buffer for all that is between the parameters of a program and its results.
 _SCRIPT = """
 import glob, json, os, re, sys
 import official_ext as ext
@@ -52,7 +52,7 @@ print(json.dumps({'temporary': temporary, 'results': results}))
 
 @pytest.fixture
 def plans(start_script, tmp_path):
-  """plans([(fields, quantization, [batch size, length]), ...]) -> bytes of what is temporary, types of the results."""
+  """plans([(fields, quantization, [batch size, length]), ...]) -> temporary bytes, types of the results."""
 
   def of(cases):
     scripts = []
@@ -75,9 +75,9 @@ SIZES = dict(vocab_size=64, hidden_size=64, intermediate_size=128)
 
 @pytest.mark.soak
 def test_layers_that_are_computed_once_more_need_less_memory(plans):
-  """Of each of 4 layers all is kept, or its input alone: the rest is there for one layer at a time.
+  """Of each of 4 layers all is kept, or its input alone: the rest exists for one layer at a time.
 
-  A layer keeps, in numbers, at least: its two norms, queries, keys, values, what attention gives, three of the MLP's
+  A layer keeps, in numbers, at least: its two norms, queries, keys, values, the output of attention, three of the MLP's
   inner size; and the attention's weights.
   """
   rows, layers, heads, width = [4, 64], 4, 2, 64
@@ -96,7 +96,7 @@ def test_layers_that_are_computed_once_more_need_less_memory(plans):
   'quantization, scan', harness.cases(fast=[('nf4', True)], soak=[('none', False), ('nf4', False)])
 )
 def test_frozen_kernels_are_unpacked_when_they_are_used_and_are_no_results(plans, quantization, scan):
-  """Two kernels that have the same input may be there at once; a layer has seven, and all layers 21."""
+  """Two kernels that have the same input may exist at once; a layer has seven, and all layers 21."""
   width, inner = 128, 384
   fields = dict(vocab_size=64, hidden_size=width, intermediate_size=inner, num_hidden_layers=3, scan_layers=scan)
   (plan,) = plans([(fields, quantization, [1, 8])])

@@ -1,4 +1,4 @@
-"""Loading a folder: what is packed on the way, in which order weights come, and how much memory it takes."""
+"""Loading a folder: packing, the order of weights, and memory."""
 
 import json
 
@@ -112,7 +112,7 @@ print(json.dumps({'weights': weights, 'peak': megabytes('VmHWM') - before}))
 def test_loading_takes_the_weights_once_and_one_tensor(tmp_path, start_script):
   """A buffer of all weights, of the file, or of the float32 kernels that are packed, would be 100 MB more.
 
-  Beside the weights there are 17 MB of the file at a time, the largest tensor as it is read and in float32.
+  Beside the weights there are 17 MB of the file at a time, the largest tensor in its stored type and in float32.
   """
   small = _saved(tmp_path / 'small')
   sizes = dict(hidden_size=512, intermediate_size=1536, num_hidden_layers=8, vocab_size=4000, zeros=True)

@@ -1,4 +1,4 @@
-"""What generation saves by its cache, and what stacked layers save while a step is compiled."""
+"""The time saved by the cache of generation, and by stacked layers in compilation."""
 
 import time
 
@@ -19,7 +19,7 @@ def _model(**fields):
 
 
 def _worked(function):
-  """Seconds that the processor works on a call: what others do on the machine counts little."""
+  """Seconds that the processor works on a call: other work on the machine counts little."""
   start = time.process_time()
   function()
   return time.process_time() - start

@@ -1,4 +1,4 @@
-"""What a Hugging Face folder describes is what runs here, and what is saved here is what transformers runs."""
+"""A model loaded from a Hugging Face folder equals that of transformers, and so does a saved one."""
 
 import json
 import pathlib
@@ -216,7 +216,7 @@ def test_a_model_that_was_never_loaded_is_saved(tmp_path):
     (dict(qk_norm=True), 'decoder/blocks/0/self_attn/k_norm/scale: llama has no tensor|qk_norm: True cannot be saved'),
     (dict(layer_types=('sliding_attention',) * 4, sliding_window=3), 'layer_types: llama has no layers with a window'),
     (dict(final_logit_softcapping=3.0), 'final_logit_softcapping: 3.0 cannot be saved as llama, which has 0.0'),
-    (dict(model_type='lama'), "model_type: the architecture 'lama' is not there.*did you mean llama"),
+    (dict(model_type='lama'), "model_type: the architecture 'lama' is not supported.*did you mean llama"),
   ],
 )
 def test_a_model_that_its_family_cannot_express_is_not_saved(tmp_path, fields, message):
@@ -229,13 +229,13 @@ def test_a_model_that_its_family_cannot_express_is_not_saved(tmp_path, fields, m
 @pytest.mark.parametrize(
   'fields, message',
   [
-    (dict(model_type='mamba'), "config.json: the architecture 'mamba' is not there; known are llama, mistral"),
+    (dict(model_type='mamba'), "config.json: the architecture 'mamba' is not supported; known are llama, mistral"),
     (dict(hidden_act='swish7'), "config.json: hidden_act: 'swish7' is not known"),
     (
       dict(quantization_config={'bits': 4}),
       'config.json: quantization_config: the weights are quantized .by an unnamed method.',
     ),
-    (dict(attention_chunk_size=8192), 'config.json: attention_chunk_size: 8192 may change what the model computes'),
+    (dict(attention_chunk_size=8192), 'config.json: attention_chunk_size: 8192 may change the output of the model'),
     (
       dict(rope_parameters={'rope_type': 'mrope'}),
       "rope_parameters.rope_type: 'mrope' is not known; known are",
@@ -349,7 +349,7 @@ def test_a_folder_without_safetensors_is_refused_and_a_pickle_never_opened(made,
   assert 'model.safetensors: cannot be read as safetensors' in refusal(str(folder))
   index = {'weight_map': {'lm_head.weight': '../other.safetensors'}}
   (folder / 'model.safetensors.index.json').write_text(json.dumps(index))
-  assert "'../other.safetensors' is no safetensors file of this folder" in refusal(str(folder))
+  assert "'../other.safetensors' is not a safetensors file of this folder" in refusal(str(folder))
   index = {'weight_map': {'lm_head.weight': 'model-1.safetensors'}}
   (folder / 'model.safetensors.index.json').write_text(json.dumps(index))
   assert 'model-1.safetensors: no such file, and model.safetensors.index.json names it' in refusal(str(folder))
@@ -361,7 +361,7 @@ def test_a_folder_without_safetensors_is_refused_and_a_pickle_never_opened(made,
 
 
 def test_what_the_weights_were_trained_with_cannot_be_changed_by_loading(made):
-  assert 'hidden_act: is what the weights were trained with' in refusal(made('llama')[0], hidden_act='gelu')
+  assert 'hidden_act: is the value of the training' in refusal(made('llama')[0], hidden_act='gelu')
 
 
 def test_a_missing_library_is_named_with_the_extra(made, monkeypatch):

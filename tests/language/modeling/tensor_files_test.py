@@ -1,4 +1,4 @@
-"""Files of weights: who may read them, and what a full disk leaves."""
+"""Files of weights: who may read them, and full disks."""
 
 import errno
 import os

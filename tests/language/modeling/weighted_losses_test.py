@@ -1,4 +1,4 @@
-"""Losses by name with weights: the sum, what is logged, and what is refused."""
+"""Losses by name with weights: the sum, logs, and refusals."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Chat templates: the text that transformers makes of them, in a sandbox; what refuses or fails is one line."""
+"""Chat templates: the text that transformers makes of them, in a sandbox; errors are one line."""
 
 import datetime
 import importlib.util
@@ -70,7 +70,7 @@ TOOLS = [
 
 
 def theirs(source, messages, adds, tools, **more):
-  """What transformers says, or that it fails."""
+  """The result of transformers, or its failure."""
   messages = [{name: value for name, value in message.items() if value is not None} for message in messages]
   try:
     texts, spans = chat_template_utils.render_jinja_template(
@@ -175,7 +175,7 @@ def test_no_jinja_is_told_with_its_line():
 
 def test_messages_of_another_form_are_told():
   told = refused('{{ messages }}', ['hi'])
-  assert told == "folder: a message is no dictionary with role and content: 'hi'"
+  assert told == "folder: a message is not a dictionary with role and content: 'hi'"
 
 
 def test_templates_render_inside_of_each_other_and_in_threads():

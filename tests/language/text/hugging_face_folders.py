@@ -53,7 +53,7 @@ def metaspace():
     [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
   )
   _trained(backend, ['<unk>', '<s>', '</s>'] + [f'<0x{byte:02X}>' for byte in range(256)], max_token_length=12)
-  content = json.loads(backend.to_str())  # Bytes are no special tokens, but entries of the vocabulary alone.
+  content = json.loads(backend.to_str())  # Bytes are not special tokens, but entries of the vocabulary alone.
   content['added_tokens'] = content['added_tokens'][:3]
   backend = tokenizers.Tokenizer.from_str(json.dumps(content))
   backend.post_processor = processors.TemplateProcessing(single='<s> $A', special_tokens=[('<s>', 1)])
@@ -93,7 +93,7 @@ def older(folder):
 
 
 def declared(folder):
-  """Files of transformers 4: added tokens stand in the configuration, with two templates."""
+  """Files of transformers 4: added tokens are in the configuration, with two templates."""
   options = {'lstrip': False, 'rstrip': True, 'normalized': False, 'single_word': False}
   config = {
     'tokenizer_class': 'PreTrainedTokenizerFast',

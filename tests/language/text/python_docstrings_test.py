@@ -28,7 +28,7 @@ def test_the_worse_answer_is_that_of_another_function():
 
 @pytest.mark.tensorflow
 def test_what_else_is_imported_changes_nothing():
-  """TensorFlow, Keras and absl put methods of their own into the library's classes."""
+  """TensorFlow, Keras and absl add methods to the library's classes."""
   code = 'from official_ext.language.text import python_docstrings as p; print(p.records("train").digest)'
   alone = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip()
   assert alone == python_docstrings.records('train').digest and 'tensorflow' in sys.modules

@@ -1,4 +1,4 @@
-"""Fixtures of tests of texts. A test module has those that it assigns to names of its own."""
+"""Fixtures of tests of texts. A test module has those that it assigns to its names."""
 
 import gzip
 
@@ -25,7 +25,7 @@ def tokenizer():
 
 
 def damaged_inside(content):
-  """What gzip makes of some content, with a first block of a type that there is not."""
+  """gzip's output for some content, with a first block of a type that there is not."""
   found = bytearray(gzip.compress(content, mtime=0))
   found[10] |= 0b110
   return bytes(found)

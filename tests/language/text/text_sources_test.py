@@ -1,4 +1,4 @@
-"""Text as rows of tokens: which tokens, which of them are learned, what is cut and told, how rows are filled."""
+"""Text as rows of tokens: which tokens, which of them are learned, cuts and their reports, how rows are filled."""
 
 import json
 
@@ -213,7 +213,7 @@ def test_prompts_stand_at_the_right_end_and_know_their_record(with_bos):
   assert seen(source.fetch([0])[0], with_bos) == with_bos.apply_chat_template(TURNS[:1], True)
 
 
-# What is cut, left out and told.
+# Records that are cut, left out and reported.
 
 
 def test_cuts_are_counted_and_told(with_bos, caplog):
@@ -271,11 +271,11 @@ BAD = [
   ('{"prompt": "a", "completion": 3}', "column 'completion' holds 3; expected a text or a list of messages"),
   ('{"prompt": "a", "completion": "\\ud83d"}', 'half of a surrogate pair at character 1'),
   ('{"prompt": [{"content": "a"}], "completion": "b"}', "column 'prompt' holds no list of messages"),
-  ('{"prompt": "a", ', 'is no JSON: '),
+  ('{"prompt": "a", ', 'is invalid JSON: '),
   (json.dumps({**CHAT, 'tools': '[' * 100_000}), 'RecursionError: '),
   (
     json.dumps({**CHAT, 'completion': '[' * 100_000}).replace('"[', '[').replace('["', '[' + ']' * 99_999),
-    'is no JSON',
+    'is invalid JSON',
   ),
 ]
 
@@ -490,7 +490,7 @@ def test_the_batch_at_a_step_is_the_same_whether_it_is_reached_or_jumped_to(toke
   source = open_list(documents(), tokenizer, packing=packing)
   params = config(global_batch_size=4, packing=packing, seed=7)
   straight = list(step_indexed.build_dataset(source, params).take(40).as_numpy_iterator())
-  monkeypatch.setattr(text_sources, '_open', {})  # As in another process, which reads what is kept.
+  monkeypatch.setattr(text_sources, '_open', {})  # As in another process, which reads the cache.
   again = open_list(documents(), tokenizer, packing=packing)
   assert again is not source and again.identity() == source.identity()
   with position.starting_at(33) as at:
@@ -512,7 +512,7 @@ def test_replicas_share_the_batches_of_one(tokenizer):
   tf.nest.map_structure(np.testing.assert_array_equal, joined, whole)
 
 
-# What is kept.
+# The cache.
 
 
 def count_writes(monkeypatch):

@@ -1,4 +1,4 @@
-"""A task on texts: the tokenizer that a run has made stays with it, whatever happens to texts and cache."""
+"""A task on texts: the tokenizer that a run has made stays with it, even if texts and cache change."""
 
 import dataclasses
 import os
@@ -27,7 +27,7 @@ class SmallTextTask(text_task.TextTask, small_run.SmallTask):
 
   vocab_size = 270
   texts = ('hello there, hello there',)
-  seen: list[str] = []  # What tasks have had.
+  seen: list[str] = []  # The tokenizers of tasks.
 
   def make_tokenizer(self):
     return tokenizer_training.train(list(self.texts), 265)
@@ -139,7 +139,7 @@ def test_a_model_without_room_for_the_tokens_of_its_run_is_refused(trained, tmp_
     run(tmp_path / 'copy', Smaller, steps=6)
   assert str(refused.value).startswith(
     f'task.model.vocab_size: 260 is less than the 265 tokens of {tmp_path}/copy/tokenizer, which the weights were '
-    'trained with: set it to what it was then, or begin anew in another --model_dir'
+    'trained with: set it to the earlier value, or start a new run in another --model_dir'
   )
   with pytest.raises(errors.UserError, match='task.model.vocab_size: the tokenizer has 265 tokens, and the model has '):
     run(tmp_path / 'new', Smaller)

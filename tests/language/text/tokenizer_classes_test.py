@@ -1,4 +1,4 @@
-"""The tokens of each class that transformers makes of a folder, on random text; what is saved is the same to all."""
+"""The tokens of each class that transformers makes of a folder, on random text; a saved folder is the same for all."""
 
 import inspect
 import json
@@ -73,7 +73,7 @@ def assert_same(ours, theirs, seed=0):
 
 
 def check(folder, auto, seed=0):
-  """Holds a folder, and what is saved of it alone and beside its model, against AutoTokenizer; False if refused."""
+  """Compares a folder, and its saved copy, alone and beside its model, with AutoTokenizer; False if refused."""
   try:
     ours = tokenizer_lib.Tokenizer.load(str(folder))
   except errors.UserError as error:
@@ -89,7 +89,7 @@ def check(folder, auto, seed=0):
     if name == 'saved_beside' and (folder / 'config.json').exists():
       (saved / 'config.json').write_bytes((folder / 'config.json').read_bytes())
     elif ours.files['tokenizer.json'] == (folder / 'tokenizer.json').read_bytes():
-      continue  # The files are those that were read: what they mean may depend on the model.
+      continue  # The files are those that were read: their meaning may depend on the model.
     assert_same(ours, auto(saved), seed)
     again = tokenizer_lib.Tokenizer.load(str(saved))
     assert_same(again, auto(saved), seed)
@@ -184,7 +184,7 @@ def test_a_model_that_a_class_cannot_have_is_refused_by_name(model_type, hint, t
   assert str(error.value).startswith(told) and hint in str(error.value)
 
 
-# What is stated of transformers.
+# The claims about transformers.
 
 
 def test_what_is_stated_of_transformers_is_what_it_has():

@@ -135,9 +135,9 @@ print(t.encode('hi')[0])
   'name, content, told',
   [
     ('tokenizer.json', b'{"version": ', 'tokenizer.json: is damaged, or of a newer version of tokenizers: '),
-    ('tokenizer_config.json', b'{"bos_token": ', 'tokenizer_config.json: is no JSON: '),
+    ('tokenizer_config.json', b'{"bos_token": ', 'tokenizer_config.json: is invalid JSON: '),
     ('tokenizer_config.json', b'[]', 'tokenizer_config.json: expected an object, found list'),
-    ('generation_config.json', b'{', 'generation_config.json: is no JSON: '),
+    ('generation_config.json', b'{', 'generation_config.json: is invalid JSON: '),
   ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, content, told):

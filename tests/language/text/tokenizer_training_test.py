@@ -1,4 +1,4 @@
-"""Byte-level BPE of our own: every text and back, the same in every process, kept after its first use."""
+"""Byte-level BPE as implemented here: every text and back, the same in every process, kept after its first use."""
 
 import os
 

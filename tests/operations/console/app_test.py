@@ -1,4 +1,4 @@
-"""The console as a program, and its list of runs: what it does is what the command line does."""
+"""The console as a program, and its list of runs: it does the same as the command line."""
 
 import http.client
 import json
@@ -118,7 +118,7 @@ def test_fields_of_configurations_are_told_by_run(console):
   assert about['best']['accuracy'] == 'max'
 
 
-# What is done with several at once.
+# Actions on several at once.
 
 
 def test_tags_and_notes_are_those_of_runs_tag(console, root, capsys):
@@ -215,7 +215,7 @@ def test_what_cannot_be_served_is_one_line(tmp_path, root, capsys, monkeypatch):
   line = _error(capsys, root, '--host=0.0.0.0')
   assert 'must have 16' in line and 'short' not in line
   monkeypatch.setenv(security.PASSWORD, 'long enough'.replace(' ', '-') * 2)
-  assert '--host=none.invalid: is no address' in _error(capsys, root, '--host=none.invalid')
+  assert '--host=none.invalid: is not an address' in _error(capsys, root, '--host=none.invalid')
   monkeypatch.delitem(sys.modules, 'official_ext.operations.console.server')
   monkeypatch.setitem(sys.modules, 'uvicorn', None)
   assert _error(capsys, root) == "error: console: needs starlette and uvicorn: pip install 'official-ext[console]'"
@@ -223,7 +223,9 @@ def test_what_cannot_be_served_is_one_line(tmp_path, root, capsys, monkeypatch):
 
 def test_a_port_that_is_taken_is_one_line(console, root, tmp_path, capsys):
   port = console.context.port
-  assert f'a console of this folder is there already: http://127.0.0.1:{port}' in _error(capsys, root, f'--port={port}')
+  assert f'a console of this folder is already running: http://127.0.0.1:{port}' in _error(
+    capsys, root, f'--port={port}'
+  )
   assert 'a console of another folder' in _error(capsys, tmp_path, f'--port={port}')
   with socket.create_server(('127.0.0.1', 0)) as other:
     assert 'another program listens' in _error(capsys, root, f'--port={other.getsockname()[1]}')
@@ -241,7 +243,7 @@ def test_an_empty_folder_is_served(tmp_path, start_console):
 @pytest.mark.slow
 @pytest.mark.parametrize('kills', [3, pytest.param(100, marks=pytest.mark.soak)])
 def test_runs_go_on_whatever_becomes_of_the_server(tmp_path, processes, kills):
-  """Killed again and again, also while it starts and stops runs; in the end it is asked to end, and does at once."""
+  """Killed again and again, also while it starts and stops runs; in the end it gets SIGTERM, and ends at once."""
   root = tmp_path / 'runs'
   for number in range(3):
     run = run_folder.Run(str(root / f'run{number}'), f'run{number}')

@@ -1,4 +1,4 @@
-"""Eighty wrong values for the fields of the experiment `digits`: (what --set names, the text of its value)."""
+"""Eighty wrong values for the fields of the experiment `digits`: (the field of --set, the text of its value)."""
 
 _FIT = 'trainer.optimizer_config'
 CASES = (
@@ -78,7 +78,7 @@ CASES = (
   ('runtime.enable_xla', 'maybe'),
   ('runtime.distribution_strategy', 'miror'),
   ('runtime.mixed_precision_dtype', 'float8'),
-  # No such field, and fields that are not there together with others.
+  # No such field, and fields that do not exist together with others.
   ('trainer.train_step', '10'),
   ('task.model.filter', '[8]'),
   ('learning_rat', '0.1'),

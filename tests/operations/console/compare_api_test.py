@@ -1,4 +1,4 @@
-"""Curves of runs, and runs side by side, as the pages ask for them."""
+"""Curves of runs, and runs side by side, as the pages request them."""
 
 import json
 

@@ -8,14 +8,14 @@ from tests.operations.console import servers
 
 @pytest.fixture(scope='session')
 def driver(train_server):
-  """What tells what the driver would say: `start_console(folder, driver=driver)`. It starts when it is first asked."""
+  """The process with the driver's answers: `start_console(folder, driver=driver)`. It starts when it is first asked."""
   with driver_processes.ForkedDriver(train_server()) as made:
     yield made
 
 
 @pytest.fixture(scope='module', autouse=True)
 def cache(tmp_path_factory):
-  """What is known of runs is kept in a folder of the module's own."""
+  """The cache of runs is in a folder of the module's own."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
     yield

@@ -180,7 +180,7 @@ def test_a_folder_that_is_away_for_a_while_is_told_and_found_again(root, start_c
     assert str(own) in stream.next('problem')[1]['errors'][0]
     status, values = console.try_get('/api/runs')
     assert status == 400 and str(own) in values['errors'][0]
-    with console.stream() as other:  # Who comes now is told as well.
+    with console.stream() as other:  # Who comes now is reported as well.
       assert other.next('problem', 'runs')[1]
     os.rename(f'{own}-moved', own)
     assert stream.next('problem')[1]['errors'] == []
@@ -242,7 +242,7 @@ def test_who_is_far_behind_gets_all_anew(root, start_console, monkeypatch):
 
 
 def _until(stream, note):
-  """Reads until the last run has a note that begins with a letter; returns what kinds of messages there were."""
+  """Reads until the last run has a note that begins with a letter; returns the kinds of messages."""
   kinds = []
   while True:
     values = stream.next('runs')[1]

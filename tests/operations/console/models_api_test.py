@@ -1,4 +1,4 @@
-"""The console's models: what is listed, exported, and answers. Models are real, and in processes of their own."""
+"""The console's models: lists, exports, and answers. Models are real, and in separate processes."""
 
 import base64
 import http.client
@@ -101,11 +101,11 @@ def test_a_saved_model_takes_values_and_pictures(console):
 def test_mistakes_are_told_at_their_field(console):
   for given, line in (
     ({}, 'inputs.pixels: is missing: float32 (None, 64)'),
-    ({'text': '[1, 2'}, 'inputs.pixels: is no JSON: '),
+    ({'text': '[1, 2'}, 'inputs.pixels: is invalid JSON: '),
     ({'text': '[[1], [2, 3]]'}, 'inputs.pixels: its lists have different lengths'),
     ({'text': '[1, 2]'}, 'inputs.pixels: has the shape (1, 2), expected (None, 64)'),
     ({'text': '["<b>"]'}, 'inputs.pixels: holds something else than numbers'),
-    ({'image': 'bm90'}, 'inputs.pixels: the file is no PNG, JPEG, GIF or BMP'),
+    ({'image': 'bm90'}, 'inputs.pixels: the file is not a PNG, JPEG, GIF or BMP'),
   ):
     status, found = console.try_post(
       '/api/models/predict', **SAVED, signature='serving_default', inputs={'pixels': given}
@@ -153,7 +153,7 @@ def test_chat_is_streamed_stopped_and_remembers(console):
   again = stream(console, **WRITER, messages=hello, settings=settings)  # Not refused as one that is busy.
   print(f'stopped and free again after {again[0][0] - begun:.2f} s')
   assert text_of(again) == text_of(lines)
-  # What was said before makes another prompt.
+  # An earlier message makes another prompt.
   more = [*hello, {'role': 'assistant', 'content': 'yes'}, {'role': 'user', 'content': 'hello'}]
   assert text_of(stream(console, **WRITER, messages=more, settings=settings)) != text_of(lines)
   continued = stream(console, **WRITER, prompt='hello', settings={'max_new_tokens': 5})
@@ -205,7 +205,7 @@ def test_an_export_is_a_command_of_its_own_with_its_log(console, root):
   os.mkdir(bare.file('hugging_face'))
   (root / 'bare' / 'hugging_face' / 'something').write_text('')
   status, found = console.try_post('/api/models/export', run='bare', to='hugging_face')
-  assert status == 400 and 'is there already' in found['errors'][0]
+  assert status == 400 and 'exists already' in found['errors'][0]
 
 
 @pytest.mark.slow
@@ -255,7 +255,7 @@ def test_there_are_two_at_most_and_idle_ones_end(monkeypatch):
   ended = []
 
   class Process:
-    """What holds no model: the choice is tested, the processes are above."""
+    """A folder without a model: the choice is tested, the processes are above."""
 
     is_alive, is_busy = True, False
 

@@ -40,7 +40,7 @@ def _text(key, text):
 
 
 def _argv(command):
-  """What a shell makes of a command, but for the program: the arguments of train.py."""
+  """A shell's parsing of a command, without the program: the arguments of train.py."""
   program = shlex.quote(sys.executable)
   assert program in command
   shown = subprocess.run(
@@ -51,7 +51,7 @@ def _argv(command):
 
 
 def test_bad_values_are_told_as_the_driver_tells_them(console, root, run_train):
-  # As many mistakes at once as the driver can tell apart: one for each field.
+  # As many mistakes at once as the driver can distinguish: one for each field.
   for cases in bad_values.batches():
     found = console.post('/api/new/form', **_form('bad', [_text(*case) for case in cases]))
     assert not found['name_errors']
@@ -103,7 +103,7 @@ def test_the_command_means_the_same_in_a_shell(console, driver, root):
     assert (found['lines'], found['name_errors']) == ([], [])
     argv = _argv(found['command'])
     wanted = new_runs.NewRun(str(root), name, 'digits', 'train', tuple(map(new_runs.set_text, body['edits'])))
-    assert argv == list(wanted.command(driver).words[3:])  # What a start gives to the process.
+    assert argv == list(wanted.command(driver).words[3:])  # The start's input for the process.
     params = yaml.safe_load(driver.check(argv, params=True)['params'])
     for edit, value in edits:
       at = params
@@ -121,7 +121,7 @@ def test_a_run_is_started_as_its_command_says(console, root, tmp_path):
   assert started['command'] == command.splitlines()[-1].partition(' && ')[2]
   assert (root / 'sub/started/base_params.yaml').read_text() == body['base']
   status_, answer = console.try_post('/api/new/start', **body)
-  assert (status_, 'is there already; choose another name' in answer['errors'][0]) == (400, True)
+  assert (status_, 'exists already; choose another name' in answer['errors'][0]) == (400, True)
   os.kill(started['pid'], 9)  # Its training is the driver's matter.
 
 
@@ -188,7 +188,7 @@ def test_a_script_has_a_form_of_what_it_reads(console, tmp_path):
   assert found['values'][own[0]] == '0.7'
   script.write_text(script.read_text().replace('TEMPERATURE', 'from_here'))
   later = console.post('/api/new/form', **_form(**body))
-  assert later['shape'] != found['shape']  # The page asks for the fields again.
+  assert later['shape'] != found['shape']  # The page requests the fields again.
 
 
 def test_a_name_is_proposed_and_unknown_experiments_are_told(console, root):
@@ -210,7 +210,7 @@ def test_a_pasted_command_trains_to_the_same_params_as_a_start(console, root):
       body = _form(f'{how}-{number}', edits)
       if how == 'pasted':
         command = console.post('/api/new/form', **body)['command']
-        # What TensorFlow does not take, such as the name of an optimizer, fails after the file is there.
+        # Values that TensorFlow refuses, such as the name of an optimizer, fail after the file exists.
         subprocess.run(['bash', '-c', command], cwd='/', capture_output=True, check=False)
       else:
         console.post('/api/new/start', **body)

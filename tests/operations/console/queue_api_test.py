@@ -1,4 +1,4 @@
-"""Tests of what the page of the queue asks."""
+"""Tests of the requests of the queue's page."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What the page of a run asks, and what it may start."""
+"""The requests of a run's page, and the processes that it may start."""
 
 import dataclasses
 import json
@@ -125,7 +125,7 @@ def test_checkpoints_events_and_images(console):
 
 
 def test_an_evaluation_is_started_with_the_runs_own_program_into_files_of_its_own(console, tmp_path):
-  """The program is a script that writes down what it was given."""
+  """The program is a script that writes down its arguments."""
   program = tmp_path / 'train.py'
   program.write_text('import json, sys\nprint(json.dumps(sys.argv[1:]))\n')
   flags = '--experiment=digits --mode=train_and_eval --model_dir=old --set=seed=1 --checkpoint=other --registry=mine'

@@ -56,7 +56,7 @@ def guarded(root, start_console):
 
 @pytest.fixture
 def victim(root):
-  """A run that must stay as it is."""
+  """A run that must not change."""
   run = run_folder.Run(str(root / 'victim'), 'victim')
   before = notes.read(run)
   yield run
@@ -83,7 +83,7 @@ def _send(console, method='GET', target='/api/runs', body=None, host=None, **hea
 
 
 def _attack(console, body=None, target='/api/runs/tag', method='POST', host=None, **headers):
-  """A request that changes the victim, as our page would send it, but for what is given; None leaves a header out."""
+  """A request that changes the victim, as our page would send it, except the given parts; None leaves a header out."""
   body = json.dumps({'runs': ['victim'], 'add': ['owned']}) if body is None else body
   ours = {'Content_Type': 'application/json', 'Origin': console.url, 'X_Console_Token': console.context.token}
   sent = {name: value for name, value in {**ours, **headers}.items() if value is not None}
@@ -109,7 +109,7 @@ _HOSTS = {
   'a final dot': 'localhost.:{port}',
   'nothing': '',
   'a bracket': '[::1:{port}',
-  'a number that is none': '127.0.0.1:{port}x',
+  'an invalid number': '127.0.0.1:{port}x',
 }
 
 
@@ -407,7 +407,7 @@ def test_the_login_gives_a_cookie_that_no_script_reads_and_no_site_sends(guarded
   assert status == 200 and 'HttpOnly' in cookie and 'samesite=strict' in cookie.lower()
   assert PASSWORD not in cookie
   assert _send(guarded, Cookie=cookie.partition(';')[0])[0] == 200
-  # The cookie alone changes nothing: the token of the page is asked for as well.
+  # The cookie alone changes nothing: the token of the page is requested as well.
   body = json.dumps({'runs': ['victim'], 'add': ['owned']})
   assert _send(guarded, 'POST', '/api/runs/tag', body, Cookie=cookie.partition(';')[0], **headers)[0] == 403
 

@@ -2,7 +2,7 @@
 
     python -m tests.operations.console.small_run --model_dir=FOLDER [--steps=N]
 
-It goes on from its last step, notes a step and an event every 20 ms, saves and ends with 75 on SIGTERM.
+It resumes from its last step, notes a step and an event every 20 ms, saves and ends with 75 on SIGTERM.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Tests of what the pages of sweeps ask."""
+"""Tests of the requests of the sweeps' pages."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_points_are_tried_again_resumed_and_deleted(console, root):
   assert console.post('/api/sweep/delete', sweep='search', points=[5])['sweep']['counts']['deleted'] == 1
   assert console.try_post('/api/sweep/resume', sweep='search', points=[1]) == (
     400,
-    {'errors': ['point 1: is finished: only those that were pruned or stopped go on']},
+    {'errors': ['point 1: is finished: only pruned or stopped points can be resumed']},
   )
   stopped = console.post('/api/sweep/stop', sweep='search')
   assert stopped['done'] == {'points': [3]}
@@ -94,4 +94,4 @@ def test_a_sweep_whose_file_is_damaged_says_so(console, root):
   (root / 'broken/sweep.yaml').write_text('method: gird')
   found = {each['name']: each for each in console.get('/api/sweeps')['sweeps']}
   assert found['broken']['status'] == 'unreadable'
-  assert found['broken']['reason'].startswith("method: 'gird' is none")
+  assert found['broken']['reason'].startswith("method: 'gird' is invalid")

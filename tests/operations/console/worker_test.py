@@ -1,4 +1,4 @@
-"""The process that tells what the driver would say, as the console holds it."""
+"""The process with the driver's answers, as the console holds it."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def _flags(folder, *sets, experiment='digits'):
 
 @pytest.fixture
 def own(train_server, tmp_path):
-  """`own(module's code)` is a driver with a registry of its own, the module my_tasks in `tmp_path`."""
+  """`own(module's code)` is a driver with a custom registry, the module my_tasks in `tmp_path`."""
   made = []
 
   def make(code):
@@ -48,7 +48,7 @@ _REGISTRY = """
 
   @ext.register_experiment('own')
   def own():
-    '''One of my own.
+    '''My own.
 
     Command: python train.py --experiment=own
     Time: a second.
@@ -85,7 +85,7 @@ def test_fields_have_what_describe_tells(driver, tmp_path):
   assert all(field['meaning'] for field in found['fields'] if field['path'].startswith('trainer.nonfinite'))
   sft = driver.check(_flags(tmp_path / 'run', experiment='sft'), fields=True, quick=True)
   also = {field['key']: field['also'] for field in sft['fields']}
-  assert any(also.values())  # A short name that sets several fields says so.
+  assert any(also.values())  # A short name that sets several fields reports that.
 
 
 def test_mistakes_are_assigned_to_their_fields(driver, tmp_path):
@@ -102,7 +102,7 @@ def test_mistakes_are_assigned_to_their_fields(driver, tmp_path):
 
 def test_devices_and_files_are_checked_too(driver, tmp_path):
   assert _lines(driver.check(_flags(tmp_path / 'run', 'num_gpus=7'))) == [
-    ('runtime.num_gpus', 'runtime.num_gpus: 7 asked for, 0 there (0 takes all there are)')
+    ('runtime.num_gpus', 'runtime.num_gpus: requested 7, found 0; 0 takes all')
   ]
   (tmp_path / 'file').write_text('')
   ((field, line),) = _lines(driver.check(_flags(tmp_path / 'file')))

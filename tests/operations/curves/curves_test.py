@@ -35,7 +35,7 @@ def _lines(*events):
 
 
 def _expected(path, kind, name):
-  """What a plain reader finds: (step, value) of the lines that stand."""
+  """The result of a plain reader: (step, value) of the lines that stand."""
   events = [standing_events.parse(line) for line in open(path, 'rb').read().split(b'\n')[:-1]]
   standing = standing_events.standing([each for each in events if each is not None and each['step'] < 2**62])
   numbers = (int, float)
@@ -57,7 +57,7 @@ def _found(path, kind, name):
 
 
 def test_columns_are_what_a_plain_reader_finds(tmp_path, monkeypatch):
-  """Whatever the lines look like: as they are written, by another program, damaged, odd."""
+  """For any form of the lines: as they are written, by another program, damaged, odd."""
   monkeypatch.setattr(event_columns, '_BLOCK', 1000)
   rng = random.Random(0)
   values = [0, 1, -2.5, 1e-300, 1.7976931348623157e308, 5e-324, 123456789012345, 'NaN', 'Infinity', '-Infinity']
@@ -119,7 +119,7 @@ def test_a_file_that_grows_is_read_once(store, tmp_path, monkeypatch):
   assert _curve(store, run, 'train/other').x.tolist() == [5]
   assert curves.names(store, run) == ['train/loss', 'train/other']
   assert b''.join(read) == new.encode() + b'\n'
-  # A run that is restored: what it did before is superseded.
+  # A run that is restored: its earlier events are superseded.
   with open(run.file('events.jsonl'), 'a') as file:
     file.write(_lines(event('restored', 3), event('train', 4, loss=40)))
   assert _curve(store, run, 'train/loss').y.tolist() == [1, 2, 3, 40]

@@ -1,4 +1,4 @@
-"""Tests of the manifests: against what the engines' published schemas say of the fields in use, and by running them.
+"""Tests of the manifests: against the engines' published schemas of the fields in use, and by running them.
 
 The schemas here are reduced by hand from JobSet's CustomResourceDefinition, aiplatform's custom_job.proto and
 SkyPilot's schemas.py: the fields that are rendered, and no others.
@@ -58,7 +58,7 @@ _CONTAINER = _object(
 )
 _POD = _object(
   ['containers'],
-  restartPolicy={'enum': ['Never']},  # As a podFailurePolicy wants.
+  restartPolicy={'enum': ['Never']},  # As a podFailurePolicy requires.
   terminationGracePeriodSeconds=_INTEGER,
   containers=_list(_CONTAINER),
   volumes=_list(_object(['name'], name=_TEXT, persistentVolumeClaim=_object(['claimName'], claimName=_TEXT))),
@@ -141,7 +141,7 @@ SCHEMAS = {
 
 
 def _manifest(capsys, engine, *words, flags=rendered.ODD):
-  """What is rendered, as the readers of YAML 1.1 and 1.2 have it, which must be the same."""
+  """The manifest, as the readers of YAML 1.1 and 1.2 have it, which must be the same."""
   text = rendered.text(capsys, engine, *words, flags=flags)
   values = yaml.safe_load(text)
   assert values == yaml_text.load(text, engine)
@@ -150,7 +150,7 @@ def _manifest(capsys, engine, *words, flags=rendered.ODD):
 
 
 def _expanded(text, variables):
-  """What Kubernetes makes of a text: $$ is a dollar, $(NAME) a variable that is known."""
+  """Kubernetes' expansion of a text: $$ is a dollar, $(NAME) a variable that is known."""
   return re.sub(
     r'\$(?:\$|\((\w+)\))',
     lambda match: '$' if match[0] == '$$' else variables.get(match[1], match[0]),

@@ -1,8 +1,8 @@
-"""What the makers of engines publish says of manifests: a program for an environment that has their packages.
+"""Manifests checked by the packages of the engines' makers: a program for an environment that has their packages.
 
     .venv-manifests/bin/python tests/operations/engines/published.py ENGINE < MANIFESTS
 
-reads a JSON list of YAML texts, and prints one of lists: the mistakes of each. Nothing of this project is imported.
+reads a JSON list of YAML texts, and prints one of lists: the mistakes of each. This project is not imported.
 The packages are those of published.txt: the models of JobSet that Kubeflow's trainer generates from the OpenAPI of
 JobSet and Kubernetes, the messages of Vertex AI's client, and SkyPilot's own schemas.
 """
@@ -24,7 +24,7 @@ def _jobset(values: Any) -> Iterator[str]:
   except validation.ValidationError as error:
     yield str(error)
     return
-  yield from _lost(values, found, '')  # The models pass over what they do not know.
+  yield from _lost(values, found, '')  # The models ignore unknown fields.
 
 
 def _vertex(values: Any) -> Iterator[str]:
@@ -48,7 +48,7 @@ def _skypilot(values: Any) -> Iterator[str]:
 
 
 def _lost(given: Any, found: Any, path: str) -> Iterator[str]:
-  """What of some values is not among others, or is another there."""
+  """The values that are missing among others, or differ there."""
   if isinstance(given, dict) and isinstance(found, dict):
     for name, value in given.items():
       if name in found:

@@ -1,4 +1,4 @@
-"""Tests of the manifests by what the engines' makers publish; `make manifests` installs that."""
+"""Tests of the manifests by the packages of the engines' makers; `make manifests` installs that."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ _WITHOUT = {
   'vertex': ('--num_workers=1',),
   'skypilot': ('--num_workers=1',),
 }
-# What is none, and what its maker's package says of it.
+# An invalid manifest, and the message of its maker's package.
 _WRONG = {
   'jobset': [
     ('spec.failurePolicy.maxRestart=3', 'maxRestart'),

@@ -1,4 +1,4 @@
-"""A Ray of this machine alone: `ray start --head` in the foreground, from a temporary folder, with ports of its own."""
+"""A Ray of this machine alone: `ray start --head` in the foreground, from a temporary folder, with separate ports."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -16,7 +16,7 @@ _BIN = os.path.dirname(sys.executable)
 
 
 def missing() -> str:
-  """Why there can be no cluster here; '' if there can."""
+  """The reason if a cluster is impossible here; '' if there can."""
   found = shutil.which('ray', path=_BIN)
   return '' if found else "not installed: pip install 'ray[default]'"
 
@@ -54,7 +54,7 @@ class Cluster:
     return state
 
   def logs(self, job: str) -> str:
-    """What a job's driver has told."""
+    """The report of a job's driver."""
     return self.outcome('job', 'logs', f'--address={self.address}', job).stdout[-5000:]
 
 

@@ -19,7 +19,7 @@ from tests.operations.engines import rendered
 from tests.operations.engines import trainings
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-# Notes its start with its cluster, and goes on as a file says.
+# Notes its start with its cluster, and continues as a file says.
 _PROGRAM = """
 import json, os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -119,7 +119,7 @@ def test_many_runs_are_started_as_there_is_room(tmp_path):
     for run in runs[:2]:
       _wait_for(run / 'start-0-0', process)
     assert not (runs[2] / 'start-0-0').exists()
-    (runs[0] / 'go').write_text('3')  # Diverged: not tried again.
+    (runs[0] / 'go').write_text('3')  # Diverged: not retried.
     _wait_for(runs[2] / 'start-0-0', process)
     process.send_signal(signal.SIGTERM)  # Those that run save and stop.
     assert process.wait(120) == 3, (tmp_path / 'driver.err').read_text()
@@ -140,7 +140,7 @@ def cluster(unused_ports):
 
 
 def _call(cluster, *words, status=0):
-  """Submits by a process of its own; returns what it has printed."""
+  """Submits by a separate process; returns its output."""
   words = [*trainings.COMMAND, 'submit', '--engine=ray', f'--address={cluster.address}', *words]
   return trainings.call(words, cluster.environment, 600, status)
 

@@ -25,7 +25,7 @@ WORDS = {
 
 
 def text(capsys, engine, *words, flags=(), model_dir='/runs/a', status=0) -> str:
-  """What `submit --render` prints, or its error."""
+  """The output of `submit --render`, or its error."""
   found = main.main(
     ['submit', f'--engine={engine}', '--render', *WORDS[engine], *words, '--', f'--model_dir={model_dir}', *flags]
   )

@@ -1,7 +1,7 @@
 """A SLURM on this machine: munged, slurmctld and slurmd, in the foreground, from a temporary folder.
 
-One node is the machine itself. Of several, each is a machine as far as SLURM and TensorFlow can tell: it has a name,
-an /etc/hosts and a network of its own (namespaces of Linux), which a bridge joins with that of slurmctld. The network
+One node is the machine itself. Of several, each is a machine for SLURM and TensorFlow: it has a name,
+an /etc/hosts and a separate network (namespaces of Linux), which a bridge joins with that of slurmctld. The network
 of the machine is not touched, and nothing is left when the processes are gone.
 """
 
@@ -58,7 +58,7 @@ _MACHINE = 'hostname "$1" && mount --bind "$2" /etc/hosts && ip link set lo up &
 
 
 def missing(num_nodes: int = 1) -> str:
-  """Why there can be no cluster of so many nodes here; '' if there can."""
+  """The reason if a cluster of so many nodes is impossible here; '' if there can."""
   names = PROGRAMS + (_NETWORK_PROGRAMS if num_nodes > 1 else ())
   absent = [name for name in names if shutil.which(name, path=_PATH) is None]
   if absent:
@@ -73,7 +73,7 @@ def missing(num_nodes: int = 1) -> str:
       text=True,
       check=False,
     )
-    return f'no networks of their own for nodes: {done.stderr.strip()}' if done.returncode else ''
+    return f'no separate networks for nodes: {done.stderr.strip()}' if done.returncode else ''
   return ''
 
 
@@ -129,7 +129,7 @@ class Cluster:
         pass  # It is gone.
 
   def logs(self) -> str:
-    """The end of what the daemons say."""
+    """The end of the daemons' logs."""
     return '\n'.join(path.read_text(errors='replace')[-3000:] for path in sorted(self.folder.glob('*.log')))
 
 

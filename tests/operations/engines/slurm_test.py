@@ -175,7 +175,7 @@ def _cluster(tmp_path_factory, unused_ports, num_nodes):
 
 
 def _call(cluster, *words, status=0):
-  """Runs the command as a process of its own, where SLURM is; returns what it has printed."""
+  """Runs the command as a separate process, where SLURM is; returns its output."""
   return trainings.call([*cluster.inside, *trainings.COMMAND, *words], cluster.environment, 300, status)
 
 
@@ -263,7 +263,7 @@ def test_a_real_slurm_runs_the_points_of_a_sweep(cluster, tmp_path, capsys):
   _wait_for_checkpoint(cluster, f'{job}_4', folders[3])
   cluster.run('scancel', f'{job}_4')
   assert cluster.wait(f'{job}_4', ['CANCELLED', 'COMPLETED', 'FAILED']) == 'CANCELLED'
-  # What is left is the one that was cancelled, wherever the others are.
+  # Only the cancelled one is left, wherever the others are.
   output = _call(cluster, *array)
   assert '1 run in' in output
   last = f'{_number(output)}_1'
@@ -281,7 +281,7 @@ def test_a_real_slurm_runs_the_points_of_a_sweep(cluster, tmp_path, capsys):
 @pytest.mark.soak
 def test_a_real_slurm_saves_before_the_time_is_over_and_a_cancelled_job_stays_so(cluster, tmp_path):
   flags = ['--experiment=digits_mlp', '--mode=train', '--set=train_steps=1000000', '--set=steps_per_loop=5']
-  # A minute is the least time there is; the signal comes up to a minute before the moment that is asked for.
+  # A minute is the least time there is; the signal comes up to a minute before the moment that is requested.
   job = _submit(cluster, tmp_path / 'a', '--time=1', '--signal_seconds=10', flags=flags)
   _wait_for_step(cluster, job, tmp_path / 'a', 1)
   deadline = time.monotonic() + 900

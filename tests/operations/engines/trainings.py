@@ -19,7 +19,7 @@ SWEEP_FLAGS = (
   *(f'--set=train_steps={STEPS}', '--set=steps_per_loop=5', '--set=validation_interval=1000'),
   *(f'--set=checkpoint_interval={FIRST_CHECKPOINT}', '--set=runtime.enable_xla=false'),
 )
-# What is suspended with the whole machine for a while has lost nobody.
+# A pause of the whole machine does not count as a lost worker.
 FLAGS = ('--experiment=digits_mlp', '--mode=train', *SWEEP_FLAGS, '--set=runtime.worker_timeout_seconds=900')
 COMMAND = (sys.executable, '-m', 'official_ext.cli.main')
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -27,7 +27,7 @@ _INTERVALS = (50, 100, 200, 400)
 
 
 def write_sweep(path: pathlib.Path, runs_dir: pathlib.Path, num_points: int) -> list[pathlib.Path]:
-  """A sweep over what changes no result, so that all its points must end alike; returns the folders of its points."""
+  """A sweep over a field that changes no result, so that all its points must end alike; returns their folders."""
   values = _INTERVALS[:num_points]
   path.write_text(
     'experiment: digits_mlp\nmethod: grid\nmetric: {name: validation_accuracy, goal: maximize}\n'
@@ -38,7 +38,7 @@ def write_sweep(path: pathlib.Path, runs_dir: pathlib.Path, num_points: int) -> 
 
 
 def call(words: Sequence[str], environment: Mapping[str, str], timeout: float, status: int = 0) -> str:
-  """Runs a command as a process of its own.
+  """Runs a command as a separate process.
 
   Args:
     words: the command, such as `COMMAND` with its arguments.
@@ -47,7 +47,7 @@ def call(words: Sequence[str], environment: Mapping[str, str], timeout: float, s
     status: that it must end with.
 
   Returns:
-    What it has printed: on stdout if `status` is 0, else on stderr.
+    Its output: on stdout if `status` is 0, else on stderr.
   """
   done = subprocess.run(
     words,
@@ -63,7 +63,7 @@ def call(words: Sequence[str], environment: Mapping[str, str], timeout: float, s
 
 
 def points(capsys, runs_dir: pathlib.Path, name: str) -> list[dict]:
-  """The points of a sweep as `sweep show` tells them."""
+  """The points of a sweep as in `sweep show`."""
   capsys.readouterr()
   assert main.main(['sweep', 'show', str(runs_dir), name, '--json']) == 0
   return json.loads(capsys.readouterr().out)['points']
@@ -82,7 +82,7 @@ def wait_for_checkpoint(model_dir: pathlib.Path, refuse: Callable[[], None]) -> 
 
 
 def log(model_dir: pathlib.Path) -> str:
-  """What a run has printed."""
+  """The output of a run."""
   path = model_dir / 'run.log'
   return path.read_text() if path.exists() else f'{path}: is not there'
 

@@ -30,13 +30,13 @@ from tests.operations.runs import folders
 
 
 class Receiver:
-  """A server that is told.
+  """A server that gets reports.
 
   Attributes:
     titles: of the messages that it has accepted, without the name of this machine.
     tries: how many messages came.
     delay: how long it takes over each, in seconds.
-    status: what it answers.
+    status: of its answers.
     url: its address for apprise.
   """
 
@@ -96,13 +96,13 @@ def told(*receivers, on=()):
 
 
 def watching(trial, *receivers, on=(), hung_seconds=1800.0):
-  """What watches `trial` in this process, for tests that look at the files of runs."""
+  """The watch of `trial` in this process, for tests that look at the files of runs."""
   named = {f'env:R{number}': each.url for number, each in enumerate(receivers)}
   return alerts.Alerts(trial.queue, alert_rules.parse(on, hung_seconds), named, poll_seconds=0.05, delays=(0.1,))
 
 
 def tell(trial, *receivers, **options):
-  """Looks once, tells what there is to tell, and returns what was printed."""
+  """Looks once, sends the due alerts, and returns the output."""
   lines = []
   one = watching(trial, *receivers, **options)
   one.start(lines.append)
@@ -111,7 +111,7 @@ def tell(trial, *receivers, **options):
 
 
 def check_kills(trial, receiver, jobs, kills, seed):
-  """Kills dispatchers at any moment while jobs end and are told; each job is told once, and the empty queue."""
+  """Kills dispatchers at any moment while jobs end and are reported; each job is reported once, and the empty queue."""
   draw = random.Random(seed)
   asked = told(receiver, on=['finished', 'failed', 'queue_empty'])
   for number in range(jobs):
@@ -197,7 +197,7 @@ def test_the_end_of_runs_is_told_but_not_what_was_before(trial, receiver):
     ('another/good', 'finished', {'step': 100}),
   ):
     folders.make(trial.folder, name, identity=folders.ended_process(len(name)), status=status, **more)
-  for _ in range(2):  # The second dispatcher has nothing to tell.
+  for _ in range(2):  # The second dispatcher has no alerts.
     assert tell(trial, receiver) == []
     assert sorted(receiver.titles) == [
       'another/good: finished at step 100',
@@ -258,7 +258,7 @@ def test_metrics_are_told_once_a_run_by_every_event_also_of_one_that_was_overwri
   assert sorted(receiver.titles) == expected
   assert any('training_loss is 11' in body for body in receiver.bodies)
   tell(trial, receiver, on=on)
-  # What was over goes on, and comes to its limit; one that is begun anew in the folder is another run.
+  # An ended run continues, and reaches its limit; one that is begun anew in the folder is another run.
   write('over', folders.event('train', 2, training_loss=98.0))
   os.unlink(trial.folder / 'a' / 'events.jsonl')
   write('a', {**folders.event('start', 0), 'time': 5.0}, folders.event('train', 7, training_loss=20.0))
@@ -366,9 +366,9 @@ def test_rules_and_receivers_that_make_no_sense_are_told_in_a_line(trial, tmp_pa
   for flags, message in (
     (['--alert=json://user:secret@host'], '--alert: expected env:NAME, the name of an environment variable'),
     (['--alert=env:NONE'], '--alert: env:NONE: the environment variable NONE is not set'),
-    (['--alert=env:BAD'], '--alert=env:BAD: the URL in it is none that apprise knows'),
+    (['--alert=env:BAD'], '--alert=env:BAD: apprise does not know the URL in it'),
     ([f'--alert=file:{secret}'], f'--alert: file:{secret}: others may read it; `chmod 600` it'),
-    (['--alert_on=finished'], '--alert_on: nobody is to be told; name who'),
+    (['--alert_on=finished'], '--alert_on: there are no receivers; name one'),
     (['--alert=env:GOOD', '--alert_on=finishd'], '--alert_on=finishd: expected a condition'),
     (['--alert=env:GOOD', '--alert_on=loss>x'], '--alert_on=loss>x: metrics are numbers'),
   ):
@@ -382,7 +382,7 @@ def test_rules_and_receivers_that_make_no_sense_are_told_in_a_line(trial, tmp_pa
 
 def test_rules():
   rules = alert_rules.parse(['loss>10'])
-  assert rules.kinds == alert_rules.KINDS  # Beside a condition everything else is told too.
+  assert rules.kinds == alert_rules.KINDS  # Beside a condition everything else is reported too.
   assert alert_rules.parse(['failed', 'loss>10']).kinds == ('failed',)
   event = folders.event('eval', 3, validation_loss=20.0, loss='Infinity')
   assert rules.found_in(event) == [('nan', 'loss is inf'), ('loss>10', 'loss is inf')]
@@ -419,7 +419,7 @@ def test_a_queue_to_which_a_sweep_will_add_more_is_not_empty(trial, receiver):
 
 
 def test_a_run_on_a_host_whose_clock_is_an_hour_behind_is_not_told_as_killed_while_its_heart_beats(tmp_path):
-  # What is seen from here is a heartbeat of an hour ago; what tells is whether it changes.
+  # The visible heartbeat is an hour old; only its change counts.
   far = dataclasses.replace(process_identity.own(), host='far', boot_id='another', machine_id='another')
 
   def beat(seconds):
@@ -442,7 +442,7 @@ def test_a_run_on_a_host_whose_clock_is_an_hour_behind_is_not_told_as_killed_whi
 
 @pytest.mark.parametrize(('hours', 'num_known'), [(1, 0), (48, 1)])
 def test_a_run_on_a_host_whose_clock_is_behind_has_not_ended_before_a_rule_was_asked_for(trial, hours, num_known):
-  # Before: it counted as killed already, and its real end was not told.
+  # Before: it counted as killed already, and its real end was not reported.
   far = dataclasses.replace(process_identity.own(), host='far', boot_id='another', machine_id='another')
   beat = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=hours)
   folders.make(trial.queue.runs_dir, 'a', identity=far, heartbeat=beat.isoformat())

@@ -21,7 +21,7 @@ def trial(tmp_path):
   made.close()
 
 
-# What the jobs of a crowd do after their work, how often each of these starts, and how it ends.
+# The actions of a crowd's jobs after their work, how often each of these starts, and how it ends.
 _CROWD = (
   ('', 1, 'finished'),
   ('kill -9 $$', 3, 'failed'),
@@ -137,7 +137,7 @@ def test_what_ends_while_nobody_watches_is_known(trial):
   trial.let_go()
   queues.until(lambda: not any(state.has_slot for state in trial.states().values()))
   assert trial.statuses() == dict(zip(numbers, ('finished', 'failed', 'queued')))
-  assert 'will be tried again' in trial.states()[3].reason
+  assert 'will be retried' in trial.states()[3].reason
   trial.finish(slots=3)
   assert trial.starts().count(3) == 2
   assert len(trial.starts()) == 4
@@ -155,7 +155,7 @@ def test_it_ends_at_a_signal_and_its_runs_go_on(trial):
   process.wait()
   output = process.output()
   assert process.poll() == 0
-  assert 'SIGINT: starts nothing more; what runs goes on' in output
+  assert 'SIGINT: starts no more jobs; running jobs continue' in output
   assert trial.statuses() == {1: 'running', 2: 'queued'}
   trial.let_go()
   queues.until(lambda: trial.statuses()[1] == 'finished')
@@ -193,7 +193,7 @@ def test_after_a_restart_of_the_machine_what_ran_is_tried_again(trial):
     started[name] |= {'boot_id': 'of another boot', 'pid': os.getpid()}
   attempt.with_suffix('.started.json').write_text(json.dumps(started))
   attempt.with_suffix('.ended.json').unlink()
-  assert trial.states()[1].reason == 'its process was lost; will be tried again'
+  assert trial.states()[1].reason == 'its process was lost; will be retried'
   trial.finish()
   assert trial.starts() == [1, 1]
   assert json.loads(attempt.with_suffix('.ended.json').read_text())['outcome'] == job_files.LOST
@@ -245,4 +245,4 @@ def test_each_run_has_gpus_of_its_own(trial):
   process.kill()
   assert sorted(seen.read_text().split()[:2]) == ['4,', '7,']
   assert seen.read_text().split()[2:] in (['4,7,', ','], [',', '4,7,'])
-  assert trial.statuses()[5] == 'queued'  # It asks for more than there are.
+  assert trial.statuses()[5] == 'queued'  # It requests more than there are.

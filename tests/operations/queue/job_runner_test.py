@@ -1,4 +1,4 @@
-"""Tests of the process beside a job's command: it starts it at most once, whatever is killed."""
+"""Tests of the process beside a job's command: it starts it at most once, after any kill."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_a_command_whose_runner_is_killed_is_asked_to_stop(trial):
   runner.wait()
   queues.until(lambda: asked.read_text() == 'SIGTERM')
   queues.until(lambda: not os.path.exists(f'/proc/{attempt.process.pid}'))
-  assert trial.states()[1].reason == 'its process was lost; will be tried again'
+  assert trial.states()[1].reason == 'its process was lost; will be retried'
 
 
 def test_the_command_has_a_session_of_its_own_and_none_of_the_files_of_others(trial):
@@ -211,7 +211,7 @@ def test_a_job_keeps_its_slot_while_workers_of_a_killed_launcher_save(trial, lau
   assert trial.states()[1].has_slot
   runner.wait(queues.PATIENCE)
   assert {path.read_text() for path in workers.values()} == {'saved'}
-  assert trial.states()[1].reason == 'killed by SIGKILL; will be tried again'
+  assert trial.states()[1].reason == 'killed by SIGKILL; will be retried'
 
 
 def test_cancelled_before_it_started_it_is_never_started(trial):
@@ -280,5 +280,5 @@ def test_a_run_that_is_ended_at_once_is_not_tried_again(trial):
   signals.stop(run_folder.Run(str(model_dir), 'run'), now=True)
   process.wait()
   assert trial.statuses() == {1: 'cancelled'}
-  assert trial.states()[1].reason == 'it was asked to stop, and killed by SIGKILL'
+  assert trial.states()[1].reason == 'a stop was requested, then killed by SIGKILL'
   assert trial.starts() == [1]

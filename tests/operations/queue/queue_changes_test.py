@@ -1,4 +1,4 @@
-"""Tests of what a user does to a queue."""
+"""Tests of a user's operations on a queue."""
 
 import concurrent.futures
 import json

@@ -22,13 +22,13 @@ from official_ext.operations.queue import slots as slots_lib
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PATIENCE = 240.0  # On a machine with other work.
 
-# Dispatchers are forked from a process that has what they need, and neither threads nor TensorFlow.
+# Dispatchers are forked from a process that has their imports, and neither threads nor TensorFlow.
 _PROCESSES = multiprocessing.get_context('forkserver')
 _PROCESSES.set_forkserver_preload(['pytest', 'tests.operations.queue.queues'])
 
 
 class Dispatching:
-  """A dispatcher as a process of its own, which a test can kill."""
+  """A dispatcher as a separate process, which a test can kill."""
 
   def __init__(self, folder: pathlib.Path, output: pathlib.Path, *arguments: Any):
     self._output = output
@@ -58,7 +58,7 @@ class Dispatching:
     self.wait()
 
   def output(self) -> str:
-    """What it has printed."""
+    """Its output."""
     return self._output.read_text()
 
 
@@ -115,7 +115,7 @@ class Trial:
 
     Args:
       folder: of its runs, which is made.
-      outputs: the folder for what dispatchers print, if another.
+      outputs: the folder for the output of dispatchers, if another.
     """
     self.folder = folder
     self.queue = queue_folder.Queue(str(folder))
@@ -170,14 +170,14 @@ class Trial:
       gpus: likewise.
       until_empty: likewise.
       dies_at: the number of the step of its work before which it kills itself.
-      told: 'receivers' of alerts, by name, and what they are told 'on'; None: there are no alerts.
+      told: 'receivers' of alerts, by name, and their kinds, 'on'; None: there are no alerts.
     """
     output = self._outputs / f'output-{len(self._dispatchers)}'
     self._dispatchers.append(Dispatching(self.folder, output, slots, gpus, until_empty, dies_at, told))
     return self._dispatchers[-1]
 
   def finish(self, patience: float = PATIENCE, **options: Any) -> str:
-    """Dispatches until no job waits or runs; returns what the dispatcher has printed."""
+    """Dispatches until no job waits or runs; returns the dispatcher's output."""
     process = self.dispatch(**options)
     assert process.wait(patience) in (0, 1), process.output()
     return process.output()
@@ -209,7 +209,7 @@ class Trial:
     return most
 
   def close(self) -> None:
-    """Ends what still runs."""
+    """Ends running processes."""
     for process in self._dispatchers:
       process.kill()
     for state in self.states().values():

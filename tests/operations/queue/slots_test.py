@@ -22,7 +22,7 @@ def chosen(waiting, holders, count, gpus, **options):
   ('needs', 'held', 'count', 'gpus', 'expected'),
   [
     ([None], [], 1, None, (1, None)),  # No GPUs that are known: the variable is left alone.
-    ([0], [], 1, None, (1, ())),  # None is asked for.
+    ([0], [], 1, None, (1, ())),  # None is requested.
     ([None], [], 1, (), (1, ())),  # None is given.
     ([None], [], 1, ('0', '1'), (1, ('0',))),
     ([None], [('0',)], 2, ('0', '1'), (1, ('1',))),
@@ -32,9 +32,9 @@ def chosen(waiting, holders, count, gpus, **options):
     ([2], [], 1, ('GPU-b', 'GPU-a'), (1, ('GPU-b', 'GPU-a'))),
     ([2, 1], [('0',)], 2, ('0', '1'), None),  # The order is kept, or the first would wait for ever.
     ([3, 1], [('0',)], 2, ('0', '1'), (2, ('1',))),  # The first can never run here.
-    ([None], [('0',)], 3, ('0', '0'), (1, ('0',))),  # Handed out twice, as was wished.
+    ([None], [('0',)], 3, ('0', '0'), (1, ('0',))),  # Handed out twice, as requested.
     ([None], [('0',), ('0',)], 3, ('0', '0'), None),
-    ([None], [('7',)], 2, ('0',), (1, ('0',))),  # What another dispatcher has handed out.
+    ([None], [('7',)], 2, ('0',), (1, ('0',))),  # The slots of another dispatcher.
   ],
 )
 def test_slots_and_gpus_are_handed_out_in_order(needs, held, count, gpus, expected):

@@ -99,7 +99,7 @@ def test_a_run_that_was_moved_goes_on_where_it_is(tmp_path):
 
 
 def test_a_run_that_was_copied_takes_its_own_files(tmp_path):
-  # Before: the command went on with the original's file, which may be another by now.
+  # Before: the command continued with the original's file, which may be another by now.
   flags = (*_FLAGS, '--model_dir=a', '--config_file=a/base.yaml', '--checkpoint', str(tmp_path / 'a/best/best_ckpt-4'))
   others = ('--config_file=ab/base.yaml', '--set=note=a/base.yaml')
   run = folders.make(
@@ -142,7 +142,7 @@ def test_what_cannot_go_on_is_refused(tmp_path):
     (finished, 'finished: has finished; `official-ext runs clone` makes one that trains longer'),
     (masked, 'masked: its command had a password or the like, which is not kept: --set=task.url='),
     (none, 'none: there is no record of how it was started'),
-    (broken, 'broken: its record does not tell its command'),
+    (broken, 'broken: its record does not contain its command'),
   ):
     with pytest.raises(errors.UserError, match=message):
       commands.to_resume(run)
@@ -163,7 +163,7 @@ def test_a_clone_is_the_resolved_configuration_with_changes(tmp_path):
   new = str(tmp_path / 'a-2')
   assert found.words[2:] == (
     '--experiment=digits',
-    '--mode=train_and_eval',  # The record's: what was run last.
+    '--mode=train_and_eval',  # The record's: the last command.
     f'--model_dir={new}',
     '--gin_params=x.y=1',
     '--tpu=local',
@@ -184,7 +184,7 @@ def test_a_clone_never_meets_another_folder(tmp_path):
   (tmp_path / 'a-4').symlink_to('nowhere')
   assert commands.make_clone(run, str(tmp_path), None).model_dir == str(tmp_path / 'a-5')
   for name in ('a-3', 'a-4', 'a-2'):
-    with pytest.raises(errors.UserError, match='is there already'):
+    with pytest.raises(errors.UserError, match='exists already'):
       commands.make_clone(run, str(tmp_path), name)
   for name in ('../out', '/out', '.hidden', 'b/.trash/c', '.', 'b/..'):
     with pytest.raises(errors.UserError, match='must be a name in'):

@@ -38,7 +38,7 @@ def _summaries(tmp_path):
 
 
 def _lasting(tmp_path):
-  """The summaries without what time changes."""
+  """The summaries without fields that change with time."""
   return {name: dataclasses.replace(each, eta_seconds=None) for name, each in _summaries(tmp_path).items()}
 
 

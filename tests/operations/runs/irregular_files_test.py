@@ -1,4 +1,4 @@
-"""Readers of a run's folder neither hang nor fail, whatever lies there instead of its files."""
+"""Readers of a run's folder neither hang nor fail, with anything in place of its files."""
 
 import os
 import subprocess

@@ -78,7 +78,7 @@ def test_a_run_that_hangs_is_seen_whatever_its_clock_says(tmp_path, jump):
 
 
 def test_a_run_without_progress_hangs_by_its_own_clock(tmp_path):
-  # Its clock is half a minute behind; what counts is how far its heartbeat is from its last step.
+  # Its clock is half a minute behind; only the time between heartbeat and last step counts.
   far = folders.make(tmp_path, 'b', identity=_elsewhere(), heartbeat=_ago(30), updated=_ago(3630), stage='eval')
   here = folders.make(tmp_path, 'a', heartbeat=_ago(1), updated=_ago(3601), stage='eval')
   for run, alive in ((far, None), (here, True)):
@@ -89,7 +89,7 @@ def test_a_run_without_progress_hangs_by_its_own_clock(tmp_path):
 
 
 def test_a_living_process_that_gives_no_sign_of_life_hangs(tmp_path):
-  # No thread of it comes to its turn, or nothing can be written.
+  # No thread of it runs, or nothing can be written.
   run = folders.make(tmp_path, 'a', heartbeat=_ago(7200), updated=_ago(7201), stage='eval')
   found = judged_status.of_run(run)
   assert (found.status, found.is_alive) == ('hung', True)

@@ -18,7 +18,7 @@ _RUNS = [
     step=5,
     evaluation={'accuracy': 0.5},
     tags=('x', 'y'),
-    train={'learning_rate': 0.5},  # As the schedule has it now: the configuration is what is asked for.
+    train={'learning_rate': 0.5},  # As the schedule has it now: the configuration decides.
   ),
   summaries.RunSummary('b', '/b', 'finished', '', 'digits', step=9, evaluation={'accuracy': 0.75}, tags=('x',)),
   summaries.RunSummary('c', '/c', 'dead', '', 'resnet', train={'loss': math.nan}, started=7.0),

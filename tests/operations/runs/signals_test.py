@@ -33,7 +33,7 @@ for line in sys.stdin: pass
 
 @pytest.fixture
 def process():
-  """A process that tells of SIGTERM and goes on, and its identity."""
+  """A process that reports SIGTERM and continues, and its identity."""
   child = subprocess.Popen(
     [sys.executable, '-S', '-c', _CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
   )
@@ -93,7 +93,7 @@ def test_a_suspended_run_hangs_and_hears_that_it_is_to_stop(tmp_path, process):
   os.waitpid(process.pid, os.WUNTRACED)
   found = judged_status.of_run(run)
   assert (found.status, found.is_alive) == ('hung', True)
-  assert found.reason == f'suspended by a signal; `kill -CONT {process.pid}` lets it go on'
+  assert found.reason == f'suspended by a signal; `kill -CONT {process.pid}` resumes it'
   assert signals.stop(run).status == 'stopping'
   assert process.stdout.readline() == 'TERM\n'
 
@@ -102,7 +102,7 @@ def test_now_ends_it_at_once(tmp_path, process):
   run = folders.make(tmp_path, 'a', identity=process.identity)
   signals.stop(run, now=True)
   assert process.wait(60) == -signal.SIGKILL
-  assert judged_status.of_run(run) == judged_status.RunStatus('dead', 'ended at once, as it was asked to')
+  assert judged_status.of_run(run) == judged_status.RunStatus('dead', 'was ended at once, as requested')
 
 
 def test_a_run_on_a_full_disk_is_stopped(tmp_path, process):
@@ -130,7 +130,7 @@ def test_a_process_of_which_only_the_number_is_known_is_no_runs(tmp_path, proces
 def test_the_end_of_the_process_that_was_stopped_is_waited_for(tmp_path, process):
   run = folders.make(tmp_path, 'a', identity=process.identity)
   with open(run.file('run.continuous_eval.json'), 'w') as file:
-    json.dump(folders.record(mode='continuous_eval'), file)  # This process, which goes on.
+    json.dump(folders.record(mode='continuous_eval'), file)  # This process, which continues.
   assert not signals.wait_for_end(run, 0.1, process.identity)
   process.kill()
   assert signals.wait_for_end(run, 60, process.identity)

@@ -118,7 +118,7 @@ except errors.UserError as error:
 
 
 def test_a_starter_that_is_killed_at_any_moment_leaves_no_unknown_process(tmp_path, started):
-  """What runs is what is noted, wherever the starter was when it was killed."""
+  """The note names the running process, after a kill of the starter at any point."""
   mark = f'{600 + os.getpid() / 1e7}'
   for number in range(4):
     folder = tmp_path / str(number)

@@ -47,7 +47,7 @@ def test_runs_of_one_name_stay_apart_and_nothing_is_replaced(tmp_path):
   found = trash.deleted(str(tmp_path))
   assert [each.name for each in found] == ['a', 'a']
   _ended(tmp_path, 'a')
-  with pytest.raises(errors.UserError, match='a: something is there already; give it another name'):
+  with pytest.raises(errors.UserError, match='a: something exists there already; give it another name'):
     trash.restore(str(tmp_path), found[0])
   restored = trash.restore(str(tmp_path), found[1], 'b')
   assert os.path.exists(restored.file('only0'))
@@ -118,7 +118,7 @@ def test_a_run_elsewhere_whose_clock_is_wrong_is_not_moved(tmp_path):
   far = dataclasses.replace(process_identity.own(), host='far', boot_id='another', machine_id='another')
   run = folders.make(tmp_path, 'a', identity=far, heartbeat='2026-01-31T12:00:00.000Z')
   assert judged_status.of_run(run).status == 'dead'
-  with pytest.raises(errors.UserError, match=r'a: run.json was written \d s ago: the run goes on on far'):
+  with pytest.raises(errors.UserError, match=r'a: run.json was written \d s ago: the run continues on far'):
     trash.delete(str(tmp_path), run)
   os.utime(run.file('run.json'), (0, time.time() - 100))
   trash.delete(str(tmp_path), run)

@@ -1,4 +1,4 @@
-"""Tests of what is proposed: grids, draws by their distributions, and the sampler."""
+"""Tests of proposals: grids, draws by their distributions, and the sampler."""
 
 import math
 import statistics
@@ -20,7 +20,7 @@ def parse(method='random', **parameters):
 
 
 def propose_all(sweep, count, value=lambda parameters: None):
-  """The first points, each told of those before."""
+  """The first points, each with those before as input."""
   points, told = {}, []
   for number in range(1, count + 1):
     point = next_points.propose(sweep, number, points, told)
@@ -49,7 +49,7 @@ def test_a_grid_that_grows_adds_points_and_keeps_those_it_has():
   assert next_points.propose(after, 4, rest, []).parameters == {'a': 2}
 
 
-# Of each distribution: what it is given, what makes a normal or uniform number of it, that one's mean and deviation.
+# Of each distribution: its parameters, the map to a normal or uniform number, the mean and deviation of that.
 _UNIFORM = 1 / math.sqrt(12)
 _CASES = (
   ({'min': 2.0, 'max': 6.0}, lambda x: x, 4, 4 * _UNIFORM),
@@ -141,14 +141,14 @@ def test_the_sampler_is_told_of_points_that_run_failed_or_were_pruned():
     ({'min': 1}, 'parameters.a: expected value, values, min and max, or a distribution'),
     (
       {'distribution': 'unifrom', 'min': 0, 'max': 1},
-      "parameters.a.distribution: 'unifrom' is none; did you mean uniform?",
+      "parameters.a.distribution: 'unifrom' is invalid; did you mean uniform?",
     ),
     ({'distribution': 'log_uniform_values', 'min': 0, 'max': 1}, 'parameters.a.min: 0: must be above 0'),
     ({'distribution': 'log_uniform', 'min': 1, 'max': 1000}, 'parameters.a: reaches values beyond all numbers'),
     ({'distribution': 'uniform', 'min': 1}, 'parameters.a.max: is missing, and uniform needs it'),
     ({'min': 3, 'max': 1}, 'parameters.a.min: 3 is above max, 1'),
     ({'min': True, 'max': 1.5}, 'parameters.a.min: expected a finite number, got True'),
-    ({'values': [1, 2, 1]}, 'parameters.a.values: 1 is there twice'),
+    ({'values': [1, 2, 1]}, 'parameters.a.values: 1 occurs twice'),
     ({'values': [1, 2], 'probabilities': [0.5, 0.6]}, 'parameters.a.probabilities: expected shares'),
     ({'values': [1, 2], 'q': 3}, 'parameters.a.q: no such key of categorical'),
     ({'parameters': {'b': {'min': 2, 'max': 1}}}, 'parameters.a.parameters.b.min: 2 is above max, 1'),

@@ -1,4 +1,4 @@
-"""Tests of a sweep's controller, with real processes, real kills, and a program that only writes what a run does."""
+"""Tests of a sweep's controller, with real processes, real kills, and a program that only writes a run's files."""
 
 import os
 import random
@@ -38,7 +38,7 @@ def parameters(trial):
 
 
 def check_told(trial):
-  """Each point is what a controller that was told the same, and asked once, would have proposed."""
+  """Each point equals the proposal of a controller with the same input that was asked once."""
   sweep, points = trial.sweep(), trial.points()
   for number, point in points.items():
     others = {other: points[other].record.proposal for other in points if other < number}
@@ -91,7 +91,7 @@ def test_with_several_slots_each_point_follows_from_what_was_told(make):
   check_told(trial)
   assert max(sum(told.outcome == 'running' for told in point.record.told) for point in trial.points().values()) == 2
   best = min(point.value for point in trial.points().values())
-  assert best == pytest.approx(0.2, abs=0.05)  # What the program says at x = 0.3, after five steps.
+  assert best == pytest.approx(0.2, abs=0.05)  # The program's value at x = 0.3, after five steps.
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_failed_points_are_told_as_failed_and_tried_again_on_demand(make, tmp_pa
   assert told == {1: 'failed', 2: 'finished', 3: 'failed', 4: 'failed'}
   assert trial.points()[4].reason == 'loss is nan'
   assert 'the best is point 2' in trial.output()
-  with pytest.raises(errors.UserError, match='^point 2: is finished: only those that have failed are tried again'):
+  with pytest.raises(errors.UserError, match='^point 2: is finished: only failed points are retried'):
     sweep_changes.retry(trial.folder, [2])
   (tmp_path / 'a/runs/search/mended').touch()
   assert sweep_changes.retry(trial.folder) == [1]

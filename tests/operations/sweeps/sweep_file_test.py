@@ -1,4 +1,4 @@
-"""Tests of the file of a sweep: what it may say, what is refused, and what may change."""
+"""Tests of the file of a sweep: valid contents, refusals, and allowed changes."""
 
 import shlex
 
@@ -52,11 +52,11 @@ early_terminate:
 @pytest.mark.parametrize(
   ('change', 'expected'),
   [
-    ({'method': 'bays'}, "method: 'bays' is none; there are grid, random, bayes"),
+    ({'method': 'bays'}, "method: 'bays' is invalid; choose one of grid, random, bayes"),
     ({'project': 'p'}, 'project: belongs to their server'),
     ({'parametres': {}}, 'parametres: no such key; did you mean parameters?'),
     ({'metric': {'name': 'loss', 'impute': 'worst'}}, 'metric.impute: runs that fail have no value here'),
-    ({'metric': {'name': 'accuracy'}}, 'metric.goal: is missing, which means minimize; accuracy asks'),
+    ({'metric': {'name': 'accuracy'}}, 'metric.goal: is missing, which means minimize; accuracy requires'),
     ({'metric': None}, 'metric: expected a mapping'),
     ({'experiment': ''}, 'experiment: name the one to run'),
     ({'mode': 'eval'}, "mode: 'eval': a sweep trains"),
@@ -69,7 +69,7 @@ early_terminate:
     ({'early_terminate': {'type': 'hyperband', 'min_iter': 2, 'eta': 1}}, 'early_terminate.eta: expected a number'),
     ({'command': ['${program}', '${args}']}, 'command: must have ${model_dir}'),
     ({'flags': ['--model_dir=x']}, 'flags: --model_dir=x: the sweep gives this flag itself'),
-    ({'flags': ['rm -rf /']}, "flags: 'rm -rf /' is no flag of the driver"),
+    ({'flags': ['rm -rf /']}, "flags: 'rm -rf /' is not a flag of the driver"),
   ],
 )  # fmt: skip
 def test_what_is_wrong_or_not_done_is_refused_by_name(change, expected):
@@ -151,7 +151,7 @@ def test_a_command_has_the_macros_of_weights_and_biases(monkeypatch):
   switches = sweep_file.parse({**VALUES, 'command': ['${args_no_boolean_flags}', '${args_no_hyphens}', '${model_dir}']})
   words = point_commands.words(switches, 'p.py', '/m', {'a': True, 'b': False})
   assert words == ['--a', 'a=true', 'b=false', '/m']
-  for word, expected in (('${args_json_file}', 'is not known'), ('x${args}', 'must be a word of its own')):
+  for word, expected in (('${args_json_file}', 'is not known'), ('x${args}', 'must be a separate word')):
     with pytest.raises(errors.UserError, match=expected):
       point_commands.words(sweep_file.parse({**VALUES, 'command': [word, '${model_dir}']}), '', '/m', {})
 

@@ -1,4 +1,4 @@
-"""Tests of what has come of a sweep."""
+"""Tests of a sweep's results."""
 
 import math
 import statistics
@@ -73,7 +73,7 @@ def test_a_metric_is_that_of_evaluations_or_else_of_training(tmp_path):
   ]
   path = run_folders.make(tmp_path, 'a', events).file('events.jsonl')
   read = lambda name: metric_history.read(path, name)
-  assert read('accuracy').values == read('validation_accuracy').values == (0.2, 0.4)  # What was undone does not count.
+  assert read('accuracy').values == read('validation_accuracy').values == (0.2, 0.4)  # Reverted steps do not count.
   assert (read('accuracy').steps, read('accuracy').last_step) == ((10, 20), 20)
   assert read('training_loss').values == (3.0, 2.0)
   assert math.isnan(read('loss').values[0])

@@ -1,4 +1,4 @@
-"""Sweeps of a program that writes what a run does, in a fraction of a second, and controllers that a test can kill."""
+"""Sweeps of a program that writes a run's files, in a fraction of a second, and controllers that a test can kill."""
 
 import json
 import multiprocessing
@@ -82,7 +82,7 @@ _POLL_SECONDS = 0.05
 
 
 class SweepTrial:
-  """A sweep of that program in a folder, with a dispatcher of its own.
+  """A sweep of that program in a folder, with a separate dispatcher.
 
   Attributes:
     folder: the sweep.
@@ -137,7 +137,7 @@ class SweepTrial:
     return self._tmp_path / 'output'
 
   def output(self) -> str:
-    """What controllers have printed."""
+    """The output of controllers."""
     return self._output.read_text()
 
   def points(self):
@@ -155,11 +155,11 @@ class SweepTrial:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
   def sweep(self) -> sweep_file.SweepFile:
-    """What its file says."""
+    """The contents of its file."""
     return self.folder.load()
 
   def close(self):
-    """Ends what still runs."""
+    """Ends running processes."""
     for process in self._processes:
       process.kill()
       process.join(queues.PATIENCE)

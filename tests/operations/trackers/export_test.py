@@ -98,7 +98,7 @@ def test_mlflow_has_all_once_also_of_a_run_that_goes_on(run, store):
   assert one.info.run_id == first
   assert [point[0] for point in points['training_loss']] == [5, 10, 15]
   assert 'baseline' not in one.data.tags and one.data.tags['good'] == 'true'
-  # What was exported is superseded: it is gone.
+  # Superseded values are removed from the export.
   add(run, folders.event('restored', 10), folders.event('train', 15, training_loss=0.25))
   export(run, 'mlflow', *flags)
   one, points = found()

@@ -11,7 +11,7 @@ from official_ext.training.config import trainer_parts
 from official_ext.training.loop import run_checks
 from tests.training.loop import small_run
 
-# By step. Best at 4; 10 is no better.
+# By step. Best at 4; 10 is not better.
 SCORES = {2: 0.1, 4: 0.5, 6: 0.4, 8: 0.45, 10: 0.5, 12: 0.3, 14: 0.2, 16: 0.6}
 STOPPED_AT = 10
 TRAINER = {
@@ -63,7 +63,7 @@ def test_early_stopping(tmp_path, capsys):
     f'early_stopped {STOPPED_AT}/16  reason {REASON}'
   ]
 
-  # Killed, and started again: the count goes on from the checkpoint at 8.
+  # Killed, and started again: the count resumes from the checkpoint at 8.
   with pytest.raises(KilledError):
     small_run.run(tmp_path / 'b', task_cls=KilledTask, trainer=TRAINER)
   resumed, _ = small_run.run(tmp_path / 'b', task_cls=ScoredTask, trainer=TRAINER)

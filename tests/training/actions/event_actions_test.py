@@ -1,4 +1,4 @@
-"""Actions in whole runs: taken in their time, with what they must know after a restart."""
+"""Actions in whole runs: taken in their time, with their state after a restart."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def task_with(*make_actions, **attributes):
 
 
 class Calls:
-  """Records what it is called with."""
+  """Records its arguments."""
 
   def __init__(self):
     self.all_logs = []
@@ -79,7 +79,7 @@ def test_an_action_that_fails_ends_the_run(make_trigger, tmp_path):
 
 
 def test_an_action_whose_error_cannot_say_what_it_is_fails_the_run(tmp_path):
-  # Before: run.json said that the run went on.
+  # Before: run.json said that the run continued.
   class UnprintableError(Exception):
     def __str__(self):
       return self.missing
@@ -171,7 +171,7 @@ def test_two_triggers_of_a_kind_have_states_of_their_own():
 
 
 def test_the_clock_of_the_chief_decides():
-  """On a worker that is not the chief the condition is not asked for."""
+  """On a worker that is not the chief the condition is not requested."""
   for answer in (True, False):
     calls, asked = Calls(), []
     trigger = triggers.EveryTSeconds(1e9 if answer else 0.0, calls)
@@ -200,7 +200,7 @@ def test_what_is_no_action():
 
 @pytest.mark.slow
 def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, capsys):
-  """Neither its events, nor its actions, nor messages; what is new is told."""
+  """Neither its events, nor its actions, nor messages; new ones are reported."""
   calls = Calls()
   task_cls = task_with(
     lambda trainer: triggers.OnEvent(('start', 'restored', 'eval', 'finished'), calls),
@@ -215,7 +215,7 @@ def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, caps
   assert capsys.readouterr().out == 'finished before, at step 12: nothing to do\n'
   record = small_run.record(tmp_path)
   assert (record['status'], record['step'], record['attempt']) == ('finished', 12, 2)
-  # Another mode is another run; a longer one goes on.
+  # Another mode is another run; a longer one continues.
   small_run.run(tmp_path, 'train', task_cls=task_cls)
   assert [line['event'] for line in small_run.events(tmp_path)[len(before) :]] == ['start', 'restored', 'finished']
   before = small_run.events(tmp_path)

@@ -1,4 +1,4 @@
-"""Keras callbacks in whole runs: what they are called with, what they can do, and what is refused."""
+"""Keras callbacks in whole runs: their arguments, their effects, and refusals."""
 
 import csv
 import math
@@ -62,7 +62,7 @@ def task_with(*callbacks, kills_at=0, **kwargs):
 
 
 def test_hooks_and_logs_with_an_epoch_for_each_evaluation(tmp_path):
-  """12 steps, evaluated at 6 and 12; training loops end at 4, 5, 6, ... Killed at 10, it goes on from 8."""
+  """12 steps, evaluated at 6 and 12; training loops end at 4, 5, 6, ... Killed at 10, it resumes from 8."""
   straight = Recorder()
   small_run.run(tmp_path / 'a', task_cls=task_with(straight))
   epoch = ['test begins', 'test ends']
@@ -151,7 +151,7 @@ def test_callbacks_of_keras_do_their_work(tmp_path):
   ],
 )
 def test_hooks_of_batches_are_refused(make, name):
-  with pytest.raises(errors.UserError, match=f'the Keras callback {name} wants to be called at batches'):
+  with pytest.raises(errors.UserError, match=f'the Keras callback {name} needs calls at batches'):
     KerasCallback(make(), None)
 
 

@@ -172,7 +172,7 @@ def test_a_checkpoint_from_before_is_read_and_a_changed_rate_is_lowered_too(tmp_
     ({'mode': 'best'}, "mode: 'best' is not one of"),
     (
       {'metric': 'elbo', 'mode': 'auto'},
-      'mode: the name elbo does not tell whether higher or lower is better; set it to max or min',
+      'mode: the name elbo does not imply whether higher or lower is better; set it to max or min',
     ),
   ],
 )
@@ -193,5 +193,5 @@ def test_what_is_better_of_a_metric():
     assert better.mode_of(metric) == mode
   assert better.mode_of('validation_loss', 'max') == 'max'
   for metric in ('elbo', 'accuracy_loss'):
-    with pytest.raises(ValueError, match='does not tell whether higher or lower is better'):
+    with pytest.raises(ValueError, match='does not imply whether higher or lower is better'):
       better.mode_of(metric)

@@ -52,7 +52,7 @@ def test_what_is_not_finite_is_never_best():
 
 
 def test_a_metric_that_is_no_number_is_refused():
-  with pytest.raises(errors.UserError, match='score: is no single number at step 10'):
+  with pytest.raises(errors.UserError, match='score: is not a single number at step 10'):
     triggers.OnBest('score', print)(scores(np.eye(2))[0])
 
 

@@ -1,4 +1,4 @@
-"""Moving averages are coherent: which checkpoint holds what, and what a restore makes of it."""
+"""Moving averages are coherent: the contents of checkpoints, and their restoration."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_the_newest_checkpoint_is_evaluated_with_averages_or_without(folder):
 
 
 def test_plain_tensorflow_reads_raw_weights_from_ckpt_and_averages_from_exports(folder):
-  """What docs/concepts/guarantees.md says of `tf.train.Checkpoint(model=model)`."""
+  """The text of docs/resume.md about `tf.train.Checkpoint(model=model)`."""
   ema_checkpoint = tf.train.latest_checkpoint(str(folder / 'ema_checkpoints'))
   averaged, raw = measured(folder)['validation_loss'], float(evaluate(folder, ema=False)[1]['validation_loss'])
   for path, expected in ((f'{folder}/ckpt-{STEPS}', raw), (newest_best(folder), averaged), (ema_checkpoint, averaged)):
@@ -108,7 +108,7 @@ def test_manifests_note_which_weights_there_are(folder):
 
 
 def test_a_checkpoint_without_averages_is_not_evaluated_with_averages(tmp_path):
-  """Those that are not there would be zeros."""
+  """Those that do not exist would be zeros."""
   small_run.run(tmp_path, 'train', params=make_params(ema=False))
   with pytest.raises(errors.UserError, match=r'ckpt-6: it holds no moving averages; --set=.*ema=null'):
     evaluate(tmp_path)

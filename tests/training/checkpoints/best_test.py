@@ -1,4 +1,4 @@
-"""The best checkpoints: which are kept, and that the file says so only once they are there."""
+"""The best checkpoints: which are kept, and that the file names them only once they exist."""
 
 import contextlib
 import errno
@@ -38,7 +38,7 @@ def _kept(folder):
 @pytest.mark.parametrize(('comp', 'kept'), [('higher', [20, 40]), ('lower', [10, 30])])
 def test_defect_07_keeps_as_many_of_the_best_as_are_wanted(tmp_path, comp, kept):
   # Stock: keeps one.
-  (tmp_path / 'best_ckpt-5_temp').mkdir()  # What a kill in the middle of a save leaves.
+  (tmp_path / 'best_ckpt-5_temp').mkdir()  # The leftovers of a kill in the middle of a save.
   exporter = _evaluate(_exporter(tmp_path, comp=comp), {10: 0.1, 20: 0.8, 30: 0.3, 40: 0.9})
   assert not (tmp_path / 'best_ckpt-5_temp').exists()
   assert _kept(tmp_path) == kept
@@ -102,7 +102,7 @@ def test_a_metric_that_an_evaluation_does_not_report_is_one_line(logs, tmp_path)
     _exporter(tmp_path).maybe_export_checkpoint(tf.train.Checkpoint(), logs, 5)
 
 
-# What is rebuilt.
+# The rebuilt file.
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def _contents(folder):
 
 @pytest.mark.slow
 def test_evaluations_beside_a_training_that_evaluates_leave_its_best_checkpoint_alone(tmp_path):
-  # Before: eval of ckpt-4 cut the history, and the training that went on deleted the best.
+  # Before: eval of ckpt-4 cut the history, and the training that continued deleted the best.
   optimizer = small_run.make_params().trainer.optimizer_config.as_dict() | {'ema': {'average_decay': 0.5}}
   trainer = {**BEST, 'optimizer_config': optimizer}
   small_run.run(tmp_path, trainer=trainer)
@@ -221,7 +221,7 @@ def test_continuous_eval_keeps_the_best_where_the_training_does_not_evaluate(tmp
   assert {entry['step']: entry['value'] for entry in history} == losses
 
 
-# Where a better one cannot be written.
+# A better one that cannot be written.
 
 
 def _block(path):
@@ -229,7 +229,7 @@ def _block(path):
 
 
 def test_an_evaluation_whose_checkpoint_could_not_be_saved_counts_for_nobody_who_reads_the_history(tmp_path):
-  # Before: its value was made again of its logs, and the best checkpoint was one that is not there.
+  # Before: its value was made again of its logs, and the best checkpoint was one that does not exist.
   _block(tmp_path / 'best_ckpt-20.index')
   _evaluate(_exporter(tmp_path, keep=1), {10: 0.5, 20: 0.9})
   assert _exporter(tmp_path).best_ckpt_path == f'{tmp_path}/best_ckpt-10'

@@ -1,4 +1,4 @@
-"""The checkpoints of the averaged weights: which are kept, and what they hold."""
+"""The checkpoints of the averaged weights: which are kept, and their contents."""
 
 from official.modeling.optimization import ema_optimizer
 import pytest
@@ -38,7 +38,7 @@ def test_averages_are_saved_verified_and_never_deleted_by_number(tmp_path):
   saved = tf.train.load_checkpoint(latest).get_tensor(kernel)
   average = trainer.optimizer.get_slot(trainer.model.trainable_variables[0], 'average').numpy()
   assert saved.tobytes() == average.tobytes() and saved.tobytes() != before[0]
-  # A run that goes on from an earlier step: what it saves is not the highest number.
+  # A run that resumes from an earlier step: its saves do not have the highest number.
   trainer.optimizer.iterations.assign(1)
   _act(action, trainer)
   assert 1 in _kept(tmp_path)

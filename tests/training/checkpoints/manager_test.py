@@ -106,7 +106,7 @@ def test_initializes_only_where_there_is_nothing(tmp_path):
 
 def test_a_save_that_was_cut_off_does_not_count(folder):
   os.remove(f'{folder}/ckpt-30.manifest.json')
-  os.mkdir(f'{folder}/ckpt-40_temp')  # Where TensorFlow collects the parts of a checkpoint.
+  os.mkdir(f'{folder}/ckpt-40_temp')  # The folder in which TensorFlow collects the parts of a checkpoint.
   (folder / 'ckpt-40_temp/part-00000-of-00001').touch()
   run = Run(folder)
   assert run.manager.restore_or_initialize() == f'{folder}/ckpt-20'
@@ -154,7 +154,7 @@ _KILLED = """
 
 
 def test_killed_before_any_change_of_a_file_nothing_is_left_for_ever(tmp_path, train_server):
-  """The first checkpoint too: without a manifest, it is what Model Garden's own trainer leaves."""
+  """The first checkpoint too: without a manifest, it looks like one of Model Garden's own trainer."""
   steps = []
   for num_calls in range(100):
     folder = tmp_path / str(num_calls)
@@ -232,7 +232,7 @@ def test_a_missing_file(folder, suffix, caplog):
 
 
 def test_defect_04_a_missing_or_damaged_state_file_changes_nothing(folder):
-  # Stock: without the file named `checkpoint` the run starts from step 0 over what is there.
+  # Stock: without the file named `checkpoint` the run starts from step 0 over the present files.
   _truncate(folder / 'checkpoint', 5)
   assert Run(folder).manager.restore_or_initialize() == f'{folder}/ckpt-30'
   os.remove(folder / 'checkpoint')
@@ -355,7 +355,7 @@ def test_the_step_counter_is_used_whether_or_not_there_is_an_interval(tmp_path):
 
 @pytest.mark.parametrize('content', [b'', bytes(100)], ids=['empty', 'zeros'])
 def test_a_power_loss_during_the_first_save_starts_at_step_0_and_says_so(content, tmp_path, caplog):
-  # Before: the mark was not on the disk, and what was left was taken for the damaged checkpoint of another program.
+  # Before: the mark was not on the disk, and the rest was taken for the damaged checkpoint of another program.
   with file_calls.recorded() as calls:
     manifests.begin(f'{tmp_path}/ckpt-10')
   assert calls == [('sync', f'{tmp_path}/ckpt-10.unfinished'), ('sync', str(tmp_path))]

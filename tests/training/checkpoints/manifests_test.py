@@ -1,4 +1,4 @@
-"""Manifests: what they may name, where they are looked for, and what is deleted."""
+"""Manifests: valid names, lookup, and deletion."""
 
 import hashlib
 import json
@@ -80,7 +80,7 @@ def test_a_file_that_is_not_the_checkpoints_own_is_not_read(tmp_path, name):
   path = _save(tmp_path, 5)
   files = manifests.read(path)['files']
   _rewrite(path, {**files, name: {'size': 0, 'sha256': hashlib.sha256(b'').hexdigest()}})
-  assert manifests.find_damage(path) == f'its manifest names {name!r}, which is no file of it'
+  assert manifests.find_damage(path) == f'its manifest names {name!r}, which is not a file of it'
 
 
 def test_a_device_or_a_pipe_is_not_read(tmp_path):

@@ -1,4 +1,4 @@
-"""Rollbacks: noted for good, and what they have left behind is used by nobody."""
+"""Rollbacks: noted for good, and their leftovers are ignored."""
 
 import os
 
@@ -25,14 +25,14 @@ def folder(tmp_path):
 
 
 def test_what_was_rolled_back_is_neither_loaded_nor_started_from(folder):
-  # Before: the newest on disk, whatever became of it.
+  # Before: the newest on disk, in any state.
   assert warm_start.find(str(folder)) == f'{folder}/ckpt-4'
   params = small_run.make_params()
   assert trained_model.find_checkpoint(str(folder), params) == f'{folder}/ckpt-4'
   with pytest.raises(errors.UserError, match='no checkpoint of step 8; there are those of steps 4'):
     trained_model.find_checkpoint(str(folder), params, 8)
-  assert trained_model.find_checkpoint(str(folder), params, f'{folder}/ckpt-8') == f'{folder}/ckpt-8'  # As it was told.
-  path = tf.train.Checkpoint(weight=tf.Variable(8.0)).write(f'{folder}/ckpt-8')  # Come to again.
+  assert trained_model.find_checkpoint(str(folder), params, f'{folder}/ckpt-8') == f'{folder}/ckpt-8'  # As reported.
+  path = tf.train.Checkpoint(weight=tf.Variable(8.0)).write(f'{folder}/ckpt-8')  # Reached again.
   manifests.write(path, step=8, num_rollbacks=1)
   assert warm_start.find(str(folder)) == trained_model.find_checkpoint(str(folder), params) == f'{folder}/ckpt-8'
 
@@ -76,4 +76,4 @@ def test_what_decides_which_checkpoints_count_reaches_the_disk_in_this_order(nam
       manifests.write(checkpoint, step=4)
   (number,) = (number for number, entry in enumerate(done) if entry[0] == 'rename' and entry[2] == path)
   assert ('sync', done[number][1]) in done[:number]  # The content before the name.
-  assert ('sync', str(tmp_path)) in done[number:]  # And the name before what relies on it.
+  assert ('sync', str(tmp_path)) in done[number:]  # And the name before its users.

@@ -1,4 +1,4 @@
-"""Where a line of training starts: --checkpoint of a mode that trains, its repetition, and branches."""
+"""The start of a line of training: --checkpoint of a mode that trains, its repetition, and branches."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_the_same_command_goes_on_from_its_own_newest(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('noted', ['relative', 'absolute'])
 def test_a_copied_run_starts_from_its_own_checkpoint(noted, tmp_path):
-  # Before: from that of the original, as long as that was there.
+  # Before: from that of the original, as long as that existed.
   run, copy = tmp_path / 'run', tmp_path / 'copy'
   save(run / 'best', 8)
   assert start(run, run / 'best/ckpt-8') == str(run / 'best/ckpt-8')
@@ -71,7 +71,7 @@ def test_a_copied_run_starts_from_its_own_checkpoint(noted, tmp_path):
 
 
 def test_a_best_checkpoint_that_was_set_aside_is_found_again(tmp_path):
-  # Before: "is not there any more", after a kill in front of the new line's first save.
+  # Before: "does not exist any more", after a kill in front of the new line's first save.
   run = tmp_path / 'run'
   save(run, 4)
   save(run / 'best', 8)
@@ -111,7 +111,7 @@ def test_what_a_cut_off_first_save_leaves_is_no_checkpoint(tmp_path):
   (run / 'ckpt-12_temp').mkdir()
   (run / 'ckpt-12.data-00000-of-00001').touch()
   assert start(run, tmp_path / 'source/ckpt-8') == str(tmp_path / 'source/ckpt-8')
-  (run / 'ckpt-12.broken.index').touch()  # But here one was lost, and the restore has to say so.
+  (run / 'ckpt-12.broken.index').touch()  # But here one was lost, and the restore has to report it.
   assert start(run, tmp_path / 'source/ckpt-8') is None
 
 
@@ -144,7 +144,7 @@ def test_a_branch_inside_a_run_sets_aside_what_came_after(tmp_path):
   assert (tmp_path / 'line_0/best/history.json').exists() and not (tmp_path / 'best').exists()
   assert manifests.find_damage(f'{tmp_path}/line_0/ckpt-12') is None
   assert len(rollbacks.Rollbacks(str(tmp_path))) == 1 and len(rollbacks.Rollbacks(str(tmp_path / 'line_0'))) == 2
-  # The same command, before and after it has saved; the one before, which goes on in the new line.
+  # The same command, before and after it has saved; the one before, which continues in the new line.
   assert start(tmp_path, tmp_path / 'ckpt-4', branch=True) is None
   save(tmp_path, 8)
   assert start(tmp_path, tmp_path / 'ckpt-4', branch=True) is None
@@ -157,7 +157,7 @@ def test_a_branch_inside_a_run_sets_aside_what_came_after(tmp_path):
 
 def test_a_branch_that_was_killed_half_way_is_finished(tmp_path):
   branched(tmp_path, checkpoint=tmp_path / 'ckpt-4')
-  # As it stood before all was moved.
+  # As before all was moved.
   origins = json.loads((tmp_path / 'lines.json').read_text())
   (tmp_path / 'lines.json').write_text(json.dumps([{**origins[-1], 'is_pending': True}]))
   for path in (tmp_path / 'line_0').glob('ckpt-12.*'):
@@ -229,7 +229,7 @@ def test_a_branch_keeps_what_it_saves_and_what_was_there(source, tmp_path):
   assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
   for _ in range(2):
     small_run.run(tmp_path, trainer=best, checkpoint=str(source / 'ckpt-4'), branch=True)
-  # The second start finds the line finished, and tells nothing again.
+  # The second start finds the line finished, and reports nothing again.
   # ckpt-8 stays although ckpt-12 of the line before has a higher number.
   assert steps_of(tmp_path, 'restored') == [4] and steps_of(tmp_path, 'checkpoint')[-2:] == [8, 12]
   assert weights(tmp_path, 12) == weights(source, 12) and weights(tmp_path / 'line_0', 12)

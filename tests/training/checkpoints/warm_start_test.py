@@ -115,7 +115,7 @@ def test_a_run_starts_from_another_and_resumes_from_itself(tmp_path):
   assert events[-1]['step'] == 4  # The step is its own.
   fresh, _ = small_run.run(tmp_path / 'fresh', 'train', trainer={'train_steps': 4})
   assert not any(equal(moved, fresh))
-  # Going on, it is its own checkpoint that counts, wherever the first one is by then.
+  # A resumed run uses its own checkpoint, wherever the first one is by then.
   (tmp_path / 'first').rename(tmp_path / 'gone')
   run(tmp_path / 'second', str(tmp_path / 'first'), steps=8)
   assert small_run.events(tmp_path / 'second', 'restored')[0]['step'] == 4

@@ -1,4 +1,4 @@
-"""What classes state of their fields is checked at any depth. Schedules: what must be set, and what does not fit."""
+"""Rules of classes for their fields are checked at any depth. Schedules: required fields, unfit values."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -62,7 +62,7 @@ def test_a_decay_of_another_length_is_told(kind, steps, offset):
     assert float(rate(100)) > float(rate(10_000)) + 1e-3
   else:
     end = steps + offset
-    assert line.endswith(f'the learning rate stays as it is from step {end} on')
+    assert line.endswith(f'the learning rate is constant from step {end} on')
     assert float(rate(end - 1)) > float(rate(end)) == float(rate(100))
 
 

@@ -19,7 +19,7 @@ from official_ext.training.config import definitions
 
 @dataclasses.dataclass
 class ForeignTrainerConfig(cfg.TrainerConfig):
-  """A trainer of a project that knows nothing of this library, with one of our names for something else."""
+  """A trainer of a project that is independent of this library, with one of our names for something else."""
 
   max_to_keep: int = 77
   progress_bar: bool = False
@@ -168,7 +168,7 @@ def _configs(config):
 @pytest.mark.parametrize('part', ['experiment', 'trainer', 'runtime', 'optimizer_config'])
 @pytest.mark.parametrize('lock', [lambda config: None, cfg.ExperimentConfig.lock, definitions.lock])
 def test_upgrade_writes_past_no_lock_and_shares_nothing(lock, part):
-  """Whatever is Model Garden's and whatever is ours already, and wherever the locks are."""
+  """For Model Garden's classes and ours, and with locks at any place."""
   stock = stock_experiment()
   params = {
     'experiment': lambda: cfg.ExperimentConfig(trainer=definitions.TrainerConfig(), runtime=stock.runtime),

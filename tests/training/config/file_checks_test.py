@@ -1,4 +1,4 @@
-"""Files and folders of a run: what is missing or cannot be is told in one line, before anything is built."""
+"""Files and folders of a run: missing or impossible ones are reported in one line, before anything is built."""
 
 import official_ext  # noqa: F401
 
@@ -113,7 +113,7 @@ def test_every_input_that_is_not_there_is_named(tmp_path):
   assert refusals(checks.check_files, params_with(input_path=f'{tmp_path}/no*'), None) == [
     f'task.train_data.input_path: {tmp_path}/no*: no file matches this pattern'
   ]
-  # A mode that does not read it does not ask for it.
+  # A mode that does not read it does not require it.
   assert not refusals(checks.check_files, params_with(input_path=missing), 'eval')
   params = params_with(input_path={'x': f'{tmp_path}/a.tfrecord', 'y': f'{tmp_path}/no'}, vocab_file='no.txt')
   params.task.validation_data.input_path = '5'

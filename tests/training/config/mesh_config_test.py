@@ -1,4 +1,4 @@
-"""`runtime.mesh` and `trainer.sharding`: what they refuse of their own values, and of a run."""
+"""`runtime.mesh` and `trainer.sharding`: the values and runs that they refuse."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_sizes_of_the_axes_that_there_are_and_the_axis_of_batches():
     ({'trainer': {'sharding': {'parameters': [{'axes': ['']}]}}}, 'trainer.sharding.parameters.0.pattern: is empty'),
     (
       {'trainer': {'sharding': {'parameters': [{'pattern': '(', 'axes': ['']}]}}},
-      r"trainer.sharding.parameters.0.pattern: '\(' is no regular expression",
+      r"trainer.sharding.parameters.0.pattern: '\(' is not a regular expression",
     ),
     (
       {'trainer': {'sharding': {'activations': [{'pattern': 'a', 'axes': ['tensr']}]}}},

@@ -1,4 +1,4 @@
-"""From flags to a configuration: what is accepted, what is refused, and in which words."""
+"""From flags to a configuration: valid flags, refused ones, and the messages."""
 
 import official_ext  # noqa: F401
 
@@ -62,7 +62,7 @@ class Model(hyperparams.Config):
   switch: bool | str = 'auto'
   scale: str | float | None = None
   count: int | None = None
-  # Not what the hint says, as registered experiments have it.
+  # Against the hint, as registered experiments have it.
   wrong: float = None  # type: ignore[assignment]
 
 
@@ -109,7 +109,7 @@ def write(path, text):
 
 TRAINER = 'trainer.optimizer_config'
 
-# Each: the value of --params_override, and what the message must start with.
+# Each: the value of --params_override, and the start of the message.
 BAD_OVERRIDES = [
   # No such field, at each depth.
   ('trainr: {train_steps: 1}', 'trainr: no such field; did you mean trainer?'),
@@ -183,7 +183,7 @@ BAD_OVERRIDES = [
   ),
   (f'{TRAINER}.optimizer.type=adamm', f"{TRAINER}.optimizer.type: 'adamm' is not one of sgd, sgd_experimental, adam, "),
   ('task.model.body.type=""', "task.model.body.type: '' is not one of narrow, wide"),
-  # Ranges, choices, what belongs together.
+  # Ranges, choices, combinations.
   ('trainer.train_steps=0', 'trainer.train_steps: is 0, and mode train_and_eval trains'),
   ('trainer.train_steps=-1', 'trainer.train_steps: expected at least 0, got -1'),
   ('trainer.train_epochs=-0.5', 'trainer.train_epochs: expected at least 0, got -0.5'),
@@ -223,7 +223,7 @@ BAD_OVERRIDES = [
   ('trainer.train_steps=1,trainer.train_steps=2', 'trainer.train_steps: given twice in --params_override'),
   ('trainer=1,trainer.train_steps=2', 'trainer.train_steps: given twice in --params_override'),
   ('trainer.train_steps=1,nonsense', "--params_override: expected name=value, got 'nonsense'"),
-  ('{task: {model: {anything: &a {b: *a}}}}', '--params_override: an alias stands inside of what it stands for'),
+  ('{task: {model: {anything: &a {b: *a}}}}', '--params_override: an alias is inside its own anchor'),
   ('task.model.sizes[1]=2', 'task.model.sizes: all elements from [0] on must be given, got [1]'),
   ('[1, 2]', '--params_override: expected a mapping from fields to values, got [1, 2]'),
   ('17', '--params_override: expected a mapping from fields to values, got 17'),
@@ -231,10 +231,10 @@ BAD_OVERRIDES = [
     'no_such_file.yaml',
     '--params_override=no_such_file.yaml: neither a.b=1,c.d=2 nor a YAML mapping, and no such file',
   ),
-  ('{a: !!bool maybe}', "--params_override: malformed YAML: 'maybe' is no bool in line 1, column 5"),
-  ('{a: !!int abc}', "--params_override: malformed YAML: 'abc' is no int"),
-  ('{a: !!float abc}', "--params_override: malformed YAML: 'abc' is no float"),
-  ('{a: !!null abc}', "--params_override: malformed YAML: 'abc' is no null"),
+  ('{a: !!bool maybe}', "--params_override: malformed YAML: 'maybe' is not a valid bool in line 1, column 5"),
+  ('{a: !!int abc}', "--params_override: malformed YAML: 'abc' is not a valid int"),
+  ('{a: !!float abc}', "--params_override: malformed YAML: 'abc' is not a valid float"),
+  ('{a: !!null abc}', "--params_override: malformed YAML: 'abc' is not a valid null"),
   ('{a: !!timestamp x}', '--params_override: malformed YAML: could not determine a constructor'),
   ('{a: !!binary "***"}', '--params_override: malformed YAML: could not determine a constructor'),
   ('{a: !!set {b}}', '--params_override: malformed YAML: could not determine a constructor'),
@@ -264,7 +264,7 @@ BAD_OVERRIDES = [
   ),
   ('trainer.keep_every=-5', 'trainer.keep_every: expected at least 0, got -5'),
   ('trainer.best_checkpoints_to_keep=0', 'trainer.best_checkpoints_to_keep: expected at least 1, got 0'),
-  ('trainer.validation_summary_subdir=../../x', "trainer.validation_summary_subdir: '../../x' is no plain name"),
+  ('trainer.validation_summary_subdir=../../x', "trainer.validation_summary_subdir: '../../x' is not a plain name"),
   ('!!python/object/apply:os.getcwd []', '--params_override: malformed YAML: could not determine a constructor'),
 ]
 
@@ -288,7 +288,7 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path):
     parse(config_file=[write(tmp_path / 'bomb.yaml', '\n'.join(lines))])
   assert str(info.value) == f'--config_file={tmp_path}/bomb.yaml: aliases make more than 1000000 values of it'
   assert time.process_time() - began < 2
-  # Aliases that stand for little are what YAML has them for.
+  # Aliases of short values are the purpose of aliases in YAML.
   harmless = 'x: &x {max_skips: 3}\ntrainer: {nonfinite: *x}'
   with pytest.raises(errors.UserError, match=r'^x: no such field'):
     parse(config_file=[write(tmp_path / 'alias.yaml', harmless)])
@@ -416,7 +416,7 @@ def test_bad_files(tmp_path):
     ('parser_tset', 'did you mean parser_test'),
     ('resnet_imagnet', 'did you mean resnet_imagenet'),
     ('bert', 'did you mean '),
-    ('zzzzzz', 'no such experiment; What is not imported'),
+    ('zzzzzz', 'no such experiment; An experiment'),
     ('bert/squad/x', 'bert/squad'),
   ],
 )
@@ -561,11 +561,11 @@ def test_seed_fills_in_what_is_unset():
 def test_short_names_follow_the_selected_alternatives():
   params = parse(set=['learning_rate=0.5', 'max_grad_norm=2', 'weight_decay=0.01', 'batch_size=16'])
   assert params.trainer.optimizer_config.learning_rate.cosine.initial_learning_rate == 0.5
-  # The legacy AdamW clips by a field of its own.
+  # The legacy AdamW clips by a separate field.
   adamw = params.trainer.optimizer_config.optimizer.adamw
   assert (adamw.gradient_clip_norm, adamw.global_clipnorm, adamw.weight_decay_rate) == (2.0, None, 0.01)
   assert params.task.train_data.global_batch_size == 16
-  # In whatever order they are given.
+  # In any order.
   params = parse(set=['max_grad_norm=2', 'learning_rate=0.5', 'schedule=constant', 'optimizer=adamw_experimental'])
   assert params.trainer.optimizer_config.learning_rate.constant.learning_rate == 0.5
   assert params.trainer.optimizer_config.optimizer.adamw_experimental.global_clipnorm == 2.0
@@ -664,7 +664,7 @@ def test_model_gardens_own_files_can_be_read(tmp_path):
   params = parse('maskrcnn_resnetfpn_coco', mode=None)
   path = str(tmp_path / 'params.yaml')
   hyperparams.save_params_dict_to_yaml(params, path)
-  # It writes tuples with a tag of its own.
+  # It writes tuples with a special tag.
   assert parse('maskrcnn_resnetfpn_coco', mode=None, config_file=[path]).as_dict() == params.as_dict()
 
 
@@ -698,7 +698,7 @@ def test_leaves_are_the_fields_that_are_read():
   assert 'task.model.body.narrow.width' in paths and 'task.model.layers.1.name' in paths
   assert not any(path.startswith('task.model.body.wide') for path in paths)
   assert len(paths) == len(set(paths))
-  # Every one of them can be set to what it is.
+  # Every one of them can be set to its value.
   for field in overrides.leaves(params):
     value = field.value.as_dict() if isinstance(field.value, hyperparams.Config) else field.value
     overrides.override(params, yaml_text.nest([(field.path.split('.'), value)], 'test'))

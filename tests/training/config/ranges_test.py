@@ -1,4 +1,4 @@
-"""Ranges of numbers: what has no meaning is refused, what Model Garden registers is not."""
+"""Ranges of numbers: meaningless values are refused, Model Garden's are not."""
 
 import official_ext  # noqa: F401
 
@@ -18,7 +18,7 @@ from official_ext.training.config import trainer_parts
 from official_ext.training.optimization import optimizer_configs
 from official_ext.training.writers import notifications
 
-# Numbers of which any that is finite, or any at all, has a meaning, or that have a rule of their own.
+# Numbers of which any that is finite, or any at all, has a meaning, or that have a separate rule.
 FREE = {
   'offset',
   'step_offset',
@@ -98,7 +98,7 @@ def test_every_number_has_a_range_or_a_reason_to_have_none(config_class):
   assert not numbers - set(ranges) - FREE - unread
   default = config_class()
   for name in numbers & set(ranges):
-    # What a class has by itself is in range, and no range holds NaN.
+    # The defaults of a class are in range, and no range holds NaN.
     value = getattr(default, name)
     assert value is None or value in ranges_lib.interval(ranges[name]), name
     assert math.nan not in ranges_lib.interval(ranges[name]), name

@@ -35,7 +35,7 @@ def test_no_cluster():
   assert cluster.find(_tf_config({'type': 'evaluator', 'index': 0}, worker=['a:1', 'b:1'])) is None
   assert cluster.find(_tf_config({'type': 'worker', 'index': 0}, worker=['a:1'], chief=['b:1'], ps=['c:1'])) is None
   assert cluster.find(_slurm(0, 'n1', [1])) is None
-  # What salloc sets for the shell in it, which is no task of a step.
+  # The variables of salloc for the shell in it, which is not a task of a step.
   assert cluster.find({'SLURM_NTASKS': '4', 'SLURM_JOB_NODELIST': 'n[1-4]'}) is None
 
 

@@ -1,4 +1,4 @@
-"""Tests for distribute. Each process has one set of devices, so some cases run in a process of their own."""
+"""Tests for distribute. Each process has one set of devices, so some cases run in a separate process."""
 
 import json
 import textwrap
@@ -26,7 +26,7 @@ from official_ext.training.devices import distribute
 
 @pytest.fixture
 def start(start_script):
-  """start(code, **environment) -> what runs `code`, without GPUs and with no device made so far."""
+  """start(code, **environment) -> the process that runs `code`, without GPUs and with no device made so far."""
   return lambda code, **env: start_script(_PRELUDE + textwrap.dedent(code), env=env)
 
 

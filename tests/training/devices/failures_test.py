@@ -1,4 +1,4 @@
-"""What a task raises, in one line: the line of its code, wherever TensorFlow has put it; the traceback in a file."""
+"""The exceptions of a task, in one line: the line of its code, wherever TensorFlow puts it; the traceback in a file."""
 
 import inspect
 import re
@@ -73,7 +73,7 @@ class AddLayer(tf_keras.layers.Layer):
 
 
 class RaisesInALayer(Task):
-  """Keras wraps what AutoGraph has wrapped."""
+  """Keras wraps the exceptions that AutoGraph has wrapped."""
 
   model_fn = staticmethod(lambda: tf_keras.Sequential([tf_keras.Input((harness.NUM_FEATURES,)), AddLayer()]))
 
@@ -241,7 +241,7 @@ def test_the_traceback_goes_where_there_is_room(tmp_path, monkeypatch, capsys):
   assert path == f'{tmp_path}/traceback.txt' and 'RuntimeError: out of luck' in (tmp_path / 'traceback.txt').read_text()
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'temporary'))
   (tmp_path / 'temporary').mkdir()
-  for folder in ('', '/proc', str(tmp_path / 'nowhere')):  # None, one that nobody can write to, one that is not there.
+  for folder in ('', '/proc', str(tmp_path / 'nowhere')):  # None, one that nobody can write to, one that is missing.
     path = failures.save_traceback(error, folder)
     assert path.startswith(f'{tmp_path}/temporary/traceback-')
   assert not (tmp_path / 'nowhere').exists() and capsys.readouterr() == ('', '')

@@ -1,4 +1,4 @@
-"""Runs that stand still: real processes that block in input, evaluation and saves, and some that only seem to."""
+"""Runs that hang: real processes that block in input, evaluation and saves, and some that only seem to."""
 
 import json
 import os
@@ -69,16 +69,16 @@ def test_a_run_that_hangs_tells_where_and_ends_with_75(place, stage, start_scrip
   folder = tmp_path / 'run'
   process = start_script(SCRIPT, [folder, place, '1000', '2']).finish(300)
   assert process.returncode == 75, process.stderr
-  assert 'hung: nothing has moved for' in process.stderr and 'Traceback' not in process.stderr
+  assert 'hung: no progress for' in process.stderr and 'Traceback' not in process.stderr
   record, events = read(folder)
   assert (record['status'], record['stage']) == ('hung', stage)
-  assert record['finished'] and record['error'].startswith('HungError: nothing has moved for ')
+  assert record['finished'] and record['error'].startswith('HungError: no progress for ')
   assert events[-1]['event'] == 'hung' and str(folder / 'hung.worker-0.txt') in events[-1]['error']
   stacks = (folder / 'hung.worker-0.txt').read_text()
   assert stacks.partition('\n\n')[2] in process.stderr
   assert not (folder / 'training.lock').exists()
   assert ('manifests.py' if place == 'save' else 'in never_returns') in stacks
-  if place == 'train:7':  # The same command goes on from the newest checkpoint.
+  if place == 'train:7':  # The same command resumes from the newest checkpoint.
     assert start_script(SCRIPT, [folder, 'none', '0', '2']).finish(300).returncode == 0
     record, events = read(folder)
     assert record['status'] == 'finished' and [event['step'] for event in events if event['event'] == 'restored'] == [4]

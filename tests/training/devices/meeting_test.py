@@ -130,7 +130,7 @@ def _proves(port, key):
 
 @tiers.parametrize('name', STRANGERS, fast=['garbage', 'another secret'])
 def test_a_stranger_is_turned_away_and_the_workers_meet(name, clusters):
-  # Before: one line took a worker's place, and one that said nothing held up the others for 5 s each.
+  # Before: one line took a worker's place, and a silent one held up the others for 5 s each.
   with chief_of(2, clusters) as (workers, port, chief, _):
     strangers = [STRANGERS[name](port) for _ in range(8)]
     time.sleep(0.5)
@@ -203,7 +203,7 @@ def test_workers_of_another_secret_do_not_meet(clusters, monkeypatch):
 
 
 def test_the_chief_listens_on_its_address_alone(unused_ports):
-  # Before: on all, whatever the cluster said.
+  # Before: on all, for any cluster.
   addresses = tuple(f'127.0.0.7:{port}' for port in unused_ports(2))
 
   def clusters(count):

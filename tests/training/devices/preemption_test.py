@@ -1,4 +1,4 @@
-"""Being asked to stop, by real signals to this process: when a run does, what it saves, and how it goes on."""
+"""Stop signals to this process: when a run stops, its saves, and its resumption."""
 
 import os
 import signal

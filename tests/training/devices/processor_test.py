@@ -1,4 +1,4 @@
-"""Which CPUs multiply at least as fast outside of XLA, told from what the kernel says and what is switched off."""
+"""Which CPUs multiply at least as fast outside of XLA, by the kernel's flags and the features switched off."""
 
 import pytest
 

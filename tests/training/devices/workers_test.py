@@ -1,4 +1,4 @@
-"""Tests for workers: what errors tell, and two real processes that talk, disagree and lose each other."""
+"""Tests for workers: error messages, and two real processes that talk, disagree and lose each other."""
 
 import json
 import re
@@ -140,7 +140,7 @@ def test_workers_talk_disagree_and_notice_an_end(run_two, tmp_path):
     step, reader = manager({str(tmp_path / 'shared')!r})
     print('restored', os.path.basename(reader.restore_or_initialize()), int(step.numpy()), flush=True)
 
-    # A folder of its own is noticed, here and there.
+    # A separate folder is noticed, here and there.
     _, reader = manager({str(tmp_path)!r} + ('/shared' if me == 0 else '/mine'))
     began = time.monotonic()
     try:

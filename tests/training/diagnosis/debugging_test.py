@@ -1,4 +1,4 @@
-"""Tests of debugging.py and op_trace.py: tasks that go wrong in a known operation and layer, and what --debug says."""
+"""Tests of debugging.py and op_trace.py: tasks that fail in a known operation and layer, and the output of --debug."""
 
 import numpy as np
 from official.core import task_factory
@@ -76,7 +76,7 @@ def task_with(make_layer):
 
 
 def debug(monkeypatch, capsys, task_cls, *args, **trainer):
-  """(what --debug prints, its error or None)."""
+  """(the output of --debug, its error or None)."""
   params = small_run.make_params(**trainer)
   monkeypatch.setattr(task_factory, 'get_task', lambda *_, **__: task_cls(params.task, harness.make_data(64)))
   error = None
@@ -132,7 +132,7 @@ def test_the_operation_and_the_layer(monkeypatch, capsys, make_layer, operation,
 
 
 def test_infinities_that_do_no_harm(monkeypatch, capsys):
-  """A mask of -inf is none of the run's troubles, until everything is masked: then the softmax is the first NaN."""
+  """A mask of -inf is not one of the run's troubles, until everything is masked: then the softmax is the first NaN."""
   out, error = debug(monkeypatch, capsys, task_with(lambda: MaskLayer(1, name='mask')))
   assert error is None and 'result     all finite' in out
   out, error = debug(monkeypatch, capsys, task_with(lambda: MaskLayer(3, name='mask')))
@@ -179,7 +179,7 @@ class LaterTask(small_run.SmallTask):
 
 @pytest.mark.slow
 def test_the_step_that_a_run_has_skipped(tmp_path, monkeypatch, capsys):
-  """The run has skipped steps 7 to 9 and ended; 9 is debugged, from ckpt-8, and ckpt-4 if 8 is what is asked for."""
+  """The run has skipped steps 7 to 9 and ended; 9 is debugged, from ckpt-8, and ckpt-4 if 8 is requested."""
   with pytest.raises(errors.DivergedError):
     small_run.run(tmp_path, 'train', LaterTask, trainer={'nonfinite': {'max_skips': 2}, 'steps_per_loop': 1})
   capsys.readouterr()

@@ -1,4 +1,4 @@
-"""--dry_run: says what there is, finds what is wrong, leaves nothing."""
+"""--dry_run: prints the parts, finds errors, leaves nothing."""
 
 import inspect
 import pathlib

@@ -66,7 +66,7 @@ class UsesWholeLogits(Sound):
 
 
 class OwnStep(Sound):
-  """The same, in a step of its own."""
+  """The same, in a custom step."""
 
   def train_step(self, inputs, model, optimizer, metrics=None):
     with tf.GradientTape() as tape:
@@ -185,7 +185,7 @@ class NumpyNoise(Sound):
 
 
 class GeneratorNoise(Sound):
-  """The same with a generator of its own."""
+  """The same with a custom generator."""
 
   def __init__(self, *args):
     super().__init__(*args)
@@ -331,7 +331,7 @@ class BeginsElsewhere(Sound):
 
 
 class CannotBegin(Sound):
-  """There are no weights to begin with."""
+  """There are not weights to begin with."""
 
   def initialize(self, model):
     raise errors.UserError('task.init_checkpoint: is not there')
@@ -383,7 +383,7 @@ class MasksNegativeLabels(NegativeLabels):
 
 
 class EncodesTooFew(Sound):
-  """One-hot vectors of the largest class are zeros, and nothing says so."""
+  """One-hot vectors of the largest class are zeros, without an error."""
 
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
@@ -524,10 +524,10 @@ class SortedClasses(Sound):
     return super().build_inputs(params, input_context)
 
 
-# The task, its level, what is said, and the code whose line is told or another place.
+# The task, its level, the message, and the code whose line is reported or another place.
 BROKEN = [
-  (UsesWholeLogits, 'error', r'the loss is no scalar, its shape is \[8\]; return tf.reduce_mean', 'def forward'),
-  (OwnStep, 'error', r'the loss is no scalar, its shape is \[8\]', 'def train_step'),
+  (UsesWholeLogits, 'error', r'the loss is not a scalar, its shape is \[8\]; return tf.reduce_mean', 'def forward'),
+  (OwnStep, 'error', r'the loss is not a scalar, its shape is \[8\]', 'def train_step'),
   (
     ForgetsMetric,
     'error',
@@ -743,8 +743,8 @@ def test_every_error_is_a_line(monkeypatch, capsys):
     run_dry(monkeypatch, Both)
   lines = [*capsys.readouterr().err.splitlines(), f'error: {info.value}']
   assert all(line.startswith('error: ') for line in lines)
-  assert {'the loss is no scalar', 'never updates the metric'} <= {
-    words for words in ('the loss is no scalar', 'never updates the metric') if any(words in line for line in lines)
+  assert {'the loss is not a scalar', 'never updates the metric'} <= {
+    words for words in ('the loss is not a scalar', 'never updates the metric') if any(words in line for line in lines)
   }
 
 

@@ -65,7 +65,7 @@ def test_losses_of_the_model_are_added():
   penalty = 0.1 * np.square(harness.initial_weights()[0]).sum()
   loss, gradients, _ = harness.softmax_regression(harness.initial_weights(), task.data)
   logs = task.train_step(task.data, model, tf_keras.optimizers.legacy.SGD(0.5), task.build_metrics())
-  np.testing.assert_allclose(logs['loss'], loss + penalty, rtol=1e-6)  # Whatever forward logs under this name.
+  np.testing.assert_allclose(logs['loss'], loss + penalty, rtol=1e-6)  # The value that forward logs under this name.
   np.testing.assert_allclose(logs['cross_entropy'], loss, rtol=1e-6)
   kernel = harness.initial_weights()[0]
   np.testing.assert_allclose(model.get_weights()[0], kernel - 0.5 * (gradients[0] + 0.2 * kernel), rtol=1e-4)

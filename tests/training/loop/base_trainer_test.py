@@ -61,7 +61,7 @@ def test_the_logged_learning_rate_does_not_change_afterwards():
 
 
 class ScalarsTask(harness.LinearTask):
-  """Logs, in evaluation, the mean of the first feature, something that is no scalar, and aggregates on the host."""
+  """Logs, in evaluation, the mean of the first feature, something that is not a scalar, and aggregates on the host."""
 
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
@@ -106,7 +106,7 @@ def test_evaluation_loops_of_model_garden(config):
 
 
 class Exporter:
-  """Stands for orbit's exporter of the best checkpoint."""
+  """Replaces orbit's exporter of the best checkpoint."""
 
   def __init__(self):
     self.best_ckpt_logs = {}
@@ -332,7 +332,7 @@ class FixedTask(harness.LinearTask):
   fast=1,
 )
 def test_defect_02_a_resumed_trainer_reads_on_where_the_other_stopped(task, replicas, accumulation, tmp_path):
-  # Stock: the checkpoint knows nothing of the data, which start again from the first example.
+  # Stock: the checkpoint does not record the data, which start again from the first example.
   data = harness.make_data(40)
   make = lambda: harness.make_trainer(task, data, replicas=replicas, accumulation=accumulation, steps_per_execution=2)
   straight, second = make(), make()
@@ -433,7 +433,7 @@ def test_speed_leaves_out_the_first_run_of_each_program(monkeypatch):
   monkeypatch.setattr(base_trainer.Trainer, 'run_steps', timed)
   trainer = harness.make_trainer(steps_per_execution=3)
   compile_seconds = 0.0
-  # Whole programs and what is left over, both for the first time; then neither.
+  # Whole programs and the rest, both for the first time; then neither.
   for expected_runs, compiling in [([3, 6, 1, 1], [0, 2]), ([11], [])]:
     runs.clear()
     took.clear()

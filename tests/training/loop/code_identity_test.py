@@ -1,4 +1,4 @@
-"""A run that goes on with other code says which of its files have changed; code that was moved is the same."""
+"""A run that continues with other code says which of its files have changed; code that was moved is the same."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from tests.training.loop import small_run
 
 
 def changes(output):
-  """What is said behind `other code than before: `; None if nothing is."""
+  """The text behind `other code than before: `; None if nothing is."""
   found = re.findall(r'^(\S+): other code than before: (.*)$', output, re.M)
   assert len(found) <= 1
   return found[0][1] if found else None
@@ -46,7 +46,7 @@ def test_a_resumed_run_names_the_files_that_have_changed(run_train, tmp_path):
   assert changes(run(6, moved, 'eval')) is None
   (moved / 'own_package' / 'losses.py').write_text('from own_package.unused import CHANGED\n' + own_tasks.LOSSES)
   expected = 'own_package/losses.py, own_package/unused.py (new)'
-  assert changes(run(6, moved, 'eval')) == expected  # What it measures is not what the training would have.
+  assert changes(run(6, moved, 'eval')) == expected  # Its metrics are not those of the training.
   assert changes(run(8, moved)) == expected
 
 
@@ -99,7 +99,7 @@ def test_files_functions_and_what_scripts_import_count(tmp_path):
   (tmp_path / 'inner').mkdir()
   (tmp_path / 'inner' / '__init__.py').write_text('from . import beside\n')
   (tmp_path / 'inner' / 'beside.py').write_text('')
-  (tmp_path / 'inner' / 'part.py').write_text('this is no Python')
+  (tmp_path / 'inner' / 'part.py').write_text('this is not Python')
   (tmp_path / 'chat.jinja').write_text('{{ messages }}')
   files = {
     'script.py': str(tmp_path / 'script.py'),

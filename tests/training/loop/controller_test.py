@@ -26,7 +26,7 @@ BOUNDARIES = sorted({END}.union(*(range(interval, END, interval) for interval in
 
 
 class Counter(orbit.AbstractTrainer, orbit.AbstractEvaluator):
-  """Counts steps, and notes what it is asked for: ('train', step before, steps) and ('evaluate', step)."""
+  """Counts steps, and notes each request: ('train', step before, steps) and ('evaluate', step)."""
 
   def __init__(self, log, step=0):
     self.log = log
@@ -388,7 +388,7 @@ class Training:
 
 @pytest.fixture
 def no_sleep(monkeypatch):
-  """Waiting takes no time; what is in `during` is called, in turn, while the evaluator waits."""
+  """Waiting takes no time; the functions in `during` are called, in turn, while the evaluator waits."""
   during = []
   # In this module alone: other threads sleep and look at the clock too.
   clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: during.pop(0)() if during else None)
@@ -467,6 +467,6 @@ def test_evaluation_ends_when_no_checkpoint_comes(tmp_path, no_sleep):
   assert evaluated(log) == [4]
   # Twenty seconds after the last one, not after the start.
   assert 24 <= next(now) <= 30
-  # Where there is none at all.
+  # Without any.
   evaluator, log = make_evaluator(tmp_path / 'empty')
   assert evaluator.evaluate_continuously(timeout=5) is None and not log

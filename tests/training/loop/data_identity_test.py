@@ -1,4 +1,4 @@
-"""A run that goes on with other data says so, a line for each difference."""
+"""A run that continues with other data reports that, a line for each difference."""
 
 import re
 
@@ -39,7 +39,7 @@ def test_a_run_that_goes_on_with_other_examples_says_so(tmp_path, capsys):
   assert first == f'{tmp_path}/ckpt-8: other data than before:'
   assert 'task.train_data: num_examples: 64 -> 32' in lines
   assert 'task.validation_data: num_examples: 8 -> 6' in lines
-  small_run.run(tmp_path, 'eval')  # Other data than its training is what an evaluation may be for.
+  small_run.run(tmp_path, 'eval')  # Other data than its training is a valid purpose of an evaluation.
   assert told(capsys) == []
 
 

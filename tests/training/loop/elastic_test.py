@@ -16,7 +16,7 @@ TOLERANCE = 4 * STEPS * np.finfo(np.float32).eps
 
 
 class NumberedTask(small_run.SmallTask):
-  """Logs what tells a global batch from others: the means of its examples' numbers, and of their squares.
+  """Logs the identity of a global batch: the means of its examples' numbers, and of their squares.
 
   Both are whole numbers divided by a power of two, which float32 holds without rounding.
   """

@@ -1,4 +1,4 @@
-"""In an evaluation there are steps and seeds, and what is not finite is told."""
+"""In an evaluation there are steps and seeds, and values that are not finite are reported."""
 
 import logging as python_logging
 
@@ -17,7 +17,7 @@ NUM_EXAMPLES, BATCH_SIZE = 20, 8
 
 
 class NoisyTask(harness.LinearTask):
-  """Draws in every way there is, in training and in evaluation, and logs what it drew, and its step."""
+  """Draws in every way there is, in training and in evaluation, and logs its draws, and its step."""
 
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
@@ -37,7 +37,7 @@ class NoisyTask(harness.LinearTask):
 
 
 class StockNoisyTask(NoisyTask):
-  """The same as Model Garden's tasks are: with steps of its own."""
+  """The same as Model Garden's tasks are: with custom steps."""
 
   def validation_step(self, inputs, model, metrics=None):
     loss, logs = self.forward(inputs, model, training=False)
@@ -62,7 +62,7 @@ def make_trainer(task=NoisyTask, **kwargs):
 
 
 def drawn_by_batch(trainer, names=(*DRAWN, 'for_inputs', 'step', 'step_of_inputs')):
-  """{name: what each replica of each batch has drawn}, of one evaluation."""
+  """{name: the draws of each replica of each batch}, of one evaluation."""
   seen = []
   trainer.task.aggregate_logs = lambda state, logs: seen.append(logs)
   logs = harness.evaluate(trainer)
@@ -135,7 +135,7 @@ def test_an_annealed_loss_is_evaluated_at_the_step_of_the_checkpoint_in_every_mo
 
 
 class PolicyTrainer(base_trainer.Trainer):
-  """Asks for the step and a seed when it takes inputs, and adds what it drew to them."""
+  """Requests the step and a seed when it takes inputs, and adds its draws to them."""
 
   def next_train_inputs(self, iterator):
     x, y = next(iterator)
@@ -167,7 +167,7 @@ def test_a_trainer_that_takes_its_own_inputs_gets_one_step_a_program_unless_it_a
   assert 'overrides' not in str(plans['asked']) + str(plans['stock'])
 
 
-# What is not finite.
+# Values that are not finite.
 
 
 class ReluTask(harness.LinearTask):

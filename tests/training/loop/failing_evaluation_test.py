@@ -1,4 +1,4 @@
-"""What fails beside the training (an evaluation, an action, the logs of a loop) does not cost what was trained."""
+"""A failure beside the training (an evaluation, an action, the logs of a loop) does not lose trained steps."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ TRAINER = {
 
 
 class Failure(Exception):  # noqa: N818
-  """What a user's code raises."""
+  """The exception of a user's code."""
 
 
 def fail(*_):
@@ -98,14 +98,14 @@ def told(folder, event):
 
 @pytest.fixture(scope='module')
 def straight(tmp_path_factory):
-  """(variables, folder) of a run in which nothing fails."""
+  """(variables, folder) of a run without failures."""
   folder = tmp_path_factory.mktemp('straight')
   model, _ = run(folder)
   return [variable.numpy() for variable in model.variables], folder
 
 
 def assert_goes_on_as(straight, folder, restored):
-  """The same command, mended, ends as the run in which nothing failed: bit for bit, and told in the same words."""
+  """The same command, mended, ends as the run without failures: bit for bit, and with the same reports."""
   model, _ = run(folder)
   variables, expected = straight
   assert small_run.events(folder, 'restored')[-1]['step'] == restored

@@ -1,4 +1,4 @@
-"""What becomes of a run whose disk is full, read-only or gone: real small file systems under whole runs."""
+"""A run whose disk is full, read-only or gone: real small file systems under whole runs."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ TRAINER = {
   'best_checkpoint_metric_comp': 'higher',
   'async_checkpointing': False,
 }
-STEPS = [4, 5, 8, 10, 12, 15, 16, 20, 24]  # Where loops end.
+STEPS = [4, 5, 8, 10, 12, 15, 16, 20, 24]  # The ends of loops.
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def straight(tmp_path_factory):
 
 
 def at(**do):
-  """An action that calls what it is given for a step, at that step: at(step8=fill)."""
+  """An action that calls a function at its step: at(step8=fill)."""
 
   def act(output):
     do.get(f'step{int(output["model_global_step"])}', lambda: None)()
@@ -116,7 +116,7 @@ def test_a_disk_that_stays_full_ends_training_after_three_failed_saves(disk, str
     f'{folder}/ckpt-16: could not be saved: No space left on device; the newest checkpoint is ckpt-4; 3 saves in a '
     'row have failed'
   )
-  told = [message for message in caplog.messages if 'could not be saved' in message and 'Training goes on' in message]
+  told = [message for message in caplog.messages if 'could not be saved' in message and 'Training continues' in message]
   assert [message.split(':')[0] for message in told] == [f'{folder}/ckpt-8', f'{folder}/ckpt-12']
   assert checkpoints(folder) == [4]
   assert_no_remains(folder)
@@ -124,7 +124,7 @@ def test_a_disk_that_stays_full_ends_training_after_three_failed_saves(disk, str
   assert record['status'] == 'failed' and 'ckpt-16: could not be saved' in record['error']
   assert {event['event'] for event in small_run.events(folder)} >= {'start', 'train', 'checkpoint'}  # Whole lines.
   steps_in_tensorboard(folder / 'train')
-  # The same command goes on when there is room.
+  # The same command continues when there is room.
   disk.free()
   assert drive(folder) == 0
   assert_same_weights(folder, straight)
@@ -135,7 +135,7 @@ def drive_through(trouble, disk, straight, asynchronous):
   """Trains to the end on a disk that fails between steps 5 and 16, and returns the folder, in which all is whole.
 
   Args:
-    trouble: what makes writing fail, such as `disk.fill`.
+    trouble: makes writing fail, such as `disk.fill`.
     disk: of the run.
     straight: the folder of a run that nothing disturbed.
     asynchronous: whether saves are.
@@ -179,7 +179,7 @@ def test_nothing_is_lost_or_damaged_by_a_disk_that_has_room_again(disk, straight
 @pytest.mark.parametrize('asynchronous', [False, True])
 def test_nothing_is_lost_or_damaged_while_a_disk_has_room_but_no_inodes(disk, straight, asynchronous, caplog):
   folder = drive_through(disk.use_up_inodes, disk, straight, asynchronous)
-  assert steps_in_csv(folder / 'train.csv') == STEPS  # Files that are there grow.
+  assert steps_in_csv(folder / 'train.csv') == STEPS  # Existing files grow.
   assert steps_in_tensorboard(folder / 'train') == STEPS
   assert 'Traceback' not in caplog.text
 
@@ -216,7 +216,7 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_checkpoints_before(disk, capfd
 def test_a_last_save_that_fails_is_told_as_an_event(asynchronous, tmp_path):
   # Before: of an asynchronous one, which fails after all is trained, there was no event.
   def obstruct():
-    (tmp_path / 'ckpt-24.manifest.json.tmp').mkdir()  # Where the manifest is to be written.
+    (tmp_path / 'ckpt-24.manifest.json.tmp').mkdir()  # The path of the manifest.
 
   assert drive(tmp_path, asynchronous=asynchronous, train_actions=at(step24=obstruct)) == 1
   (failed,) = small_run.events(tmp_path, 'checkpoint_failed')

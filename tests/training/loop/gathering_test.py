@@ -1,4 +1,4 @@
-"""Programs that gather their batches from memory do what programs do that are fed, however a loop is cut."""
+"""Programs that gather their batches from memory do the same as programs that are fed, however a loop is cut."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Runs over data with NaN inputs, labels out of range, broken or missing examples: what they tell."""
+"""Runs over data with NaN inputs, labels out of range, broken or missing examples: their reports."""
 
 import math
 
@@ -20,7 +20,7 @@ BAD = 13
 
 
 def position_of(index, epoch=0):
-  """Where an example is in an epoch of training."""
+  """The position of an example in an epoch of training."""
   order = example_order.shuffled_indices(tf.range(epoch * N, (epoch + 1) * N, dtype=tf.int64), N, 0).numpy().tolist()
   return epoch * N + order.index(index)
 

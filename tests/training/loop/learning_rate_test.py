@@ -32,7 +32,7 @@ def logged_rates(folder):
 
 
 def rate(step, decay_steps, warmup_steps):
-  """Model Garden's: a warm-up rises to what the schedule has at its end."""
+  """Model Garden's: a warm-up rises to the schedule's value at its end."""
   after = lambda step: PEAK * (1 + math.cos(math.pi * min(step, decay_steps) / decay_steps)) / 2
   return step / warmup_steps * after(warmup_steps) if step < warmup_steps else after(step)
 

@@ -31,5 +31,5 @@ def test_a_program_for_any_number_of_steps_compiles_for_one():
   assert list(loop_parts.cut(0, 11, 4, run, any_number=True)) == [Part(1, compiles=True), Part(10)]
   assert list(loop_parts.cut(11, 11, 4, run, any_number=True)) == [Part(11)]
   is_alone = lambda step, num_steps: step <= 30 < step + num_steps
-  parts = [Part(8), Part(3, alone=True)]  # The rest of a loop is a program of its own.
+  parts = [Part(8), Part(3, alone=True)]  # The rest of a loop is a separate program.
   assert list(loop_parts.cut(22, 11, 4, run, is_alone, any_number=True)) == parts

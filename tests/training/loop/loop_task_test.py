@@ -14,7 +14,7 @@ from official_ext.training.writers import events_writer
 
 
 class Watch:
-  """Asks to stop when it is told to."""
+  """Asks to stop on request."""
 
   requested: str | None = None
 
@@ -96,7 +96,7 @@ def test_it_is_stopped_and_goes_on_where_it_says(tmp_path):
   (tmp_path / 'notes.txt').write_text('of another run')
   run(tmp_path, CountingTask({'begin': 1}))
   assert (tmp_path / 'notes.1.txt').read_text() == 'of another run'
-  # What was told of step 2 and the end does not count any more.
+  # The reports of step 2 and the end do not count any more.
   assert events_of(tmp_path) == [
     *(('start', 0), ('train', 1), ('restored', 1)),
     *(('train', step) for step in (2, 3, 4)),
@@ -123,8 +123,11 @@ def test_a_failure_is_recorded_with_its_step(tmp_path):
 @pytest.mark.parametrize(
   'arguments, told',
   [
-    (dict(mode='train_and_post_eval'), '--mode=train_and_post_eval: CountingTask trains and evaluates in a loop'),
-    (dict(profile_steps=(1, 2)), '--profile_steps: CountingTask trains in a loop of its own'),
+    (
+      dict(mode='train_and_post_eval'),
+      '--mode=train_and_post_eval: CountingTask trains and evaluates in a custom loop',
+    ),
+    (dict(profile_steps=(1, 2)), '--profile_steps: CountingTask trains in a custom loop'),
   ],
 )
 def test_what_is_for_another_loop_is_refused_before_anything(arguments, told, tmp_path):
@@ -132,7 +135,7 @@ def test_what_is_for_another_loop_is_refused_before_anything(arguments, told, tm
     run(tmp_path / 'run', CountingTask(), **arguments)
   with pytest.raises(errors.UserError, match='task: not so'):
     run(tmp_path / 'run', CountingTask({'check': True}))
-  with pytest.raises(errors.UserError, match='CountingTask trains in a loop of its own, and has no step to run'):
+  with pytest.raises(errors.UserError, match='CountingTask trains in a custom loop, and has no step to run'):
     building.build_trainer(tf.distribute.get_strategy(), CountingTask(), make_params(), None, True, True)
   assert not (tmp_path / 'run').exists()
 
@@ -141,6 +144,6 @@ def test_a_rehearsal_notices_who_does_not_stop(tmp_path):
   rehearsal = loop_task.LoopRun(make_params(100), str(tmp_path), stop_after=2)
   CountingTask().run_loop(rehearsal)
   assert rehearsal.step == 2 and not list(tmp_path.iterdir())
-  with pytest.raises(errors.UserError, match='goes on at step 5, after it was asked to stop'):
+  with pytest.raises(errors.UserError, match='still runs at step 5, after a stop request'):
     for step in range(3, 100):
       rehearsal.advance(step)

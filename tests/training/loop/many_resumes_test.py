@@ -86,7 +86,7 @@ def test_six_resumes(tmp_path):
 @pytest.mark.soak
 def test_a_thousand_resumes(tmp_path):
   resumed = np.median(check(tmp_path, 1000)[-20:])
-  # The process has grown, too: what the folder costs is what a new one does not.
+  # The process has grown, too: the cost of the folder is the difference to a new one.
   new = np.median([start_and_stop(tmp_path / f'new-{number}', 1000) for number in range(20)])
   print(f'a start takes {resumed:.2f} s after a thousand resumes, {new:.2f} s in a new folder')
   assert resumed < 2 * new + 0.2

@@ -54,7 +54,7 @@ def test_a_trace_and_a_table(tmp_path, capsys):
   assert rows['save'] == pytest.approx(sum(saves), abs=1e-3)
   evaluation = small_run.events(tmp_path, 'eval')[0]
   assert rows['evaluation'] == pytest.approx(evaluation['seconds'], abs=1e-3)
-  # Batches are made while other things go on, but not eight in the time of one.
+  # Batches are made while other things continue, but not eight in the time of one.
   assert WAIT_SECONDS < rows['input wait'] < rows['all']
   table = run_profile.read(run_folder.get_run(str(tmp_path.parent), tmp_path.name))
   assert (table['first'], table['last'], table['seconds']) == (3, 10, pytest.approx(rows.pop('all'), abs=1e-4))
@@ -69,7 +69,7 @@ def test_a_trace_and_a_table(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_whole_programs(tmp_path, capsys):
-  """In programs of four steps, 6 to 7 lie in the second. Training ends before step 40, which is no mistake."""
+  """In programs of four steps, 6 to 7 lie in the second. Training ends before step 40, which is not a mistake."""
   params = small_run.make_params(
     runtime={'enable_xla': True},
     steps_per_execution=4,
@@ -85,7 +85,7 @@ def test_whole_programs(tmp_path, capsys):
 
 
 def test_the_profiler_is_handed_in(tmp_path, capsys):
-  """A trainer calls the profiler that it was made with. One that takes none, or is there already, is refused first."""
+  """A trainer calls the profiler that it was made with. One that takes none, or exists already, is refused first."""
 
   class Narrow(base_trainer.Trainer):
     def __init__(self, config, task, model, optimizer, train, evaluate, checkpoint_exporter):

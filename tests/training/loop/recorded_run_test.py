@@ -1,4 +1,4 @@
-"""Whatever ends a run, its record says so, and the folder is given back."""
+"""The record of a run has every kind of end, and the folder is given back."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_what_an_attempt_without_a_checkpoint_told_does_not_stand(lost, tmp_path
 
 @pytest.mark.slow
 def test_a_run_that_hangs_gives_the_folder_back_at_the_very_end(tmp_path, monkeypatch):
-  # Before: seconds before its process ended, which could go on writing beside the next training.
+  # Before: seconds before its process ended, which could continue writing beside the next training.
   seen = []
 
   def look():
@@ -96,13 +96,13 @@ def test_a_run_that_hangs_gives_the_folder_back_at_the_very_end(tmp_path, monkey
     def __enter__(self):
       return self
 
-    def __exit__(self, *args):  # The run hangs where it would have ended; this thread stands for the watch's.
+    def __exit__(self, *args):  # The run hangs where it would have ended; this thread replaces the watch's.
       monkeypatch.setattr(hang_watch.os, '_exit', end_thread)
       self._end(3.0)
 
     def _tell(self, error):
       super()._tell(error)
-      look()  # All is told, and what hangs may still come on.
+      look()  # All is reported, and the hung part may still continue.
 
   monkeypatch.setattr(hang_watch, 'HangWatch', Watch)
   with pytest.raises(EndsHereError):

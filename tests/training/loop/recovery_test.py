@@ -1,4 +1,4 @@
-"""Updates that are not finite or spikes: skipped, told, and not too many of them; and rollbacks."""
+"""Updates that are not finite or spikes: skipped, reported, and not too many of them; and rollbacks."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_defect_03_too_many_nan_steps_end_the_run(tmp_path):
   assert record['status'] == 'diverged' and record['error'].startswith('DivergedError: 3 updates')
   last = small_run.events(tmp_path)[-1]
   assert last['event'] == 'failed' and last['error'] == record['error']
-  # What was saved before is finite.
+  # Earlier checkpoints are finite.
   assert [event['step'] for event in events(tmp_path, 'checkpoint')] == [4, 5][:1]
 
 
@@ -248,7 +248,7 @@ def test_what_lies_long_ago_is_left_alone(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_cannot_roll_back_does_not_save_where_it_went_astray(tmp_path):
-  # Before: it was saved on the way out, and the next start went on from there.
+  # Before: it was saved on the way out, and the next start resumed from there.
   def block(output):
     if int(output['model_global_step']) == 5:
       (tmp_path / 'rollbacks.json').mkdir()
@@ -368,7 +368,7 @@ def test_the_median_survives_a_resume(tmp_path):
 
 
 def test_the_weights_of_a_skipped_step_are_those_before(tmp_path):
-  """A bad last step leaves what the run without it ends with."""
+  """A bad last step leaves the same end as the run without it."""
   with_bad, _ = small_run.run(tmp_path / 'a', 'train', task_with_bad_steps(12))
   without, _ = small_run.run(tmp_path / 'b', 'train', task_with_bad_steps(), trainer={'train_steps': 11})
   harness.assert_close(

@@ -1,4 +1,4 @@
-"""What Model Garden leaves open, and no model can be built without, is named."""
+"""Required fields that Model Garden leaves open are named."""
 
 import types
 

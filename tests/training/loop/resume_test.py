@@ -1,4 +1,4 @@
-"""A trainer that is built again and restored goes on bit for bit, in every configuration of a step."""
+"""A trainer that is built again and restored continues bit for bit, in every configuration of a step."""
 
 import numpy as np
 from official.modeling.optimization import ema_optimizer
@@ -64,7 +64,7 @@ class PipedTask(NoisyTask):
 
 
 class FrozenTask(NoisyTask):
-  """Fine-tuning: the first layer and the statistics of batch normalisation stay as they are."""
+  """Fine-tuning: the first layer and the statistics of batch normalisation are unchanged."""
 
   def build_model(self):
     model = super().build_model()
@@ -135,7 +135,7 @@ def state(trainer, folder):
   """All that a checkpoint holds, by name."""
   path = trainer.checkpoint.write(str(folder / f'state-{int(trainer.global_step.numpy())}'))
   reader = tf.train.load_checkpoint(path)
-  # The graph of objects tells the names of layers, which Keras numbers through the process.
+  # The graph of objects contains the names of layers, which Keras numbers through the process.
   return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if not name.startswith('_')}
 
 

@@ -37,7 +37,7 @@ def trained(tmp_path_factory):
 def test_a_model_dir_with_an_odd_name_is_a_path_and_no_pattern(trained, tmp_path):
   name = 'r?*\\1[1]'
   assert fnmatch.fnmatch('run11', name.replace('\\', ''))
-  os.symlink(trained, tmp_path / 'run11')  # What the name would match, were it a pattern.
+  os.symlink(trained, tmp_path / 'run11')  # The files that the name would match, were it a pattern.
   before = _contents(trained)
   folder = tmp_path / name
   best = {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'accuracy', 'max_to_keep': 1}
@@ -160,7 +160,7 @@ def test_another_training_in_the_folder_is_refused_and_an_evaluation_is_not(trai
 def test_a_training_that_begins_and_ends_while_another_waits_for_the_folder_is_seen(
   checkpoint, trained, tmp_path, monkeypatch
 ):
-  # Before: what to begin with was chosen before the folder was held, and two lines of training were mixed.
+  # Before: the start was chosen before the folder was held, and two lines of training were mixed.
   folder, waited = tmp_path / 'run', []
 
   class Slow(run_lock.RunLock):
@@ -176,7 +176,7 @@ def test_a_training_that_begins_and_ends_while_another_waits_for_the_folder_is_s
     with pytest.raises(errors.UserError, match='holds checkpoints of another line of training, the newest ckpt-10'):
       small_run.run(folder, 'train', checkpoint=str(trained / 'ckpt-8'))
     assert _contents(folder) == waited[1]
-  else:  # The same command: it goes on from there.
+  else:  # The same command: it resumes from there.
     small_run.run(folder, 'train', checkpoint=str(trained / checkpoint))
     assert [event['step'] for event in small_run.events(folder, 'restored')] == [8, 10]
   assert not (folder / run_lock.NAME).exists()

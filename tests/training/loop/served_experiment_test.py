@@ -1,4 +1,4 @@
-"""Inputs for a tf.data service; and what a real dispatcher and real workers do to input of Model Garden's own."""
+"""Inputs for a tf.data service; and Model Garden's own input with a real dispatcher and real workers."""
 
 import contextlib
 import dataclasses

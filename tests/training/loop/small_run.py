@@ -1,4 +1,4 @@
-"""Whole runs of a small task in this process: parameters, task, run_experiment, and what it left."""
+"""Whole runs of a small task in this process: parameters, task, run_experiment, and its files."""
 
 import json
 import pathlib

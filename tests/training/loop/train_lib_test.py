@@ -178,7 +178,7 @@ def test_epochs_become_steps(num_epochs, batch_size, accumulation, expected):
   cfg.lock(params)
   resolved = epochs.resolve(params, task)
   assert resolved.trainer.train_steps == expected
-  assert params.trainer.train_steps == 0  # What was handed in is left alone.
+  assert params.trainer.train_steps == 0  # The arguments are unchanged.
 
 
 def test_epochs_are_logged(tmp_path):
@@ -246,7 +246,7 @@ def test_defect_07_a_metric_that_is_not_reported_is_refused_at_the_start(tmp_pat
 
 
 class InterruptionError(BaseException):
-  """Stands for what ends a run at once, and leaves it no time to save."""
+  """Replaces the function that ends a run at once, and leaves it no time to save."""
 
 
 def interrupt_at(step):

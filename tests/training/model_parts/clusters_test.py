@@ -1,4 +1,4 @@
-"""Parts that XLA compiles by themselves compute what the same operations compute one by one, gradients included."""
+"""Parts that XLA compiles by themselves compute the same as the operations one by one, gradients included."""
 
 import math
 
@@ -62,7 +62,7 @@ def outcome(function, inputs, is_compiled):
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('name', cases('float32'))
 def test_what_is_compiled_is_what_is_not_gradients_included(name, dtype):
-  """In bfloat16, both round what they return: they differ from the same in float32 by a few roundings, each of which
+  """In bfloat16, both round their results: they differ from the same in float32 by a few roundings, each of which
   is relative to the largest number that enters a sum."""
   function, inputs = cases(dtype)[name]
   (found, has_programs), (expected, has_none) = outcome(function, inputs, True), outcome(function, inputs, False)
@@ -83,7 +83,7 @@ def test_nothing_is_compiled_behind_compiled():
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_exact_gelu_is_x_times_the_normal_distribution(dtype):
-  """In float32 1 + erf is off by a rounding of 1 on either side, times x / 2; erf itself by a few of its own."""
+  """In float32 1 + erf is off by a rounding of 1 on either side, times x / 2; erf itself by a few roundings."""
   x = tf.cast(np.linspace(-8, 8, 2001), dtype)
   wanted = np.array([0.5 * v * math.erfc(-v * math.sqrt(0.5)) for v in tf.cast(x, tf.float64).numpy()])
   found = tf.cast(layers.exact_gelu(x), tf.float64).numpy()

@@ -1,4 +1,4 @@
-"""What waits for something else keeps its value."""
+"""A value ordered after another is unchanged."""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ def stock_ema(wrap=lambda optimizer: optimizer):
 def weights_and_average(num_steps, batch_size=8):
   """(weights, their moving average) after so many steps, by the formula."""
   reference = harness.Reference(harness.sgd(), harness.make_data(64), batch_size)
-  average = [np.zeros_like(w) for w in reference.weights]  # Where Model Garden's begin.
+  average = [np.zeros_like(w) for w in reference.weights]  # The start of Model Garden's.
   for _ in range(num_steps):
     reference.train(1)
     average = [DECAY * a + (1 - DECAY) * w for a, w in zip(average, reference.weights)]
@@ -135,7 +135,7 @@ def test_defect_06_an_evaluation_that_fails_gives_back_every_bit(where):
   trainer = harness.make_trainer(Task, optimizer=stock_ema, trainer_cls=Broken, evaluate=True, enable_xla=False)
   harness.train(trainer, 2)
   before = [w.tobytes() for w in harness.weights_of(trainer)]
-  with pytest.raises(Exception, match='Out of order'):  # A graph reports it in a class of its own.
+  with pytest.raises(Exception, match='Out of order'):  # A graph reports it in another class.
     harness.evaluate(trainer)
   assert [w.tobytes() for w in harness.weights_of(trainer)] == before
   trainer.broken = False

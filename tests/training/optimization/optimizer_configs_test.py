@@ -1,4 +1,4 @@
-"""Any experiment can name the optimizers and schedules; mistakes in them; what docs/how_to/optimization.md says."""
+"""Any experiment can name the optimizers and schedules; mistakes in them; the text of docs/how_to/optimization.md."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""The optimizers, against the papers' formulas in float64, in every shape of the step, and with what surrounds them."""
+"""The optimizers, against the papers' formulas in float64, in every shape of the step, and with their wrappers."""
 
 import ml_dtypes
 import numpy as np
@@ -52,7 +52,7 @@ def run(optimizer, num_steps=6, variables=None):
   return variables
 
 
-# The formulas. Each yields, after every step, the weights and what is logged.
+# The formulas. Each yields, after every step, the weights and the logs.
 
 
 def adam_moments(m, v, g, t, b1, b2):
@@ -175,7 +175,7 @@ def test_rounding_at_random_is_right_in_the_mean():
     ups = (rounded > 1).mean(1)
     tolerance = 5 * np.sqrt(shares * (1 - shares) / number)
     assert (np.abs(ups - shares) <= tolerance).all(), ups
-  # Numbers that bfloat16 holds stay, whatever the bits.
+  # Numbers that bfloat16 holds stay, for any bits.
   exact = tf.cast(tf.constant([0.0, 1.5, -3e38, 2.0**-120]), tf.bfloat16)
   all_ones = tf.fill([4], tf.constant(0xFFFF, tf.uint32))
   np.testing.assert_array_equal(rounding.to_bfloat16(tf.cast(exact, tf.float32), all_ones), exact)

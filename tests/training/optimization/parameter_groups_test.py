@@ -17,7 +17,7 @@ from tests.training.loop import harness
 
 LR = 0.05
 UNIMPLEMENTED = {'slide', 'adafactor'}  # In Model Garden's published package these are names without a class.
-# What sets the weight decay of those that have one.
+# The setter of the weight decay of those that have one.
 DECAYS = {
   'adamw': dict(weight_decay_rate=0.1),
   'lamb': dict(weight_decay_rate=0.1),

@@ -125,7 +125,7 @@ each_case = pytest.mark.parametrize('name', CASES)
 
 
 def build(kind, fields, warmup=None):
-  """What Model Garden's factory makes of it."""
+  """The schedule of Model Garden's factory."""
   config = optimizer_configs.OptimizationConfig(
     {
       'optimizer': {'type': 'sgd'},
@@ -229,7 +229,7 @@ WARM_UPS = {
   'none': (None, lambda s, after: after(s)),
   'linear': (dict(warmup_steps=3), lambda s, after: s / 3 * after(3) if s < 3 else after(s)),
   'polynomial': (dict(warmup_steps=3, power=2.0), lambda s, a: (max(s, 1) / 3) ** 2 * a(3) if s < 3 else a(s)),
-  # Longer than the schedule: it rises to what that has in the end.
+  # Longer than the schedule: it rises to its last value.
   'linear, long': (dict(warmup_steps=20), lambda s, after: s / 20 * after(20) if s < 20 else after(s)),
 }
 

@@ -1,4 +1,4 @@
-"""The tap records what a task applies, and applies what is reduced; arithmetic on gradients of every kind."""
+"""The tap records the gradients that a task applies, and applies the reduced ones; arithmetic on all gradients."""
 
 import threading
 
@@ -94,7 +94,7 @@ def test_a_norm_that_is_known_is_not_computed_again(make):
     return variable.numpy()
 
   np.testing.assert_array_equal(update(tf.constant(5.0)), update(None))
-  assert not np.array_equal(update(tf.constant(50.0)), update(None))  # It is taken as it is told.
+  assert not np.array_equal(update(tf.constant(50.0)), update(None))  # It is taken at its word.
 
 
 def test_the_norm_is_not_that_of_transformed_gradients():
@@ -106,7 +106,7 @@ def test_the_norm_is_not_that_of_transformed_gradients():
   tap.apply_reduced([tf.constant([0.3, 0.4])], [variable], tf.constant(0.5))
   np.testing.assert_allclose(variable, [-0.6, -0.8], rtol=1e-6)  # Of norm 1: not clipped.
   tap.apply_reduced([tf.constant([3.0, 4.0])], [variable], tf.constant(5.0))
-  np.testing.assert_allclose(variable, [-1.2, -1.6], rtol=1e-6)  # Clipped to 1, though 10 is not the norm told.
+  np.testing.assert_allclose(variable, [-1.2, -1.6], rtol=1e-6)  # Clipped to 1, though 10 is not the norm reported.
 
 
 def adamw(limit):

@@ -1,4 +1,4 @@
-"""Tests of inspection.py: what it shows, by the formulas, and that training does not notice."""
+"""Tests of inspection.py: its statistics, by the formulas, and that training does not notice."""
 
 import collections
 import pathlib
@@ -47,7 +47,7 @@ class NestedTask(harness.LinearTask):
 
 
 class OwnUpdatesTask(harness.LinearTask):
-  """Two updates a step, and a variable of its own."""
+  """Two updates a step, and a separate variable."""
 
   def __init__(self, *args: Any):
     super().__init__(*args)
@@ -116,7 +116,7 @@ def test_training_does_not_notice(tmp_path, shape):
   steps = {step for step, _ in shown(tmp_path / 'on')}
   assert steps == ({1, 5} if shape == 'fused' else {3, 6})
   assert not shown(tmp_path / 'off')
-  if shape == 'plain':  # Nothing was added to what the steps run, node by node.
+  if shape == 'plain':  # Nothing was added to the steps' graph, node by node.
     assert nodes_of(inspected) == nodes_of(plain)
 
 

@@ -1,4 +1,4 @@
-"""Steps on a mesh of four devices compute what one device computes; what DTensor cannot split is told."""
+"""Steps on a mesh of four devices compute the same as one device; tensors that DTensor cannot split are reported."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def make_params(mesh=None, rules=RULES, **trainer):
 
 
 def make_trainer(*args, **kwargs):
-  tf_keras.backend.reset_uids()  # Layers are named as in a process of their own.
+  tf_keras.backend.reset_uids()  # Layers are named as in a separate process.
   return shrunk_run.make_trainer(make_params(*args, **kwargs))
 
 
@@ -60,7 +60,7 @@ def test_losses_are_those_of_one_device_and_slots_are_split_as_their_parameters(
   assert [value for name, value in split.items() if 'dense_1/kernel' in name] == [('tensor', '')] * 2
   assert 'warning' not in capsys.readouterr().err
 
-  path = trainer.checkpoint.write(str(tmp_path / 'ckpt'))  # Another mesh goes on from it, and no mesh.
+  path = trainer.checkpoint.write(str(tmp_path / 'ckpt'))  # Another mesh resumes from it, and no mesh.
   expected = losses(alone, 2)
   for mesh in ({'tensor': 4}, None):
     rules = {'parameters': [{'pattern': '^dense/kernel', 'axes': ['', 'tensor']}]}
@@ -73,7 +73,7 @@ def test_losses_are_those_of_one_device_and_slots_are_split_as_their_parameters(
 
 @pytest.mark.slow
 def test_an_axis_of_size_1_splits_nothing():
-  """DTensor by itself refuses a product along a dimension that is split over two axes, whatever their sizes."""
+  """DTensor by itself refuses a product along a dimension that is split over two axes, of any sizes."""
   rules = {'parameters': [{'pattern': 'kernel', 'axes': ['fsdp', 'tensor']}]}
   expected = losses(make_trainer(), 2)
   for mesh in ({'data': 1, 'fsdp': 1, 'tensor': 1}, {'data': 2, 'fsdp': 1, 'tensor': 2}):

@@ -1,4 +1,4 @@
-"""What models and optimizers may have on a mesh of four devices: each beside the same training on one device."""
+"""The features of models and optimizers on a mesh of four devices: each beside the same training on one device."""
 
 import numpy as np
 import pytest

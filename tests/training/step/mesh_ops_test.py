@@ -1,4 +1,4 @@
-"""Operations in the form that they have on a mesh compute what they compute in their own."""
+"""Operations in the form that they have on a mesh compute the same as in their own."""
 
 import contextlib
 import itertools

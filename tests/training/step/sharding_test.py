@@ -1,4 +1,4 @@
-"""Patterns of `trainer.sharding`: which axis of a mesh splits which dimension, and what is refused."""
+"""Patterns of `trainer.sharding`: which axis of a mesh splits which dimension, and refusals."""
 
 import pytest
 

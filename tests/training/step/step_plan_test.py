@@ -1,11 +1,11 @@
-"""The shape of a step is a pure function of what its trace shows and of the configuration."""
+"""The shape of a step is a pure function of its trace and of the configuration."""
 
 import pytest
 import tensorflow as tf
 
 from official_ext.training.step import step_plan
 
-# Products in bfloat16, in a model that is not small, and a decoder of ours in float32.
+# Products in bfloat16, in a model that is not small, and our decoder in float32.
 BFLOAT16 = dict(bfloat16_products=True, num_weights=2**20)
 CLUSTERS = dict(clusters=True, num_weights=2**20)
 FAST = dict(fast_products=('bfloat16', 'float32'))
@@ -113,7 +113,7 @@ def test_convolutions_are_found_inside_functions():
     ({}, dict(run_eagerly=True), False),
     (dict(convolutions=True), {}, False),
     (dict(static_shapes=False), {}, False),  # Each shape would be compiled.
-    (dict(xla_error='no kernel'), {}, True),  # Layers' own parts compile, whatever else is in the step.
+    (dict(xla_error='no kernel'), {}, True),  # Layers' own parts compile, in any step.
   ],
 )
 def test_xla_compiles_between_products_if_these_are_faster_outside_of_it(traits, settings, clusters):

@@ -54,7 +54,7 @@ def test_outside_of_a_step_there_is_no_seed():
 
 
 def in_graph_and_xla(function):
-  """What `function(seed)` gives in a graph and in an XLA program."""
+  """The results of `function(seed)` in a graph and in an XLA program."""
   seed = tf.constant([123456789123456789, 7], tf.int64)
   return [tf.function(function, jit_compile=jit)(seed).numpy() for jit in (False, True)]
 
@@ -190,7 +190,7 @@ RAW = {
 
 
 def in_a_step(draw, function=tf.function, **kwargs):
-  """What `draw()` gives in a step that is traced anew."""
+  """The result of `draw()` in a step that is traced anew."""
 
   def step():
     with key(**kwargs):
@@ -211,7 +211,7 @@ def test_tensorflows_own_ops_draw_by_the_key(name):
     for changes in (dict(step=4), dict(seed=1), dict(replica=1), dict(micro_step=1), dict(step=5))
   ]
   others.append(in_a_step(lambda: [draw(), draw()][1], **base))
-  assert sum(bool((other != first).any()) for other in others) >= 5  # A flip of few images may come out the same.
+  assert sum(bool((other != first).any()) for other in others) >= 5  # A flip of few images may give the same.
   assert first.dtype == draw().numpy().dtype and first.shape == draw().shape
 
 
@@ -317,7 +317,7 @@ def test_draws_in_loops_and_branches(jit_compile):
 
 
 def test_the_loop_around_a_step_does_not_count():
-  """Where the step is traced into the training loop itself, how loops are cut must not show."""
+  """If the step is traced into the training loop itself, how loops are cut must not show."""
 
   @tf.function
   def loop(first, num_steps):

@@ -340,7 +340,7 @@ def test_defect_03_a_nan_step_leaves_every_bit(settings):
   assert trainer.optimizer.iterations == 2
   with trainer.strategy.scope():
     trainer.global_step.assign(2)
-    trainer.restart_input()  # The bad batch again, as a loop of its own.
+    trainer.restart_input()  # The bad batch again, as a separate loop.
   logs = harness.train(trainer, 1)
   assert state_of(trainer)[:-2] == before[:-2]
   assert np.isnan(logs['training_loss'])  # No step of this loop was good.
@@ -502,7 +502,7 @@ class TwoUpdatesTask(harness.LinearTask):
 
 
 class OwnOptimizersTask(harness.LinearTask):
-  """Updates kernel and bias by two optimizers of its own, as a GAN does with its two networks."""
+  """Updates kernel and bias by two custom optimizers, as a GAN does with its two networks."""
 
   def build_model(self):
     model = super().build_model()
@@ -534,7 +534,7 @@ def train_by_sgd(data, num_steps, kernel_rate, bias_rate):
 
 
 class OneOwnOptimizerTask(OwnOptimizersTask):
-  """Updates the kernel by the trainer's optimizer, once, and the bias by one of its own."""
+  """Updates the kernel by the trainer's optimizer, once, and the bias by a custom one."""
 
   def train_step(self, inputs, model, optimizer, metrics=None):
     self.optimizers[0] = optimizer
@@ -622,7 +622,7 @@ def test_the_guard_works_beside_synchronised_batch_normalisation():
   assert state_of(trainer)[:-2] == before and trainer.step_state.num_skips == 1
 
 
-# What XLA cannot compile, and shapes that vary.
+# Operations that XLA cannot compile, and shapes that vary.
 
 
 class StringsTask(harness.LinearTask):

@@ -47,7 +47,7 @@ def test_everything_arrives_in_order(caplog):
   value = np.array(0.5)
   for step in range(50):
     writer.write('train', np.int64(step), {'loss': value, 'set': {'f1': 1}, 'image': np.zeros([2, 2])})
-  value[...] = 7.0  # What was written is what was handed over.
+  value[...] = 7.0  # The file has the events handed over.
   writer.close()
   assert recorder.calls == [('train', step, {'loss': 0.5, 'set/f1': 1}) for step in range(50)] + ['close']
   assert recorder.threads == {'_Recorder'} and not _messages(caplog)
@@ -83,4 +83,4 @@ def test_one_that_fails_is_told_once_and_tried_again(caplog):
     writer.write('train', step, {})
   writer.close()
   assert len(failing.calls) == 4
-  assert _messages(caplog) == ['_Failing failed to write; training goes on: OSError: no route to host']
+  assert _messages(caplog) == ['_Failing failed to write; training continues: OSError: no route to host']

@@ -1,4 +1,4 @@
-"""Tables of metrics: what pandas reads, after restarts and rollbacks too."""
+"""Tables of metrics: as pandas reads them, after restarts and rollbacks too."""
 
 import math
 
@@ -59,7 +59,7 @@ def test_steps_that_are_done_again_replace_their_rows(tmp_path):
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path):
-  """It starts again, and tells of no restore."""
+  """It starts again, and reports no restore."""
   _train(csv_writer.CsvWriter(str(tmp_path)), range(1, 6))
   _train(csv_writer.CsvWriter(str(tmp_path)), [1, 2], scale=2.0)
   assert _read(tmp_path / 'train.csv') == {'step': [1, 2], 'loss': [2.0, 1.0]}

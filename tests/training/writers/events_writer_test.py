@@ -1,4 +1,4 @@
-"""Tests for json_lines. What is written is read by a parser that knows strict JSON alone."""
+"""Tests for json_lines. The file is read by a parser that knows strict JSON alone."""
 
 import json
 import math

@@ -13,7 +13,7 @@ PARAMS = {'trainer': {'train_steps': 12, 'long': 'x' * 7000}, 'task': {'sizes': 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-  """model_dir, and its runs as the client tells."""
+  """model_dir, and its runs as the client lists them."""
   monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
   monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
   monkeypatch.setenv('MLFLOW_DISABLE_TELEMETRY', 'true')

@@ -1,4 +1,4 @@
-"""Writers by name: which there are, what they need, and all of them in one run that is resumed."""
+"""Writers by name: which there are, their requirements, and all of them in one run that is resumed."""
 
 import sys
 

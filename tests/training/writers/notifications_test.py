@@ -96,7 +96,7 @@ def test_a_receiver_that_is_down(unused_ports, caplog, capfd):
   (port,) = unused_ports(1)
   _send(f'json://user:secret@127.0.0.1:{port}', ['start', 'finished'])
   assert [record.getMessage() for record in caplog.records] == [
-    "_Sender failed to write; training goes on: RuntimeError: the message 'start' was not taken by NotifyJSON"
+    "_Sender failed to write; training continues: RuntimeError: the message 'start' was not taken by NotifyJSON"
   ]
   assert 'secret' not in caplog.text + ''.join(capfd.readouterr())
 
@@ -114,7 +114,7 @@ def test_mistakes(monkeypatch):
   for urls, message in [
     (['json://token@host'], 'expected env:NAME, the name of an environment variable'),
     (['env:GOOD', 'env:NOT_SET'], 'env:NOT_SET: the environment variable NOT_SET is not set'),
-    (['env:BAD'], 'env:BAD: the URL in it is none that apprise knows'),
+    (['env:BAD'], 'env:BAD: apprise does not know the URL in it'),
   ]:
     with pytest.raises(errors.UserError, match=f'^trainer.notifications.urls: {message}') as caught:
       _check(monkeypatch, *urls)

@@ -35,7 +35,7 @@ _CODE = textwrap.dedent("""
 
 @pytest.fixture
 def on_terminal(train_server, tmp_path):
-  """on_terminal(bar, close='close', columns=120): what the code writes to a pseudo-terminal, escape sequences included.
+  """on_terminal(bar, close='close', columns=120): the code's output on a pseudo-terminal, escape sequences included.
 
   A forked process ends without Python's exit functions, on which the code relies if it does not close the writer.
   """
@@ -57,7 +57,7 @@ def on_terminal(train_server, tmp_path):
           env=train_processes.environment(environment),
         )
     output, status = b'', None
-    while status is None:  # What it has written before its end is there when its end is known.
+    while status is None:  # Its last output is available when its end is known.
       status = process.poll()
       while select.select([parent], [], [], 0.05)[0]:
         output += os.read(parent, 65536)

@@ -1,4 +1,4 @@
-"""Tests for tensorboard: what is written is read back by TensorBoard's own reader."""
+"""Tests for tensorboard: the files are read back by TensorBoard's own reader."""
 
 import os
 import time

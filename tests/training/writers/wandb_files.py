@@ -2,7 +2,7 @@
 
 import struct
 
-_BLOCK = 32768  # The files are logs in LevelDB's format, of protocol buffers, behind 7 bytes that tell the version.
+_BLOCK = 32768  # The files are logs in LevelDB's format, of protocol buffers, behind 7 bytes with the version.
 
 
 def records(path):

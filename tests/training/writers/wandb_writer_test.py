@@ -1,4 +1,4 @@
-"""Weights & Biases offline: what its files hold."""
+"""Weights & Biases offline: the contents of its files."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def test_offline(tmp_path):
 
 
 def test_online_without_a_key(tmp_path, monkeypatch):
-  """It does not ask for one."""
+  """It does not request one."""
   for name in ('HOME', 'NETRC', 'WANDB_CONFIG_DIR'):
     monkeypatch.setenv(name, str(tmp_path / name))
   monkeypatch.delenv('WANDB_API_KEY', raising=False)
@@ -76,7 +76,7 @@ def test_online_without_a_key(tmp_path, monkeypatch):
 
 
 def test_online_without_the_package(monkeypatch):
-  # Before: the ImportError of the search for a key took the place of the line that says what to install.
+  # Before: the ImportError of the search for a key took the place of the line with the package to install.
   monkeypatch.setitem(sys.modules, 'wandb', None)
   params = small_run.make_params(writers=('wandb',), wandb={'mode': 'online'})
   with pytest.raises(errors.UserError, match=r'^trainer.writers: wandb: needs the package wandb: pip install'):

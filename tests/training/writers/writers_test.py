@@ -53,7 +53,7 @@ def test_a_writer_that_fails_is_reported_once_and_stops_nothing(caplog):
   composite.close()
   assert recorder.calls == [('train', 1, {}), ('train', 2, {}), 'flush', 'close']
   messages = [record.getMessage() for record in caplog.records]
-  assert messages == ['_Broken failed to write; training goes on: disk full']
+  assert messages == ['_Broken failed to write; training continues: disk full']
 
 
 def test_flatten():
@@ -94,7 +94,7 @@ def test_a_writer_whose_sync_failed_writes_again_when_a_sync_succeeds(caplog):
   writer = Unsynced()
   composite = writers.Writers([writer])
   composite.sync()
-  failed = f'Unsynced failed to sync; training goes on: [Errno {errno.EIO}] {os.strerror(errno.EIO)}'
+  failed = f'Unsynced failed to sync; training continues: [Errno {errno.EIO}] {os.strerror(errno.EIO)}'
   composite.flush()
   assert messages() == [failed]
   writer.can_sync = True

@@ -33,15 +33,15 @@ def find(model_type: object, where: str) -> family.Family:
   """The family of a `model_type`.
 
   Args:
-    model_type: what a configuration says.
+    model_type: the one in a configuration.
     where: the file or field that says it.
 
   Raises:
-    errors.UserError: for one that is not there.
+    errors.UserError: for an unsupported one.
   """
   if isinstance(model_type, str) and model_type in FAMILIES:
     return FAMILIES[model_type]
   guess = suggestions.did_you_mean(model_type, FAMILIES, before='; ')
   raise errors.UserError(
-    f'{where}: the architecture {model_type!r} is not there; known are {", ".join(FAMILIES)}{guess}'
+    f'{where}: the architecture {model_type!r} is not supported; known are {", ".join(FAMILIES)}{guess}'
   )

@@ -1,4 +1,4 @@
-"""What a family of models is: the names of its fields and tensors, and what they are here."""
+"""A family of models: the names of its fields and tensors, and their counterparts here."""
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
@@ -43,8 +43,8 @@ class Field:
 
   Attributes:
     ours: the fields of `DecoderConfig` that have its value.
-    default: what it is if it is missing: REQUIRED for an error; a function of all fields is called.
-    null: what null stands for, if not for the default.
+    default: the value if it is missing: REQUIRED for an error; a function of all fields is called.
+    null: the meaning of null, if not the default.
   """
 
   ours: tuple[str, ...]
@@ -52,7 +52,7 @@ class Field:
   null: Any = None
 
   def value(self, fields: Mapping[str, object], name: str) -> Any:
-    """What fields tell for it, by its name."""
+    """Its value in the fields, by its name."""
     value = fields.get(name)
     if value is not None:
       return value
@@ -80,16 +80,16 @@ class Family:
   Attributes:
     model_type: its name in config.json.
     architecture: its class in transformers.
-    prefix: what is in front of every tensor's name but the head's; files of the bare decoder lack it.
-    block_prefix: what is in front of a layer's tensors, behind `prefix`, with `{}` for the layer's number.
-    tensors: their name -> what it is here, of what is outside of layers.
-    block_tensors: the same within a layer; ours begin at the block. {} stands for the number of an expert.
-    fields: their name -> what it is here.
+    prefix: the prefix of every tensor's name but the head's; files of the bare decoder lack it.
+    block_prefix: the prefix of a layer's tensors, behind `prefix`, with `{}` for the layer's number.
+    tensors: their name -> ours, of tensors outside of layers.
+    block_tensors: the same within a layer; ours begin at the block. {} is the number of an expert.
+    fields: their name -> ours.
     fixed: fields of `DecoderConfig` that all models of the family share.
     neutral: fields that are implemented for one value alone, beside `NEUTRAL`.
     ignored: fields that change nothing, beside `IGNORED`.
-    layers: how layer types and windows are told.
-    rope: how rotations are told; None for a family without them.
+    layers: the fields of layer types and windows.
+    rope: the fields of rotations; None for a family without them.
     ignored_tensors: patterns of tensors that hold no weights.
     sequence_classifier: the class of its classifiers in transformers; '' if it is named like the architecture.
   """
@@ -196,7 +196,7 @@ def _refuse_others(family, fields, where, ignore_fields):
       )
     why = f'only {neutral[name]!r} is implemented' if name in neutral else f'not known for {family.model_type}'
     raise errors.UserError(
-      f'{where}: {name}: {value!r} may change what the model computes: {why} (ignore_fields=({name!r},) loads it all '
+      f'{where}: {name}: {value!r} may change the output of the model: {why} (ignore_fields=({name!r},) loads it all '
       'the same)'
     )
 
@@ -208,7 +208,7 @@ def write(
 
   Args:
     family: of its `model_type`.
-    config: what to write.
+    config: the decoder to write.
     dialect: of the rotations, see `rope_fields`.
 
   Raises:
@@ -246,13 +246,13 @@ def comparable(config: decoder_config.DecoderConfig) -> json_types.JsonObject:
   return values
 
 
-# What the families that grew from Llama share.
+# The common part of the families derived from Llama.
 
 Default = Callable[[json_types.JsonMapping], Any]
 
 
 def llama_fields(**defaults: object) -> dict[str, Field]:
-  """The fields of Llama; `defaults` are what transformers takes for those that are missing."""
+  """The fields of Llama; `defaults` are transformers' values for missing ones."""
   heads = lambda fields: fields['num_attention_heads']
   fields = {
     'vocab_size': Field(('vocab_size',)),

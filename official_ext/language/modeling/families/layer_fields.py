@@ -1,4 +1,4 @@
-"""How families tell which layers have a window: five ways for `layer_types` and `sliding_window`."""
+"""How families define the layers with a window: five ways for `layer_types` and `sliding_window`."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -26,7 +26,7 @@ class LayerFields:
 
 
 def normal(types: Sequence[str], window: int | None) -> tuple[tuple[str, ...], int]:
-  """One form for what means the same: no types and no window if no layer has one."""
+  """The canonical form: no types and no window if no layer has one."""
   if _SLIDING not in types and all(kind == _FULL for kind in types):
     return (), 0
   return tuple(types), window or 0
@@ -45,7 +45,7 @@ def _write_all_or_none(types, window, config):
 
 
 def _from_layer_on(fields, num_layers):
-  """Qwen: the layers from max_window_layers on, if use_sliding_window says so."""
+  """Qwen: the layers from max_window_layers on, if use_sliding_window is set."""
   window = fields.get('sliding_window', 4096) if fields.get('use_sliding_window') else None
   first = fields.get('max_window_layers', 28)
   return _listed(fields, lambda number: window is not None and number >= first, num_layers), window
@@ -57,7 +57,7 @@ def _write_from_layer_on(types, window, config):
 
 
 def _without_rope(fields, num_layers):
-  """SmolLM3: if use_sliding_window says so, the layers that have no rotation."""
+  """SmolLM3: if use_sliding_window is set, the layers that have no rotation."""
   if not fields.get('use_sliding_window') or not fields.get('sliding_window'):
     return (), None
   interval = fields.get('no_rope_layer_interval') or 4

@@ -1,4 +1,4 @@
-"""Mistral 7B and what followed with its architecture, and Ministral 3."""
+"""Mistral 7B and later models of its architecture, and Ministral 3."""
 
 from official_ext.language.modeling.families import family
 from official_ext.language.modeling.families import layer_fields

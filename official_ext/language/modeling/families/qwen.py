@@ -38,7 +38,7 @@ QWEN3 = family.Family(
 
 
 def _experts(name):
-  """The tensors of a linear layer of all experts; {} stands for an expert's number."""
+  """The tensors of a linear layer of all experts; {} is an expert's number."""
   return {f'mlp.experts.{{}}.{name}.weight': family.Tensor((f'mlp/experts/{{}}/{name}',), is_transposed=True)}
 
 

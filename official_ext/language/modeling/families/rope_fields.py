@@ -1,4 +1,5 @@
-"""How configurations tell rotations: `rope_theta` and `rope_scaling` (OLD), or `rope_parameters` (transformers 5; NEW).
+"""How configurations define rotations: `rope_theta` and `rope_scaling` (OLD), or `rope_parameters` (transformers 5;
+NEW).
 
 transformers 5 reads both, transformers 4 only the old one, without a word about the other: so a new model is written in
 the old dialect, and a loaded one in its own.
@@ -27,13 +28,13 @@ class RopeFields:
   """The rotations of a family.
 
   Attributes:
-    theta: the base of a configuration that tells none.
-    local_theta: the same for layers with a window, in families that give them rotations of their own; 0 in others.
+    theta: the base of a configuration without one.
+    local_theta: the same for layers with a window, in families that give them separate rotations; 0 in others.
     may_be_partial: whether a part of a head may stay without rotation.
     kinds: the rotations that it may have; empty for all.
-    original: original_max_position_embeddings of a configuration that tells none beside the rotation, in families that
+    original: original_max_position_embeddings of a configuration without it beside the rotation, in families that
       read it nowhere else; 0 in others.
-    default: what a configuration without rotations has.
+    default: the rotations of a configuration without any.
     scales_queries: whether a rotation may have llama_4_scaling_beta.
   """
 
@@ -70,7 +71,7 @@ class RopeFields:
     }
 
   def _parameters(self, told, theta, fields):
-    """`RopeParameters` of what one dictionary tells."""
+    """`RopeParameters` of one dictionary."""
     kind = told.get('rope_type') or told.get('type') or 'default'
     kind = _ALIASES.get(kind, kind)
     parameters = rope.RopeParameters(rope_type=kind, rope_theta=float(told.get('rope_theta') or theta))

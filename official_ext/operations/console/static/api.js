@@ -1,6 +1,6 @@
-// What the page asks of the server: JSON by GET and POST, and the stream of what changes.
+// The page's requests to the server: JSON by GET and POST, and the stream of changes.
 
-/** An answer with errors: `lines` are the command line's own, `status` that of HTTP, 0 if the server is not there. */
+/** An answer with errors: `lines` are the command line's own, `status` that of HTTP, 0 if the server is unreachable. */
 export class ApiError extends Error {
   constructor(lines, status) {
     super(lines.join('\n'));
@@ -11,7 +11,7 @@ export class ApiError extends Error {
 
 let session = null;
 
-/** What the server says of itself: {token, root, version, has_password}. Asked once, and again if it was started anew. */
+/** The server's description of itself: {token, root, version, has_password}. Asked once, and again if it was started anew. */
 export async function getSession(again = false) {
   if (!session || again) session = get('/api/session');
   try {
@@ -74,7 +74,7 @@ async function ask(path, options) {
     return await fetch(path, {credentials: 'same-origin', cache: 'no-store', redirect: 'error', ...options});
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new ApiError(['The console does not answer: it was stopped, or the line is dead. Runs go on without it.'], 0);
+    throw new ApiError(['The console does not answer: it was stopped, or the line is dead. Runs continue without it.'], 0);
   }
 }
 
@@ -118,15 +118,15 @@ addEventListener('pointerdown', () => { isPressed = true; }, true);
 for (const name of ['pointerup', 'pointercancel', 'dragend']) addEventListener(name, () => setTimeout(release), true);
 
 /**
- * Listens to what changes, until the signal fires. It connects again by itself, and misses nothing: see live.py.
+ * Listens to changes, until the signal fires. It connects again by itself, and misses nothing: see live.py.
  *
  * @param {string[]} topics - runs, queue, sweeps, ...
- * @param {string[]} runs - names of runs whose events are wanted.
+ * @param {string[]} runs - names of runs whose events are requested.
  * @param {Object} handlers - a function for each kind of message, called with its JSON: `runs` ({all} or {changed,
  *   removed}), a topic's own (its state), `events` ({run, events, offset, restarted}), `problem` ({errors}; [] when it is
- *   over). `connected(bool)` tells when the line is lost and found.
+ *   over). `connected(bool)` is called when the connection is lost or restored.
  * @param {AbortSignal} signal - ends it.
- * @param {number[]} from - the place in the events.jsonl of each run, in bytes, behind what is known already.
+ * @param {number[]} from - the place in the events.jsonl of each run, in bytes, behind the known part.
  */
 export function stream(topics, runs, handlers, signal, from = []) {
   let source = null, last = '', lastHeard = 0, retry = null, hiddenAt = null, delay = 500;
@@ -145,7 +145,7 @@ export function stream(topics, runs, handlers, signal, from = []) {
     };
     source.onerror = () => {
       tell(false);
-      // A browser does not try again after an answer that is no stream, and its own pauses grow long.
+      // A browser does not retry after an answer that is not a stream, and its own pauses grow long.
       close();
       retry = setTimeout(connect, delay);
       delay = Math.min(delay * 2, 5000);

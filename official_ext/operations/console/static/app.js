@@ -1,7 +1,7 @@
 // The frame of the page: navigation, theme, keyboard, and the router.
 //
-// A module of pages/ exports `title`, `async show(view, query, signal)`, and, if it has any, `styles`: a list of style
-// sheets of its own, such as '/static/pages/run.css', which are there before it is shown. #view scrolls, not the window.
+// A module of pages/ exports `title`, `async show(view, query, signal)`, and, if it has any, `styles`: a list of additional
+// style sheets, such as '/static/pages/run.css', which are loaded before it is shown. #view scrolls, not the window.
 import {getSession, post, withQuery} from './api.js';
 import {element, replace} from './dom.js';
 import {dialog} from './dialog.js';
@@ -157,7 +157,7 @@ function showHelp() {
     [element('dt', {}, key.split(' ').map((one) => element('kbd', {}, one))), element('dd', {}, text)])));
 }
 
-// The token that a console on another address asks for.
+// The token that a console on another address requires.
 
 let asking = false;
 
@@ -208,7 +208,7 @@ let lost = null;
 window.addEventListener('console-connected', ({detail}) => {
   clearTimeout(lost);
   if (detail) banner('');
-  else lost = setTimeout(() => banner('The console does not answer. Runs go on; this page goes on when it is back.'), 1500);
+  else lost = setTimeout(() => banner('The console does not answer. Runs continue; this page reconnects by itself.'), 1500);
 });
 window.addEventListener('console-login', login);
 window.addEventListener('popstate', show);

@@ -1,4 +1,4 @@
-// Axes of parameters and metrics: where a value is, from 0 to 1, and what stands beside.
+// Axes of parameters and metrics: where a value is, from 0 to 1, and its labels.
 import {field, metric, toNumber} from './format.js';
 
 const LOG = /log/;
@@ -7,7 +7,7 @@ const LOG = /log/;
  * The axis of a parameter.
  *
  * @param {string} name
- * @param {Array} values - all that are there; null for none.
+ * @param {Array} values - all of them; null for none.
  * @param {string} distribution - as the sweep's file has it; '' for a metric.
  * @returns {Object} {name, kind: linear|log|choice, place(value) -> 0..1 or null, ticks: [{at, text}]}
  */

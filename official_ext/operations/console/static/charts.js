@@ -1,4 +1,4 @@
-// Many charts with one axis: what they show, the controls above them, and asking for what is in sight.
+// Many charts with one axis: their contents, the controls above them, and requests for the visible ones.
 import {get} from './api.js';
 import {element, replace} from './dom.js';
 import {errorList} from './parts.js';
@@ -115,7 +115,7 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
     reset.classList.toggle('unseen', state.first === null && state.last === null);
   }
 
-  /** Makes the charts for what the runs have now. */
+  /** Makes the charts for the present metrics of the runs. */
   function update() {
     const text = state.filter.toLowerCase();
     const wanted = groups(names()).filter(({title}) => title.toLowerCase().includes(text));
@@ -166,7 +166,7 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
     ask();
   }
 
-  /** Asks for the charts in sight that are not as they should be. */
+  /** Requests the visible charts that are outdated. */
   function ask() {
     clearTimeout(timer);
     const rest = Math.max(0, asked + Math.max(REST_MS, 4 * took) - performance.now());
@@ -202,7 +202,7 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
         log: state.logX, first: state.first, last: state.last, buckets}, {signal: own.controller.signal});
       if (signal.aborted || own !== asking) return;
       took = performance.now() - asked;
-      const lacking = answer.lacking.map((run) => `${run}: does not tell its batch size, and has no place on this axis`);
+      const lacking = answer.lacking.map((run) => `${run}: does not record its batch size, and has no place on this axis`);
       replace(problem, errorList(lacking));
       for (const each of wanted) {
         const own_ = new Set(each.group.names);

@@ -2,7 +2,7 @@
 import {element} from './dom.js';
 
 /**
- * Opens a dialog; resolves to the value of the button by which it was closed, null for Escape and the like.
+ * Opens a dialog; resolves to the value of the button by which it was closed, null for Escape and similar.
  *
  * @param {string} title
  * @param {Node|Node[]|string} content
@@ -12,7 +12,7 @@ import {element} from './dom.js';
 export function dialog(title, content, buttons = [{text: 'Close', value: null}], {signal, wide = false} = {}) {
   return new Promise((resolve) => {
     let value = null;
-    // Enter does what is harmless, if there is that: of several the browser would take the first.
+    // Enter chooses the harmless button, if there is one: of several the browser would take the first.
     const first = buttons.find((button) => button.kind === 'primary') ?? buttons.find((button) => button.kind);
     const form = element('form', {method: 'dialog', class: 'dialog-form'},
       element('h2', {}, title),
@@ -36,12 +36,12 @@ export function dialog(title, content, buttons = [{text: 'Close', value: null}],
   });
 }
 
-/** Asks whether to do something; resolves to true or false. `kind` danger for what cannot be undone. */
+/** Asks whether to do something; resolves to true or false. `kind` danger for actions that cannot be undone. */
 export async function confirm(title, content, text, {kind = 'primary', signal} = {}) {
   return await dialog(title, content, [{text: 'Cancel', value: null}, {text, value: true, kind}], {signal}) === true;
 }
 
-/** Asks for a text; resolves to it, or to null. */
+/** Prompts for a text; resolves to it, or to null. */
 export async function prompt(title, {label = '', value = '', text = 'OK', multiline = false, hint = '', signal} = {}) {
   const input = multiline ? element('textarea', {rows: 5, value, autofocus: true}) :
     element('input', {type: 'text', value, autofocus: true, autocomplete: 'off', spellcheck: 'false'});

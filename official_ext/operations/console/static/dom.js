@@ -1,14 +1,14 @@
-// Elements. Every text becomes a text node: names, tags and logs are text, whatever is in them.
+// Elements. Every text becomes a text node: names, tags and logs are text, with any contents.
 
 /**
  * Makes an element.
  *
- * @param {string} tag - its name; for SVG `svg:path` and the like.
- * @param {Object} attributes - by name. `onclick` and the like are listeners; `class` a text or a list, in which what is
+ * @param {string} tag - its name; for SVG such as `svg:path`.
+ * @param {Object} attributes - by name. names such as `onclick` are listeners; `class` a text or a list, in which what is
  *   false is left out; `style` an object of properties (a text is refused by the policy of the page); `dataset` an
  *   object; `value`, `checked`, `selected`, `disabled`, `hidden` and `indeterminate` are properties. null, undefined and
  *   false leave an attribute out.
- * @param {...(Node|string|number|Array|null|false)} children - nodes and texts; lists of them; null and false are none.
+ * @param {...(Node|string|number|Array|null|false)} children - nodes and texts; lists of them; null and false are skipped.
  * @returns {Element}
  */
 export function element(tag, attributes = {}, ...children) {
@@ -58,7 +58,7 @@ export function replace(parent, ...children) {
   append(parent, children);
 }
 
-/** Sets the text of an element, if it is another: what is selected in it stays selected. */
+/** Sets the text of an element, if it is another: a selection in it stays. */
 export function setText(made, text) {
   if (made.textContent !== String(text)) made.textContent = String(text);
 }

@@ -1,6 +1,6 @@
 // Numbers, times and sizes as people read them.
 
-/** A number from JSON: "NaN" and the like are numbers; null for what is none. */
+/** A number from JSON: "NaN" and similar are numbers; null for anything else. */
 export function toNumber(value) {
   if (typeof value === 'number') return value;
   return {NaN: NaN, Infinity: Infinity, '-Infinity': -Infinity}[value] ?? null;

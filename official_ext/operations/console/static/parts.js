@@ -32,7 +32,7 @@ export function copyButton(text, label = 'Copy') {
   return button;
 }
 
-/** Copies a text; tells the user if the browser does not let us. */
+/** Copies a text; warns the user if the browser does not let us. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -48,7 +48,7 @@ export async function copy(text) {
   }
 }
 
-/** What a page says if there is nothing: a title, a line, and the command that makes something. */
+/** The message of an empty page: a title, a line, and the command that makes something. */
 export function empty(title, text = '', shell = null, ...more) {
   return element('div', {class: 'empty'}, element('h2', {}, title), text && element('p', {}, text),
     shell && command(shell), more);
@@ -70,7 +70,7 @@ export function link(href, ...children) {
   return element('a', {href}, ...children);
 }
 
-/** Shows that something is being loaded, if it takes a moment; returns what ends it. */
+/** Shows that something is being loaded, if it takes a moment; returns a function that ends it. */
 export function loading(view, text = 'Loading…') {
   const made = element('div', {class: 'loading'}, text);
   const timer = setTimeout(() => replace(view, made), 150);

@@ -1,4 +1,4 @@
-// One chart: uPlot, with the console's colours, marks of what is not finite, zoom, a tooltip and the keyboard.
+// One chart: uPlot, with the console's colours, marks of values that are not finite, zoom, a tooltip and the keyboard.
 import uPlot from './vendor/uPlot.esm.js';
 import {element, replace, setText} from './dom.js';
 import {duration, integer, metric, time} from './format.js';
@@ -7,9 +7,9 @@ import {duration, integer, metric, time} from './format.js';
 export const STYLES = ['/static/vendor/uPlot.min.css', '/static/curves.css'];
 const HEIGHT = 220;
 const MAX_LEGEND = 4;
-const MAX_LINES = 6; // Of more curves the marks have no lines of their own.
+const MAX_LINES = 6; // Of more curves the marks have no separate lines.
 const MAX_TIP = 12;
-const NEAR = 40; // Pixels between the cursor and the point that it tells of, at most.
+const NEAR = 40; // Pixels between the cursor and the point that it shows, at most.
 const MARKS = {NaN: '×', Infinity: '▲', '-Infinity': '▼'};
 
 /** The colour of a custom property, as a canvas needs it. */
@@ -21,7 +21,7 @@ function colour(name) {
  * TensorBoard's smoothing: an exponential moving average without the bias of its beginning.
  *
  * @param {(number|null)[]} values - null and undefined are passed over.
- * @param {number} weight - 0 to 1, of what was before.
+ * @param {number} weight - 0 to 1, of the earlier values.
  */
 export function smooth(values, weight) {
   let last = 0, count = 0;
@@ -110,7 +110,7 @@ export function plot({title, sync, zoom, actions = []}) {
     return [low - pad, high + pad];
   }
 
-  // What is not finite has marks at the lower and the upper edge.
+  // Values that are not finite have marks at the lower and the upper edge.
   function drawMarks() {
     const {ctx, bbox} = u, ratio = uPlot.pxRatio;
     ctx.save();
@@ -320,7 +320,7 @@ function expand(curve, {first, last, buckets, logX, logY, smoothing}) {
     ys.push(positive(pair[0]), positive(pair[1]));
     means.push(smoothed?.[index], undefined);
   });
-  // Where there is nothing but what is not finite, the line has a gap.
+  // If no value is finite, the line has a gap.
   const gaps = Object.values(curve.marks).flat().map((x) => Math.floor((to(x) - start) / width)).filter((each) => !taken.has(each));
   if (!gaps.length) return {xs, ys, means: smoothed && means};
   const rows = [...xs.map((x, index) => [x, ys[index], means[index]]),
@@ -328,7 +328,7 @@ function expand(curve, {first, last, buckets, logX, logY, smoothing}) {
   return {xs: rows.map((row) => row[0]), ys: rows.map((row) => row[1]), means: smoothed && rows.map((row) => row[2])};
 }
 
-/** What uPlot draws: all places in order, and of each curve its values there; undefined where it has none. */
+/** The data for uPlot: all places in order, and of each curve its values there; undefined where it has none. */
 function aligned(expanded, {smoothing}) {
   const total = expanded.reduce((sum, {xs}) => sum + xs.length, 0), all = new Float64Array(total);
   let offset = 0;
@@ -350,7 +350,7 @@ function aligned(expanded, {smoothing}) {
   return [places, ...columns];
 }
 
-/** The range of what is not among the five percent at either end, as TensorBoard has it. */
+/** The range without the five percent at either end, as in TensorBoard. */
 function withoutOutliers(expanded, {first, last}, otherwise) {
   const values = expanded.flatMap(({xs, ys}) => ys.filter((y, index) => Number.isFinite(y) && xs[index] >= first && xs[index] <= last));
   if (values.length < 20) return otherwise;
@@ -358,7 +358,7 @@ function withoutOutliers(expanded, {first, last}, otherwise) {
   return [values[Math.floor(values.length * 0.05)], values[Math.ceil(values.length * 0.95) - 1]];
 }
 
-// uPlot's own begin at the lower end, whatever that is. Of several decades only the powers of ten have a number.
+// uPlot's own begin at the lower end, even if that is not round. Of several decades only the powers of ten have a number.
 const LOG_TICKS = {
   splits: (_, axis, low, high) => {
     if (high / low < 30) return even(low, high);

@@ -2,7 +2,7 @@
 
 let show = () => {};
 
-/** Called by app.js: what shows the page of the address. */
+/** Called by app.js: shows the page of the address. */
 export function onNavigate(function_) {
   show = function_;
 }

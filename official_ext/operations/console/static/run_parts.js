@@ -1,4 +1,4 @@
-// The parts of a run's page: log, configuration, checkpoints, events, images, and what it was computed with.
+// The parts of a run's page: log, configuration, checkpoints, events, images, and its environment.
 import {get, post, withQuery} from './api.js';
 import {element, replace, setText} from './dom.js';
 import {dialog} from './dialog.js';
@@ -118,7 +118,7 @@ export async function log(page, signal) {
 
 // The configuration.
 
-const SHOWN = [['', 'All fields'], ['given', 'What its command gives'], ['changed', "What is other than the experiment's own"]];
+const SHOWN = [['', 'All fields'], ['given', 'Values of its command'], ['changed', "Values that differ from the experiment's"]];
 
 export async function config(page, signal) {
   const {values, short_names: shortNames, given} = await get('/api/run/config', {run: page.name}, {signal});
@@ -187,7 +187,7 @@ export async function checkpoints(page, signal) {
   };
 
   function table(found) {
-    const names = {training: 'to go on from', best: 'among the best', average: 'moving average'};
+    const names = {training: 'to resume from', best: 'among the best', average: 'moving average'};
     const size = found.reduce((sum, each) => sum + each.size, 0);
     return [element('p', {class: 'soft'}, `${plural(found.length, 'checkpoint')}, ${bytes(size)}`),
       element('div', {class: 'scroll'}, element('table', {}, element('thead', {}, element('tr', {},
@@ -298,7 +298,7 @@ function line(shown) {
 export async function images(page, signal) {
   const {images: found} = await get('/api/run/images', {run: page.name}, {signal});
   if (!found.length) {
-    return {node: element('div', {}, empty('No images', 'What a task logs with three or four dimensions, or a confusion matrix, is shown here, if the run writes for TensorBoard.'))};
+    return {node: element('div', {}, empty('No images', 'Tensors with three or four dimensions and confusion matrices that a task logs are shown here, if the run writes for TensorBoard.'))};
   }
   const series = Map.groupBy(found, ({folder, tag, number}) => JSON.stringify([folder, tag, number]));
   const address = ({file, offset, number}) => withQuery('/api/run/image', {run: page.name, file, offset, number});
@@ -318,7 +318,7 @@ export async function images(page, signal) {
   return {node};
 }
 
-// What it was computed with.
+// Its environment.
 
 const ALIVE = new Set(['starting', 'running', 'stopping', 'hung']);
 

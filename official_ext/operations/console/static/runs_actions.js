@@ -1,4 +1,4 @@
-// What can be done with several runs at once. Each calls what `official-ext runs` calls.
+// Actions on several runs at once. Each calls the function of `official-ext runs`.
 import {post} from './api.js';
 import {confirm, dialog, prompt} from './dialog.js';
 import {element} from './dom.js';
@@ -6,7 +6,7 @@ import {plural} from './format.js';
 import {isLiving} from './runs_columns.js';
 import {toast, toastError} from './toast.js';
 
-/** Posts, and tells what went wrong; returns the answer, null if there is none. */
+/** Posts, and shows errors; returns the answer, null if there is none. */
 async function act(path, body, text, action = null) {
   try {
     const answer = await post(path, body);
@@ -32,7 +32,7 @@ function list(runs) {
 export async function stop(runs, signal) {
   const chosen = runs.filter(isLiving);
   const how = await dialog(`Stop ${plural(chosen.length, 'run')}?`, [
-    element('p', {}, 'Each saves a checkpoint at its next step and stops (SIGTERM). Resume goes on from there.'), list(chosen)],
+    element('p', {}, 'Each saves a checkpoint at its next step and stops (SIGTERM). Resume continues from there.'), list(chosen)],
   [{text: 'Cancel', value: null}, {text: 'Stop at once, unsaved', value: 'now', kind: 'danger'},
     {text: 'Save and stop', value: 'save', kind: 'primary'}], {signal});
   if (!how) return null;
@@ -40,7 +40,7 @@ export async function stop(runs, signal) {
     how === 'now' ? `${count(answer)} ended` : `${count(answer)} will save and stop`);
 }
 
-/** Goes on with runs, detached. */
+/** Resumes runs, detached. */
 export async function resume(runs) {
   const chosen = runs.filter((run) => !isLiving(run));
   return act('/api/runs/resume', {runs: namesOf(chosen)}, (answer) => `${count(answer)} started again`);

@@ -21,7 +21,7 @@ export function metricOf(run, name) {
 
 const isEvaluated = (run, name) => name in run.evaluation || name.replace(/^validation_/, '') in run.evaluation;
 
-/** The time that a run still takes: what was left when the server said so, less what has passed since. */
+/** The time that a run still takes: the server's estimate, less the time passed since. */
 export function timeLeft(run) {
   return run.eta_seconds === null ? null : Math.max(0, run.eta_seconds - (performance.now() - run.receivedAt) / 1000);
 }
@@ -46,7 +46,7 @@ const OWN = {
   reason: {title: 'Reason', width: 260, render: (run) => run.reason, value: (run) => run.reason},
   started: {title: 'Started', width: 108, tooltip: 'When it was last started', ticks: true, value: (run) => run.started,
     render: (run) => moment(run.started)},
-  updated: {title: 'Updated', width: 108, tooltip: 'When it last came to another step, or ended', ticks: true,
+  updated: {title: 'Updated', width: 108, tooltip: 'The time of its last step, or of its end', ticks: true,
     value: (run) => run.updated, render: (run) => moment(run.updated)},
 };
 /** Names of columns that every run has, in the order in which they are offered. `tags` and `note` are the page's. */
@@ -81,7 +81,7 @@ export function defaultColumns(runs) {
   return ['status', 'step', 'eta_seconds', 'steps_per_second', ...metricNames(runs).slice(0, NUM_METRICS), 'tags', 'started'];
 }
 
-/** What a name stands for, as in `runs list --sort`: own, a metric of evaluations, a field, a metric of training. */
+/** The meaning of a name, as in `runs list --sort`: own, a metric of evaluations, a field, a metric of training. */
 export function kindOf(name, runs, fieldNames) {
   if (name in OWN || name === 'name' || name === 'tags' || name === 'note') return 'own';
   if (runs.some((run) => isEvaluated(run, name))) return 'metric';
@@ -95,7 +95,7 @@ export function isDescending(sort, kind, best) {
   return (kind === 'metric' ? best[name] === 'max' : LATEST_FIRST.has(name)) !== sort.startsWith('-');
 }
 
-/** What a run is sorted by, by the name of the column. */
+/** The sort key of a run, by the name of the column. */
 export function valueGetter(name, kind, fields) {
   if (name === 'name') return (run) => run.name;
   if (name === 'tags') return (run) => run.tags.join(',');

@@ -1,4 +1,4 @@
-// The columns of what people note about runs, which are edited in place.
+// The columns of people's notes on runs, which are edited in place.
 import {element, replace} from './dom.js';
 import {setNote, setTags} from './runs_actions.js';
 
@@ -41,7 +41,7 @@ function edit(place, text, label, save, isLong = false) {
     const changed = input.value !== text;
     input.disabled = true;
     if (keep && changed) await save(input.value);
-    replace(place, before); // The list of runs brings what has changed.
+    replace(place, before); // The list of runs brings the changes.
     if (back) place.querySelector('.edit')?.focus();
   };
   input.addEventListener('keydown', (event) => {

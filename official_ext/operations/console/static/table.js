@@ -1,14 +1,14 @@
 // A table of any length: only the rows that are seen are in the page. Sorted by its owner; the keyboard walks in it.
 import {element, replace} from './dom.js';
 
-const EXTRA = 12; // Rows above and below what is seen.
+const EXTRA = 12; // Rows above and below the visible ones.
 
 /**
  * Makes a table.
  *
  * @param {Object} options
- * @param {string} options.label - what it is, for readers of the screen.
- * @param {function(Object): string} options.key - what tells a row from another.
+ * @param {string} options.label - its name, for screen readers.
+ * @param {function(Object): string} options.key - the identity of a row.
  * @param {number} options.rowHeight - of each row, in pixels.
  * @param {function(Object, number)} options.onOpen - Enter, or a double click, on a row.
  * @param {function(string, Event)} options.onSort - a click on the title of a column that has `sortable`.

@@ -27,7 +27,7 @@ export function toast(text, {kind = 'info', action = null} = {}) {
   return made;
 }
 
-/** Shows an error of the server, or of the page; one that a page was left with is none. */
+/** Shows an error of the server, or of the page; one of a page that was left is ignored. */
 export function toastError(error) {
   if (error?.name === 'AbortError') return;
   if (!error?.lines) console.error(error);

@@ -43,10 +43,10 @@ def test_runs_side_by_side_in_a_link(page, console, new_page):
   row = page.get_by_role('row', name='trainer.optimizer_config.learning_rate.cosine.initial_learning_rate')
   assert row.get_by_role('cell').all_inner_texts() == ['1', '0.01']
   assert page.get_by_role('row', name='trainer.train_steps').count() == 0
-  page.get_by_label('Only what differs').uncheck()
+  page.get_by_label('Only differences').uncheck()
   page.get_by_role('row', name='trainer.train_steps').wait_for()
   before = _colours(page)
-  # Another run: those that were there keep their colours, also when one of them goes.
+  # Another run: the earlier ones keep their colours, also when one of them goes.
   page.get_by_label('Add a run').fill('sweep/1')
   page.keyboard.press('Enter')
   page.wait_for_function('() => document.querySelector(".plot")?.plot?.series.length === 4')

@@ -3,8 +3,8 @@
     def test_something(page, console): page.goto(f'{console.url}/runs')
 
 `runs_folder` is a module's folder of runs, empty at first; `console` serves it. A test fails if its page reports an
-error, logs one, or meets the policy of the content; what a test expects of that kind it allows:
-page.allowed.append(part of the message). That a request was answered with 400 is no complaint: mistakes are.
+error, logs one, or meets the policy of the content; a test allows expected ones:
+page.allowed.append(part of the message). That a request was answered with 400 is not a complaint: mistakes are.
 """
 
 import os
@@ -49,7 +49,7 @@ def console(runs_folder, start_console):
 
 @pytest.fixture
 def new_page(browser):
-  """`new_page(**options)` opens a page in a window of its own; options as of Playwright's `new_context`."""
+  """`new_page(**options)` opens a page in a separate window; options as of Playwright's `new_context`."""
   opened = []
 
   def make(**options):
@@ -59,7 +59,7 @@ def new_page(browser):
     page.complaints, page.allowed = [], ['the server responded with a status of 400']
     page.on('pageerror', lambda error: page.complaints.append(f'error: {error}'))
     page.on('console', lambda message: message.type == 'error' and page.complaints.append(_text_of(message)))
-    # What the policy refuses, even where nothing is logged.
+    # The refusals of the policy, even if not logged.
     page.add_init_script(
       "addEventListener('securitypolicyviolation', (event) => console.error('policy: ' + event.violatedDirective))"
     )

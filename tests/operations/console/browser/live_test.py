@@ -1,4 +1,4 @@
-"""What changes while a page is open, whatever becomes of the line and of the server."""
+"""Changes while a page is open, also if connection or server fail."""
 
 import json
 import socket
@@ -87,7 +87,7 @@ def test_offline_for_a_while_misses_nothing_and_doubles_nothing(page, console, r
 
 @pytest.mark.slow
 def test_a_server_that_was_killed_and_is_back_is_found(page, runs_folder):
-  """Its page goes on: with the same view, no event missing or doubled, and changes need no reload."""
+  """Its page continues: with the same view, no event missing or doubled, and changes need no reload."""
   page.allowed += [
     'ERR_CONNECTION_REFUSED',
     'ERR_INCOMPLETE_CHUNKED',

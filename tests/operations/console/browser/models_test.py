@@ -19,7 +19,7 @@ def test_a_saved_model_is_found_and_tried(page, console):
   card.get_by_role('link', name='Try').click()
   field = page.get_by_label('pixels float32')
   field.wait_for(timeout=60_000)
-  page.allowed.append('400')  # The answer to what follows.
+  page.allowed.append('400')  # The answer to the next message.
   field.fill('[1, 2]')
   page.get_by_role('button', name='Compute').click()
   page.get_by_text('has the shape (1, 2), expected (None, 64)').wait_for()
@@ -29,7 +29,7 @@ def test_a_saved_model_is_found_and_tried(page, console):
   first.wait_for()
   assert first.inner_text().split() == ['3', '5']  # 63 is 3 modulo 10.
   page.reload()
-  field.wait_for(timeout=60_000)  # The link holds what is tried.
+  field.wait_for(timeout=60_000)  # The link names the model.
 
 
 def test_a_language_model_answers_token_by_token_and_stops(page, console):

@@ -1,4 +1,4 @@
-"""The page of a new run, in a real browser, with a real process that tells what the driver would say."""
+"""The page of a new run, in a real browser, with a real process with the driver's answers."""
 
 import re
 import statistics
@@ -18,7 +18,7 @@ _ROW = '.field[data-path="{}"]'
 def console(runs_folder, start_console, driver):
   runs_folder.mkdir()
   folders.make(runs_folder, 'first', identity=folders.ended_process(), status='finished')
-  driver.experiments()  # It has started: what is measured is the page.
+  driver.experiments()  # It has started: only the page is measured.
   return start_console(runs_folder, driver=driver)
 
 
@@ -72,7 +72,7 @@ _EDIT = """async ([path, text]) => {
     form.querySelector('input').value = `${path}=${text}`;
     form.requestSubmit();
   } else {
-    if (input.tagName === 'SELECT') input.append(new Option(text, text)); // A choice that is none comes from a link.
+    if (input.tagName === 'SELECT') input.append(new Option(text, text)); // An invalid choice comes from a link.
     input.value = text;
     input.dispatchEvent(new Event(input.tagName === 'SELECT' ? 'change' : 'input'));
   }
@@ -177,7 +177,7 @@ def test_a_taken_name_is_told_and_a_run_is_queued_by_the_keyboard(form, runs_fol
   name = page.get_by_label('Name', exact=True)
   name.fill('first')
   settle(page)
-  assert 'is there already; choose another name' in page.locator('#new-name-text').text_content()
+  assert 'exists already; choose another name' in page.locator('#new-name-text').text_content()
   name.fill('by keys')
   page.keyboard.press('Escape')
   page.keyboard.press('/')
@@ -218,7 +218,7 @@ def test_a_form_of_hundreds_of_fields_is_ready_in_under_a_second(new_page, conso
     page.get_by_role('button', name='Open all').click()
     width_of = page.evaluate("document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth")
     assert width_of == 0  # Nothing sticks out.
-    # What is typed moves nothing above it, and nothing at all while it is right.
+    # Typing moves nothing above it, and nothing at all while it is right.
     steps = row(page, 'trainer.train_steps')
     steps.scroll_into_view_if_needed()
     top = steps.evaluate('row => row.getBoundingClientRect().top')

@@ -47,7 +47,7 @@ def test_jobs_are_moved_by_buttons_by_dragging_and_from_elsewhere(page, console,
 def test_a_dispatcher_is_started_and_jobs_are_paused_and_cancelled(page, console, trial):
   page.goto(f'{console.url}/queue')
   page.get_by_role('button', name='Pause the queue').click()
-  page.get_by_text('Paused: what runs goes on').wait_for()
+  page.get_by_text('Paused: running jobs continue').wait_for()
   page.get_by_role('button', name='Resume the queue').click()
   page.get_by_label('Pause: run-1').click()
   page.get_by_label('Resume: run-1').wait_for()

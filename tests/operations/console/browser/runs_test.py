@@ -185,7 +185,7 @@ def test_the_keyboard_walks_selects_opens_and_explains(page, console):
   page.keyboard.press('Enter')
   page.wait_for_url(re.compile(r'/run\?run=sweep%2Frun3'))
   page.go_back()
-  page.locator('tr.active td.name', has_text='run3').wait_for()  # Where it was left.
+  page.locator('tr.active td.name', has_text='run3').wait_for()  # The place at which it was left.
   page.keyboard.press('g')
   page.keyboard.press('q')
   page.wait_for_url(re.compile('/queue'))
@@ -262,7 +262,7 @@ def test_an_empty_folder_says_what_to_do(page, tmp_path, start_console):
 
 @pytest.mark.slow
 def test_a_thousand_runs_are_filtered_and_sorted_at_once(page, tmp_path, start_console):
-  """From the key to the rows; benchmarks/console.py holds the figure of 100 ms for what the server judges, alone."""
+  """From the key to the rows; benchmarks/console.py holds the figure of 100 ms for the server's judgement, alone."""
   root = tmp_path / 'runs'
   record = json.dumps(folders.record(folders.ended_process(), status='finished'))
   for number in range(1000):
@@ -274,7 +274,7 @@ def test_a_thousand_runs_are_filtered_and_sorted_at_once(page, tmp_path, start_c
   console = start_console(root)
   _open(page, console)
   _foot(page, '1,000 runs')
-  assert page.locator('tbody tr').count() < 100  # Only those that are seen are there.
+  assert page.locator('tbody tr').count() < 100  # Only visible ones exist.
   page.evaluate("""() => {
     window.taken = (change, expected) => new Promise((resolve) => {
       const began = performance.now();

@@ -95,7 +95,7 @@ class Compare {
         if (isNew) later();
       },
       events: ({run, events}) => {
-        // The first message says where the stream begins: what came before it may be later than the charts.
+        // The first message says where the stream begins: earlier messages may be later than the charts.
         const isFirst = !heard.has(run);
         heard.add(run);
         if (isFirst || events.some(({event}) => event === 'train' || event === 'eval')) this.charts.refresh();
@@ -185,14 +185,14 @@ class Compare {
       const rows = Object.entries(found.params).filter(([name]) => name.toLowerCase().includes(text));
       setText(count, `${integer(rows.length)} of ${integer(Object.keys(found.params).length)}`);
       replace(fields, rows.length ? this.columns(rows, (value) => value === '-' ? '–' : field(value), 'Field', (values) => new Set(values.map(String)).size > 1) :
-        element('p', {class: 'soft'}, this.runs.length > 1 ? 'They differ in no field.' : 'Add another run to see in what they differ.'));
+        element('p', {class: 'soft'}, this.runs.length > 1 ? 'They differ in no field.' : 'Add another run to see their differences.'));
     };
     tell();
     const origins = Object.entries(found.origins);
     replace(this.tables,
       element('section', {class: 'compare-part'}, element('h2', {}, 'Metrics'), this.metrics(found)),
       element('section', {class: 'compare-part'}, element('div', {class: 'toolbar'}, element('h2', {}, 'Configuration'),
-        element('label', {class: 'inline'}, only, 'Only what differs'), search, count), fields),
+        element('label', {class: 'inline'}, only, 'Only differences'), search, count), fields),
       element('section', {class: 'compare-part'}, element('h2', {}, 'Versions, commits, devices'), origins.length ?
         this.columns(origins, (value) => value === null || value === '-' ? '–' : String(value), '', () => true) :
         element('p', {class: 'soft'}, this.runs.length > 1 ? 'All the same: experiment, mode, seed, devices, commit and versions.' : '')));

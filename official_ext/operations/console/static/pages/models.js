@@ -1,4 +1,4 @@
-// What has finished: exports of it, and trying it. The query names what is tried, so that a link shows the same.
+// Finished results: exports, and trying them. The query names the model tried, so that a link shows the same.
 import {get, post, withQuery} from '../api.js';
 import {element, replace} from '../dom.js';
 import {ago, integer, metric, time} from '../format.js';
@@ -38,7 +38,7 @@ export function head(text, ...more) {
   return element('div', {class: 'page-head'}, element('h1', {}, text), more);
 }
 
-/** The address of what tries a result. */
+/** The address for trying a result. */
 export function addressOf(run, result, more = {}) {
   return withQuery('/models', {run: run.name, result: result.name, ...more});
 }

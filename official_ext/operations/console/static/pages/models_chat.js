@@ -1,4 +1,4 @@
-// Chat with a language model, or with two side by side. What is said stays in the page; answers are text, never HTML.
+// Chat with a language model, or with two side by side. The conversation stays in the page; answers are text, never HTML.
 import {ApiError, getSession, post} from '../api.js';
 import {element, replace, setText} from '../dom.js';
 import {command, errorList, link} from '../parts.js';
@@ -15,7 +15,7 @@ const SETTINGS = [
   ['seed', 'The same draws the same', 1],
 ];
 
-/** Shows a chat; `query` may name a second model (run2, result2), and base, base2 for what adapters stand on. */
+/** Shows a chat; `query` may name a second model (run2, result2), and base, base2 for the base of adapters. */
 export async function showChat(view, {run, result, runs, query, signal}) {
   const models = runs.flatMap((one) => one.results.filter((each) => each.kind !== 'saved_model').flatMap((each) =>
     variantsOf(one, each)));
@@ -149,7 +149,7 @@ function makeSettings() {
   });
 }
 
-// What is said with one model.
+// The conversation with one model.
 
 function makeTalk(model, models, changed, settings, signal) {
   let messages = [], answering = null, defaults = null;

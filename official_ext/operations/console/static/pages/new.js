@@ -19,7 +19,7 @@ const VIEWS = [['common', 'Common'], ['all', 'All'], ['changed', 'Changed']];
 export async function show(view, query, signal) {
   const state = element('div', {class: 'loading'}, 'The experiments come…');
   replace(view, element('div', {class: 'page-head'}, element('h1', {}, 'New run')), state);
-  const waiting = setTimeout(() => setText(state, 'TensorFlow starts, which takes some ten seconds. Other pages are there meanwhile.'), 1200);
+  const waiting = setTimeout(() => setText(state, 'TensorFlow starts, which takes some ten seconds. Other pages are available meanwhile.'), 1200);
   try {
     const clone = query.get('clone');
     const origin = clone ? await get('/api/new/clone', {run: clone}, {signal}) : null;
@@ -69,7 +69,7 @@ class Form {
       config_files: this.files.filter((file) => file.trim())};
   }
 
-  /** Asks for the fields, shows them, and then asks for all that the driver has to say. */
+  /** Requests the fields, shows them, and then requests all answers of the driver. */
   async open() {
     const found = await post('/api/new/form', {...this.body(), fields: true, quick: true}, {signal: this.signal});
     this.render(found);
@@ -120,11 +120,11 @@ class Form {
       element('div', {class: 'field-input'}, this.modeInput), this.modeText));
   }
 
-  /** What it begins with: files, or a text. */
+  /** Its initial configuration: files, or a text. */
   makeBase() {
     if (this.clone) {
       return element('p', {class: 'hint'}, 'It begins with the configuration of ',
-        link(withQuery('/run', {run: this.clone}), this.clone), ', of which it keeps a copy; what you change goes as --set.');
+        link(withQuery('/run', {run: this.clone}), this.clone), ', of which it keeps a copy; changes are passed as --set.');
     }
     const file = element('input', {type: 'text', id: 'new-file', value: this.files.join(' ; '), spellcheck: 'false', autocomplete: 'off',
       placeholder: '/path/of/changes.yaml', oninput: () => {
@@ -172,7 +172,7 @@ class Form {
       }}, 'Take back all'));
   }
 
-  /** A change by its name: an entry of a mapping, or a field that is not there yet. */
+  /** A change by its name: an entry of a mapping, or a field that does not exist yet. */
   makeOther() {
     const name = element('input', {type: 'text', placeholder: 'task.parameters.temperature=0.7', 'aria-label': 'NAME=VALUE',
       class: 'mono', spellcheck: 'false', autocomplete: 'off'});
@@ -191,7 +191,7 @@ class Form {
     }}, element('label', {class: 'soft'}, 'Another change'), name, element('button', {class: 'small', type: 'submit'}, 'Add'));
   }
 
-  /** The command, and what can be done with it. */
+  /** The command, and its buttons. */
   makeBar() {
     this.mistakes = element('button', {class: 'link mistakes', type: 'button', onclick: () => this.goToMistake()});
     this.buttons = [['start', 'Start', 'primary', 'Starts it now, detached (Ctrl-Enter)'], ['queue', 'Queue', '', 'It waits for its turn'],
@@ -202,9 +202,9 @@ class Form {
       element('div', {class: 'toolbar'}, this.buttons, this.mistakes));
   }
 
-  // What the driver says.
+  // The driver's answer.
 
-  /** Asks the driver after a pause; answers that are overtaken are asked for again. */
+  /** Asks the driver after a pause; answers that are overtaken are requested again. */
   ask(pause = PAUSE_MS) {
     this.view.classList.add('asking');
     clearTimeout(this.timer);
@@ -264,7 +264,7 @@ class Form {
   showCommand(text) {
     this.command.classList.toggle('missing', !text);
     if (text && this.command.textContent === text) return;
-    replace(this.command, text ? commandWords(text) : 'The command is here once the run has a name of its own.');
+    replace(this.command, text ? commandWords(text) : 'The command appears here once the run has a new name.');
     replace(this.copy, text ? copyButton(text) : null);
   }
 
@@ -355,7 +355,7 @@ class Form {
     wrong.focus?.({preventScroll: true});
   }
 
-  // What is shown of the form.
+  // The visible part of the form.
 
   filter() {
     const words = this.words.toLowerCase().split(/\s+/).filter(Boolean);
@@ -365,7 +365,7 @@ class Form {
     for (const group of this.groups.children) {
       let here = 0;
       for (const row of group.rows) {
-        // What is being edited stays where it is.
+        // The edited field stays in place.
         const shown = isShown(row) || row.element.contains(document.activeElement);
         row.element.hidden = !shown;
         here += shown;
@@ -395,7 +395,7 @@ class Form {
     this.ask();
   }
 
-  /** Notes the form in the address; what no address should have, with the tab. */
+  /** Notes the form in the address; private values, with the tab. */
   remember() {
     const secrets = [...this.rows.values()].filter((row) => row.field?.is_secret).map((row) => row.key);
     const open = [...this.edits].filter(([key]) => !secrets.includes(key));

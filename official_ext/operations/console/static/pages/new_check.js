@@ -6,7 +6,7 @@ import {toastError} from '../toast.js';
 
 const POLL_MS = 500;
 
-/** Starts a check, and shows it until it is closed; it goes on to its end without the page. */
+/** Starts a check, and shows it until it is closed; it runs to its end without the page. */
 export async function showCheck(body, signal) {
   const {id, command} = await post('/api/new/check', body, {signal});
   const output = element('pre', {class: 'check-output', tabindex: 0, 'aria-label': 'Output'});

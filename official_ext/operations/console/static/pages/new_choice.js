@@ -1,10 +1,10 @@
-// The choice of an experiment, and what one says of itself.
+// The choice of an experiment, and its description.
 import {append, element, replace} from '../dom.js';
 import {errorList} from '../parts.js';
 import {navigate} from '../router.js';
 import {withQuery} from '../api.js';
 
-/** The list of experiments, with a search; a click or Enter chooses one. `lines`: why others are not there. */
+/** The list of experiments, with a search; a click or Enter chooses one. `lines`: why others are missing. */
 export function choice(experiments, lines) {
   const list = element('ul', {class: 'experiments'}), count = element('span', {class: 'soft', role: 'status'});
   const search = element('input', {type: 'search', placeholder: 'Search experiments', 'aria-label': 'Search experiments',
@@ -35,7 +35,7 @@ export function choice(experiments, lines) {
   return [errorList(lines), element('div', {class: 'toolbar'}, search, count), list];
 }
 
-/** What an experiment says of itself: the command, the time, the result; the whole text behind a triangle. */
+/** The description of an experiment: the command, the time, the result; the whole text behind a triangle. */
 export function about(experiment) {
   const parts = Object.entries(experiment.parts);
   const rest = experiment.doc.split('\n').slice(1).join('\n').trim();

@@ -1,4 +1,4 @@
-// The rows of the form of a new run: an input for each field, with its meaning or what the driver says of it.
+// The rows of the form of a new run: an input for each field, with its meaning or the driver's message.
 import {element, replace, setText} from '../dom.js';
 
 let number = 0;
@@ -109,7 +109,7 @@ export class Row {
     else this.show(edit.text, null);
   }
 
-  /** Shows a value: its text for --set and, if it is a string, that. What is being edited stays. */
+  /** Shows a value: its text for --set and, if it is a string, that. The edited field stays. */
   show(text, string) {
     const isString = this.field.kind === 'string', isNull = isString && text === 'null' && string === null;
     const value = isString ? (isNull ? '' : string ?? text ?? '') : text ?? string ?? '';
@@ -128,7 +128,7 @@ export class Row {
     if (isNull) this.input.value = '';
   }
 
-  /** Shows what the driver says of the field; null for nothing. */
+  /** Shows the driver's message about the field; null for nothing. */
   setError(lines) {
     this.hasError = Boolean(lines);
     if (lines) replace(this.text, lines.map((line) => element('div', {class: 'bad field-error'}, line)));

@@ -1,4 +1,4 @@
-// The queue: what runs, what waits and in which order, what is over. The order is changed by dragging or by buttons.
+// The queue: running jobs, waiting jobs in their order, finished jobs. The order is changed by dragging or by buttons.
 import {get, post, stream} from '../api.js';
 import {keys} from '../app.js';
 import {confirm, dialog} from '../dialog.js';
@@ -60,7 +60,7 @@ export async function show(view, query, signal) {
       element('button', {dataset: {focus: 'pause'}, 'aria-pressed': String(paused), title: 'p',
         onclick: () => change(paused ? 'resume' : 'pause')}, paused ? 'Resume the queue' : 'Pause the queue')),
     element('div', {class: 'state', 'aria-live': 'polite'}, text,
-      paused && element('strong', {class: 'warn'}, 'Paused: what runs goes on, nothing is started.')),
+      paused && element('strong', {class: 'warn'}, 'Paused: running jobs continue, no job is started.')),
     !dispatcher && command(state.command));
   }
 
@@ -130,7 +130,7 @@ export async function show(view, query, signal) {
 
   async function cancel(job, name) {
     const isRunning = !WAITING.includes(job.status);
-    const text = isRunning ? 'It saves, stops, and is not tried again.' : 'It is taken out of the queue.';
+    const text = isRunning ? 'It saves, stops, and is not retried.' : 'It is taken out of the queue.';
     if (await confirm(`Cancel ${name}?`, text, 'Cancel the job', {kind: 'danger', signal})) {
       await change('cancel', {job: job.job});
     }
@@ -139,7 +139,7 @@ export async function show(view, query, signal) {
   async function start() {
     const input = element('input', {type: 'number', min: 1, value: 1, autofocus: true});
     const content = [element('label', {class: 'stacked'}, 'Runs at once', input),
-      element('p', {class: 'hint'}, 'It works in the background, and goes on when this page and the console are closed.')];
+      element('p', {class: 'hint'}, 'It works in the background, and continues when this page and the console are closed.')];
     if (await dialog('Start a dispatcher', content, [{text: 'Cancel', value: null}, {text: 'Start', value: true, kind: 'primary'}], {signal}) === true) {
       await change('start', {slots: Number(input.value)});
       if (state.dispatcher) toast('A dispatcher has started.');

@@ -62,7 +62,7 @@ class RunPage {
     return get(path, {run: this.name, ...values}, {signal: this.signal});
   }
 
-  // What changes.
+  // The part that changes.
 
   heardRuns(runs, removed) {
     const found = runs.find((run) => run.name === this.name);
@@ -79,7 +79,7 @@ class RunPage {
   }
 
   heardEvents(found, restarted) {
-    // The first message says where the stream begins: what came before it may be later than what is shown.
+    // The first message says where the stream begins: earlier messages may be later than the page.
     if (!found.length && !restarted && this.listens) return;
     this.listens = true;
     const known = new Set(this.names.map((each) => each.slice(each.indexOf('/') + 1)));
@@ -108,7 +108,7 @@ class RunPage {
     }
   }
 
-  /** Tells when a process beside the training has ended, such as an evaluation that was started here. */
+  /** Reports when a process beside the training has ended, such as an evaluation that was started here. */
   async watchMode(mode) {
     for (;;) {
       await new Promise((resolve) => setTimeout(resolve, WATCH_MS));
@@ -190,7 +190,7 @@ class RunPage {
     setText(head.stop, summary.status === 'stopping' ? 'Stop now' : 'Stop');
     head.stop.title = summary.status === 'stopping' ? 'End it at once, without saving' : 'Asks it to save and to stop';
     head.resume.hidden = alive || summary.status === 'finished';
-    head.resume.title = found.can_resume || 'Goes on from its newest checkpoint';
+    head.resume.title = found.can_resume || 'Continues from its newest checkpoint';
     if (found.can_resume) head.resume.disabled = true;
     setText(head.archive, summary.is_archived ? 'Unarchive' : 'Archive');
     head.archive.disabled = head.remove.disabled = alive;
@@ -207,9 +207,9 @@ class RunPage {
       element('button', {class: 'link', type: 'button', onclick: () => this.editNote()}, note ? 'Edit note' : 'Add a note'));
   }
 
-  // What can be done.
+  // The actions.
 
-  /** Does something with this run, as the list of runs does with several; returns what became of it. */
+  /** Does something with this run, as the list of runs does with several; returns the result. */
   async act(action, body = {}) {
     const {done, errors} = await post(`/api/runs/${action}`, {runs: [this.name], ...body});
     if (errors.length) toast(errors, {kind: 'error'});
@@ -218,12 +218,12 @@ class RunPage {
 
   async stop() {
     const now = this.summary.status === 'stopping';
-    if (now && !await confirm('End it at once?', `${this.name} was asked to stop, and saves. What follows its last checkpoint is lost.`,
+    if (now && !await confirm('End it at once?', `${this.name} is saving and will stop. Steps after its last checkpoint are lost.`,
       'End it now', {kind: 'danger', signal: this.signal})) return;
     const done = await this.act('stop', {now});
     if (done) {
       this.summary = {...this.summary, status: done.status};
-      toast(now ? `${this.name}: ended` : `${this.name}: asked to save and to stop`);
+      toast(now ? `${this.name}: ended` : `${this.name}: will save and stop`);
     }
   }
 
@@ -344,7 +344,7 @@ const OTHERS = ['--series-3', '--series-4', '--series-5', '--series-6', '--serie
 
 async function openCurves(page, signal) {
   if (!page.names.length) {
-    const node = element('div', {}, empty('No curves yet', 'They begin with the first loop of training steps. Until then the log tells what it does.'));
+    const node = element('div', {}, empty('No curves yet', 'They begin with the first loop of training steps. Until then the log shows its progress.'));
     return {node, named: () => page.open('curves')};
   }
   const modes = () => [...new Set(page.names.map((name) => parseName(name).mode).filter(Boolean))];

@@ -1,4 +1,4 @@
-// The runs of the folder: a live table, what is archived, and the trash.
+// The runs of the folder: a live table, archived runs, and the trash.
 import {get, getSession, stream} from '../api.js';
 import {keys} from '../app.js';
 import {dialog} from '../dialog.js';
@@ -21,7 +21,7 @@ const STATUSES = ['submitted', 'starting', 'running', 'stopping', 'hung', 'finis
 const MAX_IN_LINK = 200; // A link with more selected runs would be too long.
 const NARROW = matchMedia('(max-width: 40rem)');
 
-// What the page knew when it was left: it shows that at once when somebody comes back.
+// The page's data when it was left: it shows them at once when somebody returns.
 const memory = {runs: new Map(), address: '', scroll: 0, active: null};
 
 export async function show(view, query, signal) {
@@ -83,7 +83,7 @@ class RunsPage {
     memory.address = location.pathname + location.search; // When the page is left, the bar has another one already.
   }
 
-  // What it looks like.
+  // Its appearance.
 
   build() {
     this.input = element('input', {type: 'search', class: 'filter', value: this.filter, spellcheck: 'false',
@@ -106,7 +106,7 @@ class RunsPage {
     keys({
       ...this.table.keys,
       '/': {text: 'Filter', do: () => this.input.select()},
-      c: {text: 'Compare what is selected', do: () => this.selected.size > 1 && this.compare()},
+      c: {text: 'Compare the selected runs', do: () => this.selected.size > 1 && this.compare()},
       e: {text: 'Edit tags', do: () => this.edit('tags')},
       n: {text: 'Edit the note', do: () => this.edit('note')},
     }, this.signal);
@@ -134,7 +134,7 @@ class RunsPage {
     return this.sort.replace(/^-/, '');
   }
 
-  /** Asks for the values of fields; which names are fields, and which metrics are better if larger, comes along. */
+  /** Requests the values of fields; which names are fields, and which metrics are better if larger, comes along. */
   async loadFields(names = (this.known ?? '').split(',').filter(Boolean)) {
     this.known = names.join();
     if (!names.length) return;
@@ -156,7 +156,7 @@ class RunsPage {
     this.arrange();
   }
 
-  // What is shown.
+  // The visible rows.
 
   take({all, changed, removed, now}) {
     if (all) this.runs.clear();
@@ -250,7 +250,7 @@ class RunsPage {
     this.arrange();
   }
 
-  /** Has the server judge the conditions, at most once in some time: it knows what `runs list --filter` means. */
+  /** Has the server judge the conditions, at most once in some time: it implements `runs list --filter`. */
   judgeSoon(delay) {
     const {conditions} = parseFilter(this.filter);
     if (!conditions.length) {
@@ -333,7 +333,7 @@ class RunsPage {
       {text: 'Show', value: 'show', kind: 'primary'}], {signal: this.signal});
     if (!answer) return;
     const chosen = [...content.querySelectorAll('input:checked')].map((box) => box.value);
-    // Those that were there stay in their order.
+    // Earlier ones keep their order.
     this.columns = answer === 'default' ? [] : [...now.filter((name) => chosen.includes(name)),
       ...chosen.filter((name) => !now.includes(name))];
     store(this.columns);
@@ -342,7 +342,7 @@ class RunsPage {
     this.arrange();
   }
 
-  // What is selected.
+  // The selection.
 
   setSelected(names, note = true) {
     this.selected = new Set(names);
@@ -418,7 +418,7 @@ function store(names) {
 }
 
 function emptyRuns(root) {
-  return empty('No runs yet', 'Whatever trains into this folder appears here by itself.',
+  return empty('No runs yet', 'Every run in this folder appears here by itself.',
     `python train.py --experiment=digits --mode=train_and_eval --model_dir=${shellWord(`${root}/digits`)}`,
     element('p', {}, 'Or ', link('/new', 'choose an experiment and start it here'), '.'));
 }

@@ -1,4 +1,4 @@
-// A sweep: its best runs, what its parameters have to do with the metric, and all its points.
+// A sweep: its best runs, the relation of its parameters to the metric, and all its points.
 import {get, post, stream} from '../api.js';
 import {keys, setTitle} from '../app.js';
 import {axisOf} from '../axes.js';
@@ -106,7 +106,7 @@ function makePage(view, first, query, signal) {
     }
   };
 
-  // What the server says, as points with a value on each axis.
+  // The server's data, as points with a value on each axis.
 
   let axes = [], value = null;
 
@@ -156,15 +156,15 @@ function makePage(view, first, query, signal) {
       }}, 'Retry failed'),
       sweep.status === 'running' || sweep.counts.running || sweep.counts.queued ?
         element('button', {class: 'danger', onclick: stop}, 'Stop') : null,
-      sweep.status !== 'running' && sweep.status !== 'finished' && element('button', {class: 'primary', onclick: goOn}, 'Go on'));
+      sweep.status !== 'running' && sweep.status !== 'finished' && element('button', {class: 'primary', onclick: goOn}, 'Resume'));
     if (focus) [...parts.buttons.children].find((each) => each.textContent === focus)?.focus();
     const waits = sweep.status === 'interrupted';
-    replace(parts.command, waits && [element('p', {class: 'soft'}, 'No controller runs: no further points are tried. It goes on with'), command(sweep.command)]);
+    replace(parts.command, waits && [element('p', {class: 'soft'}, 'No controller runs: no further points are tried. It resumes with'), command(sweep.command)]);
     replace(parts.nothing, !sweep.points.length && empty('No points yet', 'They come as soon as the controller has proposed some.'));
   }
 
   async function stop() {
-    const text = 'No further points are tried. Those that run save and stop; they go on when the sweep does.';
+    const text = 'No further points are tried. Those that run save and stop; they resume when the sweep does.';
     if (await confirm(`Stop ${sweep.name}?`, text, 'Stop the sweep', {kind: 'danger', signal})) await change('stop');
   }
 
@@ -172,7 +172,7 @@ function makePage(view, first, query, signal) {
     const input = element('input', {type: 'number', min: 1, value: sweep.slots ?? 1, autofocus: true});
     const content = [element('label', {class: 'stacked'}, 'Points at once', input),
       element('p', {class: 'hint'}, 'The controller works in the background, also when this page and the console are closed.')];
-    if (await dialog('Go on with the sweep', content, [{text: 'Cancel', value: null}, {text: 'Go on', value: true, kind: 'primary'}], {signal}) === true) {
+    if (await dialog('Resume the sweep', content, [{text: 'Cancel', value: null}, {text: 'Resume', value: true, kind: 'primary'}], {signal}) === true) {
       await change('go_on', {slots: Number(input.value)});
     }
   }
@@ -277,7 +277,7 @@ function makePage(view, first, query, signal) {
     const act = (text, path, words, kind = '') => {
       const fitting = numbers(words);
       return element('button', {class: ['small', kind], disabled: !fitting.length, onclick: async () => {
-        if (kind && !await confirm(`Delete ${plural(fitting.length, 'point')}?`, 'Their runs go to the trash; they are not tried again.', 'Delete', {kind, signal})) return;
+        if (kind && !await confirm(`Delete ${plural(fitting.length, 'point')}?`, 'Their runs go to the trash; they are not retried.', 'Delete', {kind, signal})) return;
         if (await change(path, {points: fitting})) {
           toast(`${text}: ${plural(fitting.length, 'point')}`);
           if (path === 'delete') {
