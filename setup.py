@@ -22,8 +22,12 @@ setuptools.setup(
   license='Apache-2.0',
   license_files=['LICENSE', 'official_ext/operations/console/static/vendor/uPlot.LICENSE'],
   python_requires='>=3.11,<3.14',
-  packages=setuptools.find_packages(include=['official_ext*', 'experiments*']),
-  py_modules=['registry_imports'],
+  # One top-level package: a checkout's `experiments` are installed as `official_ext.experiments`.
+  packages=[
+    *setuptools.find_packages(include=['official_ext*']),
+    *(f'official_ext.{name}' for name in setuptools.find_packages(include=['experiments*'])),
+  ],
+  package_dir={'official_ext.experiments': 'experiments'},
   package_data={
     'official_ext': ['py.typed'],
     '': ['*.gin', '*.md', '*.txt', '*.yaml'],

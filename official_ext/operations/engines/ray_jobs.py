@@ -28,6 +28,7 @@ from typing import Any
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.operations.engines import jobs
+from official_ext.operations.runs import programs
 
 SUMMARY = 'a Ray job'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -51,7 +52,7 @@ _PR_SET_PDEATHSIG = 1
 def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """What the driver below reads, as JSON; see jobs.py."""
   spec = {
-    'runs': [[sys.executable, '-u', job.program, *trial.flags] for trial in job.trials],
+    'runs': [[sys.executable, *programs.words(job.program), *trial.flags] for trial in job.trials],
     'logs': [jobs.log_path(trial.model_dir) for trial in job.trials] if job.is_array else [],
     'cwd': job.cwd,
     'env': dict(job.env),
