@@ -40,6 +40,7 @@ setuptools.setup(
     'gin-config>=0.5',
     'importlib_resources',  # tensorflow-datasets imports it, and does not say so.
     'numpy>=2.0',
+    'packaging>=23',
     'pillow>=10',
     'pyarrow>=15',
     'PyYAML>=6.0',

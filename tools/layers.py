@@ -35,7 +35,7 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ('diagnosis', 'trained'),
   ),
   'language': (('text',), ('modeling',), ('fine_tuning',)),
-  'operations': (('runs',), ('curves', 'trackers'), ('queue',), ('sweeps',), ('engines',), ('console',)),
+  'operations': (('runs', 'doctor'), ('curves', 'trackers'), ('queue',), ('sweeps',), ('engines',), ('console',)),
 }
 # The modules of the packages that make the loop, each from the ground up: a module may import those before it.
 INSIDE: dict[str, tuple[str, ...]] = {

@@ -37,6 +37,9 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     'submit': ('submit:run', 'train on SLURM, Ray, Kubernetes, Vertex AI or SkyPilot'),
     'launch': ('launch:main', 'train with several processes on this machine'),
   },
+  'Machine': {
+    'doctor': ('doctor:run', 'check Python, TensorFlow, GPUs, memory, disk, ports and extras'),
+  },
   'Data': {
     'prepare': ('prepare:run', 'write shards of texts, records or images to train on'),
     'data_service': ('experiments:run_data_service', 'make batches for runs on other machines: tf.data service'),
