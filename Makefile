@@ -8,8 +8,23 @@ PYTHON ?= $(or $(firstword $(foreach python,$(PYTHONS),$(if $(call version_of,$(
 VERSION := $(call version_of,$(PYTHON))
 VENV := .venv
 BIN := $(VENV)/bin
-# The stamp is named after the interpreter and the contents of its dependencies: only a change of these installs again.
-STAMP := $(VENV)/.installed-$(VERSION)-$(shell cat setup.py constraints.txt | cksum | cut -d ' ' -f 1)
+# Stamps are named after the interpreter and the contents of what they depend on: only a change of these installs again.
+# The first is for the library and its console, the second adds what tests and benchmarks need, PyTorch among it.
+NAMED_AFTER := $(VERSION)-$(shell cat setup.py constraints.txt | cksum | cut -d ' ' -f 1)
+CORE_STAMP := $(VENV)/.core-$(NAMED_AFTER)
+TEST_STAMP := $(VENV)/.installed-$(NAMED_AFTER)
+# uv installs several times as fast as pip. PyTorch only computes values for tests to compare with: the CPU build, which
+# is a tenth of the other, comes from TORCH_INDEX if that can be reached.
+UV := $(shell command -v uv 2>/dev/null)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+IS_REACHABLE = $(BIN)/python -c 'import urllib.request as r; r.urlopen("$(TORCH_INDEX)/torch/", timeout=10)' 2>/dev/null
+ifdef UV
+INSTALL = $(UV) pip install --python $(BIN)/python --constraint constraints.txt
+CPU_TORCH = --torch-backend=cpu
+else
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+CPU_TORCH = --extra-index-url $(TORCH_INDEX)
+endif
 JOBS ?= 2
 
 # Peers of the benchmark that must not come into .venv: plain Keras 3, JAX.
@@ -22,11 +37,11 @@ MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check pythons smoke manifests soak powercut bench experiments docs clean
+.PHONY: .venv .venv-test .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check pythons smoke manifests soak powercut bench experiments docs clean
 
-.venv: $(STAMP)
+.venv: $(CORE_STAMP)
 
-$(STAMP):
+$(CORE_STAMP):
 ifeq ($(filter $(VERSION),$(SUPPORTED)),)
 	@echo 'error: $(PYTHON) $(if $(VERSION),is Python $(VERSION),does not run); one of $(SUPPORTED) is needed: install it' \
 	  '(Debian 12 and 13, Ubuntu 24.04: apt install python3-venv), or say make PYTHON=/path/to/python3.12' >&2; exit 1
@@ -34,10 +49,16 @@ else
 	@# An environment of another Python is made anew.
 	@test "$(call version_of,$(BIN)/python)" = "$(VERSION)" || rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
-	@rm -f $(VENV)/.installed-*
+	$(INSTALL) --editable '.[console]'
+	@rm -f $(VENV)/.core-* $(VENV)/.installed-*
 	@touch $@
 endif
+
+.venv-test: $(TEST_STAMP)
+
+$(TEST_STAMP): $(CORE_STAMP)
+	$(INSTALL) $$($(IS_REACHABLE) && echo '$(CPU_TORCH)') --editable '.[test]'
+	@touch $@
 
 .venv-peers: .venv $(PEERS_STAMP)
 
@@ -74,11 +95,11 @@ test: check
 FAST := tests/base tests/operations tests/cli tests/data tests/docs tests/language/text tests/training/devices \
   tests/makefile_test.py tests/import_direction_test.py
 TEST_FAST := $(PYTEST) --no-tensorflow --ignore=tests/operations/console/browser $(FAST)
-test-fast: .venv
+test-fast: .venv-test
 	$(TEST_FAST)
 
 # The same, and fails if they cover less than the floor in pyproject.toml. Child processes are not counted.
-coverage: .venv
+coverage: .venv-test
 	$(TEST_FAST) --cov --cov-report=term:skip-covered
 
 # Everything but `make soak`, in half an hour: Model Garden's own test modules with this library's trainer too.
@@ -86,10 +107,10 @@ test-all: check
 	$(PYTEST) -m 'not soak'
 
 # The tests of `make test-all` that `make test` leaves out.
-test-slow: .venv
+test-slow: .venv-test
 	$(PYTEST) -m 'slow and not soak'
 
-check: .venv
+check: .venv-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
@@ -103,7 +124,7 @@ pythons:
 	  else echo "$$python: not installed"; fi; \
 	done
 
-smoke: .venv
+smoke: .venv-test
 	$(BIN)/python -m pytest -n $(JOBS) tests/readme_test.py tests/docs tests/golden tests/cli tests/train_test.py \
 	  tests/resume_test.py tests/training/step/step_random_test.py tests/training/checkpoints/manager_test.py tests/data
 
@@ -115,7 +136,7 @@ manifests: .venv .venv-manifests
 # and workers, on this machine and on engines (SLURM, Ray) that are installed: an hour more.
 # The tests marked `soak` do the same at chosen moments: .venv/bin/python -m pytest -m soak
 MINUTES ?= 60
-soak: .venv
+soak: .venv-test
 	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
 	$(BIN)/python -m pytest -m soak tests/operations/runs tests/operations/curves tests/operations/trackers tests/operations/queue tests/operations/sweeps tests/operations/console
 	$(BIN)/python -m pytest -m soak tests/multi_worker_test.py tests/mesh_test.py tests/operations/engines tests/cli
@@ -124,14 +145,14 @@ soak: .venv
 # reach the same end. STATES=1000 tries about so many states of each scenario; RESTORES=N runs so many of them again.
 STATES ?= 0
 RESTORES ?= 6
-powercut: .venv
+powercut: .venv-test
 	$(BIN)/python -m tests.powercut --states=$(STATES) --restores=$(RESTORES)
 
 # Beside other libraries, on a machine that does nothing else; about an hour on two cores. Then memory beside PyTorch, and
 # the curves of docs/concepts/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone
 # again, and keeps the tables of the others; see `python -m benchmarks.peers --help`. A failure does not stop the rest.
 RESULTS ?= benchmarks/RESULTS.md
-bench: .venv .venv-peers
+bench: .venv-test .venv-peers
 	@status=0; try() { echo "$$*"; "$$@" || status=1; }; \
 	  try $(BIN)/python -m benchmarks.peers $(BENCH) --results=$(RESULTS); \
 	  if test -z '$(BENCH)'; then \
@@ -141,12 +162,12 @@ bench: .venv .venv-peers
 	  fi; exit $$status
 
 # Trains every experiment of experiments/ to its end, and prints a table of times and results.
-experiments: .venv
+experiments: .venv-test
 	$(BIN)/python benchmarks/all_experiments.py
 
 # The pages of docs as a site in build/site: a broken link or anchor is an error. DOCS=serve shows it while you write.
 DOCS ?= build
-docs: .venv
+docs: .venv-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(DOCS) --strict
 
 clean:

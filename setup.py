@@ -22,8 +22,12 @@ setuptools.setup(
   license='Apache-2.0',
   license_files=['LICENSE', 'official_ext/operations/console/static/vendor/uPlot.LICENSE'],
   python_requires='>=3.11,<3.14',
-  packages=setuptools.find_packages(include=['official_ext*', 'experiments*']),
-  py_modules=['registry_imports'],
+  # One top-level package: a checkout's `experiments` are installed as `official_ext.experiments`.
+  packages=[
+    *setuptools.find_packages(include=['official_ext*']),
+    *(f'official_ext.{name}' for name in setuptools.find_packages(include=['experiments*'])),
+  ],
+  package_dir={'official_ext.experiments': 'experiments'},
   package_data={
     'official_ext': ['py.typed'],
     '': ['*.gin', '*.md', '*.txt', '*.yaml'],
@@ -36,6 +40,7 @@ setuptools.setup(
     'gin-config>=0.5',
     'importlib_resources',  # tensorflow-datasets imports it, without declaring it.
     'numpy>=2.0',
+    'packaging>=23',
     'pillow>=10',
     'pyarrow>=15',
     'PyYAML>=6.0',

@@ -10,12 +10,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
+from official_ext.cli import train
 from tests import tiers
 from tests.model_garden import tfrecords
 from tests.model_garden import train_test
-import train
 
 BATCH_SIZE, NUM_EXAMPLES = 8, 32
 
@@ -75,7 +74,7 @@ def clean_process():
 def drive(arguments):
   """Runs `python train.py ARGUMENTS` after its imports; returns the exit status."""
   ext_flags.define_flags()
-  return exit_status.run_main(train.main, ext_flags.parse_flags(['train.py', *arguments]))
+  return train.run_main(train.main, ext_flags.parse_flags(['train.py', *arguments]))
 
 
 def error_line(stderr):

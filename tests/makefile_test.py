@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 _PYTHON = """#!/bin/sh
 case "$*" in
   *version_info*) echo VERSION ;;
+  "-c import urllib"*) test ! -e unreachable ;;
   "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   *"pip install"*) echo "$*" >> installs; test ! -e broken ;;
 esac
@@ -61,11 +62,43 @@ def _installs(checkout):
 def test_a_second_run_installs_nothing(checkout):
   assert _make(checkout, '.venv').returncode == 0
   (install,) = _installs(checkout)
-  assert '--constraint constraints.txt' in install and '--editable .[test]' in install
+  assert '--constraint constraints.txt' in install and '--editable .[console]' in install
   os.utime(checkout / 'setup.py')  # As after a checkout of the same file.
   assert _make(checkout, '.venv').returncode == 0
   assert len(_installs(checkout)) == 1
   assert _make(checkout, '--question', '.venv').returncode == 0
+
+
+@pytest.mark.parametrize('target', ['demo', 'console'])
+def test_what_only_tests_need_is_not_installed_for_others(checkout, target):
+  _make(checkout, '.venv')
+  assert 'install' not in _make(checkout, '--dry-run', target).stdout
+  assert 'install' in _make(checkout, '--dry-run', 'test').stdout
+
+
+@pytest.mark.parametrize('is_reachable', [True, False])
+def test_what_tests_need_comes_on_top_with_the_cpu_build_of_pytorch_if_its_index_is_reachable(checkout, is_reachable):
+  _make(checkout, '.venv')
+  if not is_reachable:
+    (checkout / 'unreachable').touch()
+  assert _make(checkout, '.venv-test').returncode == 0
+  _, install = _installs(checkout)
+  assert install.endswith('--editable .[test]') and '--constraint constraints.txt' in install
+  assert ('--extra-index-url https://download.pytorch.org/whl/cpu' in install) == is_reachable
+  assert _make(checkout, '.venv-test').returncode == 0
+  assert len(_installs(checkout)) == 2
+
+
+def test_uv_installs_if_it_is_there(checkout):
+  uv = checkout / 'bin/uv'
+  uv.write_text('#!/bin/sh\necho "uv $*" >> installs\n')
+  uv.chmod(0o755)
+  assert _make(checkout, '.venv-test').returncode == 0
+  core, tests = _installs(checkout)
+  assert core == 'uv pip install --python .venv/bin/python --constraint constraints.txt --editable .[console]'
+  assert tests == (
+    'uv pip install --python .venv/bin/python --constraint constraints.txt --torch-backend=cpu --editable .[test]'
+  )
 
 
 @pytest.mark.parametrize('name', ['setup.py', 'constraints.txt'])
@@ -93,7 +126,7 @@ def test_an_installation_that_failed_is_done_again(checkout):
 def test_every_target_sets_itself_up(checkout, target):
   planned = _make(checkout, '--dry-run', target).stdout
   assert 'pip install' in planned
-  _make(checkout, '.venv')
+  _make(checkout, '.venv-test')
   if target == 'bench':
     assert 'pip install' in _make(checkout, '--dry-run', target).stdout
     _make(checkout, '.venv-peers')

@@ -7,10 +7,9 @@ import pytest
 import tf_keras
 
 from official_ext.base import errors
-from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main
-import train
+from official_ext.cli import train
 
 METRIC = ('--set=trainer.best_checkpoint_export_subdir=best', '--set=trainer.best_checkpoint_eval_metric=acuracy')
 TWO_REPLICAS = ('--set=runtime.distribution_strategy=mirrored', '--set=runtime.num_virtual_cpus=2')
@@ -178,7 +177,7 @@ def drive(arguments):
     remaining = ext_flags.parse_flags(['train.py', *arguments])
   except SystemExit as end:
     return end.code
-  return exit_status.run_main(train.main, remaining)
+  return train.run_main(train.main, remaining)
 
 
 @pytest.mark.parametrize('name', BAD)

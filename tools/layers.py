@@ -5,6 +5,7 @@ python -m tools.layers           # lists imports that go up; writes docs/images/
 
 import ast
 import functools
+import importlib.util
 import pathlib
 import sys
 import textwrap
@@ -34,7 +35,14 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ('diagnosis', 'trained'),
   ),
   'language': (('text',), ('modeling',), ('fine_tuning', 'serving')),
-  'operations': (('runs', 'launch'), ('curves', 'trackers'), ('queue',), ('sweeps',), ('engines',), ('console',)),
+  'operations': (
+    ('runs', 'launch', 'doctor'),
+    ('curves', 'trackers'),
+    ('queue',),
+    ('sweeps',),
+    ('engines',),
+    ('console',),
+  ),
 }
 # The modules of the packages that make the loop, each from the ground up: a module may import those before it.
 INSIDE: dict[str, tuple[str, ...]] = {
@@ -167,21 +175,22 @@ def sources(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 @functools.cache
 def _import_statements(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-  """(module, names that are imported from it) of each statement in some code; no names if the module is meant."""
+  """(module, imported names) of each statement; no names if the module is meant; leading dots if it is relative."""
   found: list[tuple[str, tuple[str, ...]]] = []
   for node in ast.walk(ast.parse(text)):
     if isinstance(node, ast.Import):
       found += [(alias.name, ()) for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
-      assert node.level == 0 and node.module, f'line {node.lineno}: a relative import'
-      found.append((node.module, tuple(alias.name for alias in node.names)))
+      found.append(('.' * node.level + (node.module or ''), tuple(alias.name for alias in node.names)))
   return tuple(found)
 
 
-def imports(path: pathlib.Path, known: set[str] | dict[str, pathlib.Path]) -> set[str]:
-  """The modules that a file imports, anywhere in it: those of `known` in full, others by their package."""
+def imports(path: pathlib.Path, known: set[str] | dict[str, pathlib.Path], name: str = '') -> set[str]:
+  """The modules that the file of module `name` imports: those of `known` in full, others by their package."""
   found = set()
-  for module, names in _import_statements(path.read_text()):
+  package = name if path.stem == '__init__' else name.rpartition('.')[0]
+  for relative, names in _import_statements(path.read_text()):
+    module = importlib.util.resolve_name(relative, package)
     full = [f'{module}.{name}' for name in names] or [module]
     modules = [name if name in known else module for name in full]
     found.update(name if name in known else name.split('.')[0] for name in modules)
@@ -191,7 +200,7 @@ def imports(path: pathlib.Path, known: set[str] | dict[str, pathlib.Path]) -> se
 def graph(root: pathlib.Path) -> dict[str, set[str]]:
   """Module -> its imports."""
   known = sources(root)
-  return {name: imports(path, known) for name, path in known.items()}
+  return {name: imports(path, known, name) for name, path in known.items()}
 
 
 def package_of(module: str) -> str:

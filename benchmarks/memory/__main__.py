@@ -1,6 +1,6 @@
 """Memory of trainings, here and in PyTorch: `python -m benchmarks.memory [SUBJECT ...]`, part of `make bench`.
 
-python -m benchmarks.memory                                    all; benchmarks/MEMORY.md, docs/images/performance/memory.json
+python -m benchmarks.memory                           all; benchmarks/MEMORY.md, docs/images/performance/memory.json
 python -m benchmarks.memory decoder --variants=plain,remat     these alone; the others are unchanged
 
 Each way of each training is a separate process on all cores. The measure is the peak above the memory

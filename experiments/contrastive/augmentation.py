@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from experiments.contrastive import configs
+from . import configs
 
 _SIZE = 8
 _NUM_GEOMETRIC = 7  # Numbers that one view draws: angle, two zooms, shear, two shifts, contrast.

@@ -6,12 +6,13 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from experiments.contrastive import augmentation
-from experiments.contrastive import configs
-from experiments.contrastive import data
-from experiments.contrastive import losses
-from experiments.contrastive import probe
 import official_ext as ext
+
+from . import augmentation
+from . import configs
+from . import data
+from . import losses
+from . import probe
 
 _NUM_VIEWS = 2
 

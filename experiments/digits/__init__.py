@@ -1,6 +1,6 @@
 """Handwritten digits with a small convolutional network."""
 
-from experiments.digits.configs import digits
-from experiments.digits.task import DigitsTask
+from .configs import digits
+from .task import DigitsTask
 
 __all__ = ['DigitsTask', 'digits']

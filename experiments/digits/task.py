@@ -7,10 +7,11 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from experiments.digits import configs
-from experiments.digits import digits_dataset
-from experiments.digits import model as model_lib
 import official_ext as ext
+
+from . import configs
+from . import digits_dataset
+from . import model as model_lib
 
 
 @functools.cache

@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from experiments.digits_mlp import configs
 import official_ext as ext
+
+from . import configs
 
 _NUM_TRAIN = 1437
 _NUM_CLASSES = 10

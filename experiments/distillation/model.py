@@ -2,8 +2,8 @@
 
 import tf_keras
 
-from experiments.distillation import configs
-from experiments.distillation import data
+from . import configs
+from . import data
 
 
 def build_network(config: configs.NetworkConfig, hint_size: int = 0) -> tf_keras.Model:

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import tensorflow as tf
 import tf_keras
 
-from experiments.distillation import configs
-from experiments.distillation import data
-from experiments.distillation import losses as losses_lib
-from experiments.distillation import model as model_lib
 import official_ext as ext
+
+from . import configs
+from . import data
+from . import losses as losses_lib
+from . import model as model_lib
 
 
 @ext.register_task(configs.DistillationTaskConfig)

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 import threadpoolctl
 
-from experiments.gan import data
+from . import data
 
 _HIDDEN_SIZE = 128
 _MAX_ITERATIONS = 100

@@ -4,12 +4,13 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from experiments.gan import configs
-from experiments.gan import data
-from experiments.gan import judge
-from experiments.gan import losses as losses_lib
-from experiments.gan import model as model_lib
 import official_ext as ext
+
+from . import configs
+from . import data
+from . import judge
+from . import losses as losses_lib
+from . import model as model_lib
 
 _GRID = 10  # Images in a row and in a column of the grid of samples.
 _CELL = 10  # Pixels of an image and its margin of 1.

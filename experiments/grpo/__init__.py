@@ -1,6 +1,6 @@
 """Group relative policy optimization: rewards of sampled completions."""
 
-from experiments.grpo.configs import grpo
-from experiments.grpo.task import GrpoTask
+from .configs import grpo
+from .task import GrpoTask
 
 __all__ = ['GrpoTask', 'grpo']

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 import dataclasses
 from typing import ClassVar
 
-from experiments.grpo import arithmetic
 import official_ext as ext
+
+from . import arithmetic
 
 NUM_STEPS = 600
 _SCALES = ('group', 'batch', 'none')

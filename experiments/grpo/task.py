@@ -7,12 +7,13 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from experiments.grpo import arithmetic
-from experiments.grpo import configs
-from experiments.grpo import rollouts
-from experiments.grpo import scoring
-from experiments.grpo import trainer
 import official_ext as ext
+
+from . import arithmetic
+from . import configs
+from . import rollouts
+from . import scoring
+from . import trainer
 
 
 @ext.register_task(configs.GrpoTaskConfig)

@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from experiments.grpo import rollouts
 import official_ext as ext
+
+from . import rollouts
 
 
 class GrpoTrainer(ext.Trainer):

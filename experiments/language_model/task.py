@@ -6,10 +6,11 @@ import math
 import tensorflow as tf
 import tf_keras
 
-from experiments.language_model import configs
-from experiments.language_model import data
-from experiments.language_model import model as model_lib
 import official_ext as ext
+
+from . import configs
+from . import data
+from . import model as model_lib
 
 
 @ext.register_task(configs.LanguageModelTaskConfig)

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from experiments.meta_learning import configs
 import official_ext as ext
+
+from . import configs
 
 AMPLITUDES, PHASES, XS = (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0)
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 import tensorflow as tf
 import tf_keras
 
-from experiments.meta_learning import configs
-from experiments.meta_learning import maml
-from experiments.meta_learning import sinusoids
 import official_ext as ext
+
+from . import configs
+from . import maml
+from . import sinusoids
 
 ALGORITHMS = ('maml', 'fomaml', 'joint')
 

@@ -2,8 +2,8 @@
 
 import tf_keras
 
-from experiments.multi_task import configs
-from experiments.multi_task import data
+from . import configs
+from . import data
 
 HEADS = {'classification': data.NUM_CLASSES, 'reconstruction': data.NUM_PIXELS, 'ink': data.NUM_QUARTERS}
 

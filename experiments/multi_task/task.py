@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import tensorflow as tf
 import tf_keras
 
-from experiments.multi_task import configs
-from experiments.multi_task import data
-from experiments.multi_task import model as model_lib
-from experiments.multi_task import weighting
 import official_ext as ext
+
+from . import configs
+from . import data
+from . import model as model_lib
+from . import weighting
 
 _WEIGHTINGS = ('fixed', 'uncertainty')
 

@@ -1,6 +1,6 @@
 """Learning from preferences: DPO, ORPO."""
 
-from experiments.preference.configs import preference
-from experiments.preference.task import PreferenceTask
+from .configs import preference
+from .task import PreferenceTask
 
 __all__ = ['PreferenceTask', 'preference']

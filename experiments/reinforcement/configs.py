@@ -144,7 +144,7 @@ def reinforcement() -> ext.ExperimentConfig:
 
 @ext.register_experiment('reinforcement_gymnasium')
 def reinforcement_gymnasium() -> ext.ExperimentConfig:
-  """PPO on gymnasium's CartPole-v1, whose environments run on the host: docs/how_to/reinforcement.md has the cost of that.
+  """PPO on gymnasium's CartPole-v1, with environments on the host: docs/how_to/reinforcement.md states their cost.
 
   Command: python train.py --experiment=reinforcement_gymnasium --mode=train_and_eval --model_dir=runs/gymnasium
   Hardware and time: 2 CPU cores, 48 seconds, start-up included.

@@ -10,7 +10,7 @@ import math
 import tensorflow as tf
 import tf_keras
 
-from experiments.reinforcement import configs
+from . import configs
 
 
 def build_actor_critic(observation_size: int, num_actions: int, hidden_sizes: Sequence[int]) -> tf_keras.Model:

@@ -5,8 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from experiments.reinforcement import ppo
 import official_ext as ext
+
+from . import ppo
 
 Policy = Callable[[tf.Tensor], dict[str, tf.Tensor]]  # From observations to the outputs of the model.
 

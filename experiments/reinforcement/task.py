@@ -7,13 +7,14 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from experiments.reinforcement import cart_pole
-from experiments.reinforcement import configs
-from experiments.reinforcement import gym_environments
-from experiments.reinforcement import ppo
-from experiments.reinforcement import rollouts
-from experiments.reinforcement import trainer
 import official_ext as ext
+
+from . import cart_pole
+from . import configs
+from . import gym_environments
+from . import ppo
+from . import rollouts
+from . import trainer
 
 
 @ext.register_task(configs.ReinforcementTaskConfig)

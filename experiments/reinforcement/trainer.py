@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from experiments.reinforcement import ppo
-from experiments.reinforcement import rollouts
 import official_ext as ext
+
+from . import ppo
+from . import rollouts
 
 _FLOATS = ('log_probability', 'advantage', 'target')
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 import tf_keras
 
-from experiments.reward_model import configs
 import official_ext as ext
+
+from . import configs
 
 
 @ext.register_task(configs.RewardModelTaskConfig)

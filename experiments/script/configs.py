@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from official.modeling.hyperparams import base_config
 
-from experiments.script import parameters
-from experiments.script import source
 import official_ext as ext
+
+from . import parameters
+from . import source
 
 _ITS_OWN = 'the script brings its own'
 _READ_BY_RUNS = ('train_steps', 'summary_interval', 'progress_bar', 'writers', 'mlflow', 'wandb', 'notifications')

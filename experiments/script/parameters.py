@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 import keyword
 from typing import Any, NamedTuple
 
-from experiments.script import source
+from . import source
 
 CALLBACK, RESUME, OUTPUT_DIR = 'callback', 'RESUME', 'OUTPUT_DIR'
 DEFINED = ('model', 'tokenizer', 'trainer')

@@ -17,12 +17,13 @@ from typing import Any
 from absl import logging
 import tensorflow as tf
 
-from experiments.script import callback as callback_lib
-from experiments.script import configs
-from experiments.script import parameters
-from experiments.script import results
-from experiments.script import source
 import official_ext as ext
+
+from . import callback as callback_lib
+from . import configs
+from . import parameters
+from . import results
+from . import source
 
 COPY = 'script.py'  # In the run's folder.
 _CHECKPOINT = re.compile(r'checkpoint-(\d+)')

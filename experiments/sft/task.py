@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import tensorflow as tf
 import tf_keras
 
-from experiments.sft import configs
 import official_ext as ext
+
+from . import configs
 
 
 @ext.register_task(configs.SftTaskConfig)

@@ -1,6 +1,6 @@
 """A decoder that classifies texts by topic."""
 
-from experiments.text_classifier.configs import text_classifier
-from experiments.text_classifier.task import TextClassifierTask
+from .configs import text_classifier
+from .task import TextClassifierTask
 
 __all__ = ['TextClassifierTask', 'text_classifier']

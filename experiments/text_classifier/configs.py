@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from experiments.text_classifier import topics
 import official_ext as ext
+
+from . import topics
 
 
 @dataclasses.dataclass

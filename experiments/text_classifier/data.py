@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.text_classifier import configs
-from experiments.text_classifier import topics
 import official_ext as ext
+
+from . import configs
+from . import topics
 
 
 class LabelledTexts(ext.Source):

@@ -3,8 +3,9 @@
 import tensorflow as tf
 import tf_keras
 
-from experiments.text_classifier import configs
 import official_ext as ext
+
+from . import configs
 
 
 class TextClassifierModel(tf_keras.Model):

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 import tf_keras
 
-from experiments.text_classifier import configs
-from experiments.text_classifier import data
-from experiments.text_classifier import model as model_lib
 import official_ext as ext
+
+from . import configs
+from . import data
+from . import model as model_lib
 
 
 @ext.register_task(configs.TextClassifierTaskConfig)

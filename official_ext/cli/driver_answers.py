@@ -78,9 +78,10 @@ def _list(arguments: Sequence[str]) -> json_types.JsonObject:
   lines = []
   ext_flags.parse(['train.py', *arguments])
   for do in (
-    lambda: registries.import_registry(registries.REGISTRY_IMPORTS, 'import'),
+    registries.import_own,
     registries.import_last,
     lambda: registries.import_registries(flags.FLAGS.registry),
+    registries.import_shipped,
   ):
     try:
       do()

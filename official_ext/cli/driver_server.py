@@ -2,9 +2,9 @@
 
     python -m official_ext.cli.driver_server PROGRAM [--registry=MODULE]... [--without=MODULE]...
 
-PROGRAM is the driver, train.py, beside which modules are looked for first. Requests are JSON objects, one a line, on
-stdin; the answers come on stdout, in their order: see driver_answers.py, with `id` as in the request. The first line,
-without a request, is `{"ready": true}`.
+PROGRAM is the driver: train.py, beside which modules are found first, or the module of the installed driver. Requests
+are JSON objects, one a line, on stdin; the answers come on stdout, in their order: see driver_answers.py, with `id` as
+in the request. The first line, without a request, is `{"ready": true}`.
 
 Each request is answered by a fork, so that it leaves no state, and it may take so long, and so much memory, and no
 more. When a file changes that a module was read from, the answer is `{"stale": true}`, and the process ends: another
@@ -34,6 +34,7 @@ from official_ext.base import model_garden_internals
 from official_ext.cli import describe
 from official_ext.cli import driver_answers
 from official_ext.cli import flags as ext_flags
+from official_ext.operations.runs import programs
 
 _SECONDS = 20.0  # For an answer. The checks that need devices and the task get the remaining time.
 _MORE_BYTES = 8 << 30  # Of address space, for an answer.
@@ -58,7 +59,7 @@ class _Modules:
     self.failed = ''
     if registries.REGISTRY_IMPORTS not in without:
       try:
-        registries.import_registry(registries.REGISTRY_IMPORTS, 'import')
+        registries.import_own()
         registries.import_last()
       except errors.UserError:
         self.failed = registries.REGISTRY_IMPORTS
@@ -170,7 +171,8 @@ def main(arguments: list[str]) -> None:
   answers = os.fdopen(os.dup(1), 'w', buffering=1)
   os.dup2(2, 1)  # Printed output must not be taken for an answer.
   threading.Thread(target=_end_with_stdin, daemon=True).start()
-  sys.path[0] = os.path.dirname(os.path.abspath(program))
+  if program != programs.INSTALLED:  # That one finds modules in the current folder, as this process does.
+    sys.path[0] = os.path.dirname(os.path.abspath(program))
   ext_flags.define_flags()
   modules = _Modules(names, without)
   if modules.failed:  # The side effects of a failed import must not reach a request: start a new process.

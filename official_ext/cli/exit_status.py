@@ -1,13 +1,13 @@
 """Turns the end of a run into an exit status and one line."""
 
 import atexit
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import json
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import flags
 from absl import logging
@@ -29,29 +29,11 @@ _WITH_STATUS = (
 )
 
 
-def run_main(main: Callable[[Sequence[str]], object], argv: Sequence[str]) -> int:
-  """Runs `main`, and turns its end into an exit status.
-
-  0: finished; 2: bad usage or configuration; 3: diverged; 75: preempted after a save, or hung; 1: anything else. Each
-  prints one line on stderr. For unforeseen exceptions, such as those of a task, that line is `file:line: message` with
-  the name of the file that has the traceback.
-
-  Args:
-    main: the program.
-    argv: its arguments.
-
-  Returns:
-    The exit status.
-  """
-  try:
-    main(argv)
-    return 0
-  except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    return report(error)
-
-
 def report(error: BaseException) -> int:
-  """Prints the cause of a program's end, and returns the exit status: see `run_main`.
+  """Prints what has ended a program in one line on stderr, and returns the exit status.
+
+  2: bad usage or configuration; 3: diverged; 75: preempted after a save, or hung; 1: anything else. For unforeseen
+  exceptions, such as those of a task, the line is `file:line: message` and names the file with the traceback.
 
   It raises again an exit with a custom status, and an error that the debugger must see.
   """
@@ -125,7 +107,7 @@ def _flag(name: str) -> Any:
   return flags.FLAGS[name].value if name in flags.FLAGS else None
 
 
-def end_process(status: int) -> None:
+def end_process(status: int) -> NoReturn:
   """Ends the process. All files are written and closed by now.
 
   It does not wait for TensorFlow's threads (data pipelines, replicas, XLA) to end one by one, which may take minutes.

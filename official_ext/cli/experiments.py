@@ -16,7 +16,8 @@ def run_list(arguments: list[str]) -> None:
   parser = arguments_lib.Parser(
     'official-ext list',
     'Prints the name of each registered experiment, and the first line of its docstring: those of registry_imports.py, '
-    'of installed packages with an entry point official_ext.experiments, and of --registry. The list is cached until a '
+    'of installed packages with an entry point official_ext.experiments, of --registry, of this library and of Model '
+    'Garden. The list is cached until a '
     'file that was read changes or a package is installed.',
     takes_flags=True,
   )
@@ -61,11 +62,10 @@ def run_new(arguments: list[str]) -> None:
     '--like',
     metavar='OTHER',
     default='',
-    help='copy another experiment of this repository; --like=script writes NAME.py into this folder, which the '
-    'experiment `script` runs',
+    help='copy another experiment; --like=script writes NAME.py into this folder, which the experiment `script` runs',
   )
   parser.add_argument(
-    '--package', action='store_true', help='write a package into this folder, whose entry point train.py finds'
+    '--package', action='store_true', help='write a package into this folder, which registers by its entry point'
   )
   options, unknown = parser.parse_known_args(arguments)
   if unknown or len(options.names) != 1:

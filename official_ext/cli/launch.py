@@ -9,7 +9,7 @@ from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import output
 from official_ext.operations.launch import local_workers
 from official_ext.operations.launch import private_network
-from official_ext.operations.runs import commands
+from official_ext.operations.runs import programs
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 
@@ -43,8 +43,8 @@ def _main(arguments: Sequence[str]) -> int:
   parser.add_argument('--grace_seconds', type=float, default=60.0, metavar='S', help=grace)
   network = 'a private network, which nobody else can reach and which can reach nothing else (Linux)'
   parser.add_argument('--private_network', action='store_true', help=network)
-  program = 'the program of a worker (default: train.py of this folder, or of the library)'
-  parser.add_argument('--program', default='train.py', metavar='PATH', help=program)
+  program = 'the program of a worker (default: train.py of this folder, or else `official-ext train`)'
+  parser.add_argument('--program', default=programs.DEFAULT, metavar='PATH', help=program)
   try:
     options = parser.parse_args(arguments)
     for name, least in (('num_workers', 1), ('max_restarts', 0), ('grace_seconds', 0)):
@@ -52,10 +52,10 @@ def _main(arguments: Sequence[str]) -> int:
         raise errors.UserError(f'--{name}={getattr(options, name)}: expected {least} or more')
     if not options.behind:
       raise errors.UserError('launch: the flags of train.py must follow --')
-    program = commands.find_program(options.program)
+    program = programs.find(options.program)
     if options.private_network:
       private_network.enter('--private_network')
-    command = [sys.executable, '-u', program, *options.behind]
+    command = [sys.executable, *programs.words(program), *options.behind]
     launcher = local_workers.Launcher(command, options.num_workers, options.max_restarts, options.grace_seconds)
     return launcher.run()
   except errors.UserError as error:

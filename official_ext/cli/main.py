@@ -1,4 +1,4 @@
-"""official-ext: lists, describes, checks, makes and exports experiments, and manages runs.
+"""official-ext: trains, lists, describes, checks, makes and exports experiments, and manages runs.
 
 Each command imports its modules when it runs: TensorFlow takes seconds.
 """
@@ -16,6 +16,7 @@ from official_ext.cli import arguments as arguments_lib
 # Group -> command -> (its function, module:name; its line in the list of commands).
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
   'Experiments': {
+    'train': ('train:run_command', 'train, evaluate or export an experiment: the flags of train.py'),
     'list': ('experiments:run_list', 'list the experiments'),
     'describe': ('experiments:run_describe', 'print every field: path, type, value, short name, meaning'),
     'new': ('experiments:run_new', 'write an experiment with its test'),
@@ -35,6 +36,9 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     'sweep': ('sweep:run', 'search parameters by many runs'),
     'submit': ('submit:run', 'train on SLURM, Ray, Kubernetes, Vertex AI or SkyPilot'),
     'launch': ('launch:main', 'train with several processes on this machine'),
+  },
+  'Machine': {
+    'doctor': ('doctor:run', 'check Python, TensorFlow, GPUs, memory, disk, ports and extras'),
   },
   'Data': {
     'prepare': ('prepare:run', 'write shards of texts, records or images to train on'),
@@ -61,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   if not arguments or arguments[0] in arguments_lib.HELP:
     print(_overview())
     return 0 if arguments else errors.UserError.exit_status
+  if arguments[0] == 'train':  # It ends the process, with its own output and exit status.
+    importlib.import_module('official_ext.cli.train').run_command(arguments[1:])
   try:
     return _run(arguments[0], arguments[1:])
   except arguments_lib.HelpPrinted:

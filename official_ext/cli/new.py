@@ -107,9 +107,12 @@ def _files(name: str, like: str, as_package: bool) -> tuple[Files, str]:
 
 
 def _folders() -> dict[str, pathlib.Path]:
-  """The folders of experiments/, by name."""
-  experiments = importlib.import_module('experiments')
-  modules = [path for root in experiments.__path__ for path in sorted(pathlib.Path(root).glob('*/__init__.py'))]
+  """The folders of experiments, by name: those of the current folder or checkout, or else those that are installed."""
+  modules: list[pathlib.Path] = []
+  for package in ('experiments', 'official_ext.experiments'):
+    with contextlib.suppress(ModuleNotFoundError):
+      for root in importlib.import_module(package).__path__:
+        modules += sorted(pathlib.Path(root).glob('*/__init__.py'))
   return {path.parent.name: path.parent for path in reversed(modules)}
 
 
@@ -175,7 +178,7 @@ def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -
   for path in (experiment, test_path):
     print(f'wrote  {path.relative_to(folder)}{os.sep if path.is_dir() else ""}')
   print(f'wrote  registry_imports.py: from experiments import {name}')
-  _say_what_next(f'.venv/bin/python -m pytest tests/experiments/{name}_test.py', 'train.py', name)
+  _say_what_next(f'.venv/bin/python -m pytest tests/experiments/{name}_test.py', 'python train.py', name)
 
 
 def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> None:
@@ -192,8 +195,7 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
   for path in files:
     print(f'wrote  {name}/{path}')
   print(f'then   cd {name}; pip install --no-deps --no-build-isolation -e .')
-  root = pathlib.Path(importlib.import_module('official_ext').__path__[0]).parent
-  _say_what_next('python -m pytest', str(root / 'train.py') if (root / 'train.py').exists() else 'train.py', name)
+  _say_what_next('python -m pytest', 'official-ext train', name)
 
 
 def _write_file(path: pathlib.Path, template: str) -> None:
@@ -220,7 +222,7 @@ def _lay_out(paths: Sequence[pathlib.Path]) -> None:
 def _say_what_next(test: str, driver: str, name: str) -> None:
   print(
     f'test   {test}\ncheck  official-ext check {name}\n'
-    f'train  python {driver} --experiment={name} --mode=train_and_eval --model_dir=runs/{name}'
+    f'train  {driver} --experiment={name} --mode=train_and_eval --model_dir=runs/{name}'
   )
 
 

@@ -24,8 +24,8 @@ from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.queue import queue_view
 from official_ext.operations.queue import slots as slots_lib
-from official_ext.operations.runs import commands
 from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import programs
 
 _PLACES = ('first', 'last', 'before', 'after')
 _NUM_OVER = 10  # So many jobs that are over are listed without --all.
@@ -87,8 +87,8 @@ def _add_add(commands: Any) -> None:
     metavar='N',
     help='retries after the job was preempted, killed or lost; default: %(default)s',
   )
-  program = 'the program of flags without a command; default: train.py'
-  found.add_argument('--program', default='train.py', metavar='PATH', help=program)
+  program = 'the program of flags without a command; default: train.py of this folder, or else `official-ext train`'
+  found.add_argument('--program', default=programs.DEFAULT, metavar='PATH', help=program)
   start = 'start a dispatcher in the background, unless there is one'
   found.add_argument('--start', action='store_true', help=start)
   found.add_argument('--slots', type=arguments_lib.at_least(1), metavar='N', help='of that dispatcher')
@@ -250,7 +250,7 @@ def _words(words: Sequence[str], program: str) -> list[str]:
     return list(words)
   if not queue_changes.value_of(words, 'model_dir'):
     raise errors.UserError('queue add: --model_dir: name the folder of the run, among the flags of train.py behind --')
-  return [sys.executable, '-u', os.path.abspath(commands.find_program(program)), *words]
+  return [sys.executable, *programs.words(programs.find(program)), *words]
 
 
 # The printed lines.

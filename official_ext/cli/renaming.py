@@ -65,7 +65,10 @@ def identifiers(text: str) -> set[str]:
 
 
 def as_package(text: str, name: str) -> str:
-  """Converts the code of an experiment to that of a package: `experiments.NAME` becomes `NAME`."""
+  """Converts the code of an experiment to that of a package: `experiments.NAME` becomes `NAME`.
+
+  Imports within the experiment are relative, and stay.
+  """
   text = re.sub(rf'\bfrom experiments import {name}\b', f'import {name}', text)
   return re.sub(rf'\bexperiments([./]){name}\b', name, text)
 

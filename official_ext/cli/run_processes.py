@@ -17,6 +17,7 @@ from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import new_runs
+from official_ext.operations.runs import programs
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import signals
 
@@ -67,10 +68,10 @@ def _check_changes(run: run_folder.Run, root: str, name: str | None, changes: Se
   wanted = new_runs.NewRun(os.path.abspath(root), name or new_runs.UNNAMED, sets=tuple(changes), original=run)
   if name:
     wanted.check_name()
-  program = wanted.program()
-  if os.path.basename(program) not in ('', 'train.py'):
-    return  # A driver of the user's own, which may know other experiments.
-  with driver_lib.Driver(os.path.dirname(program), program=program or 'train.py') as driver:
+  program, folder = wanted.program()
+  if os.path.basename(program) not in ('', programs.DEFAULT, programs.INSTALLED):
+    return  # Another driver, which may know other experiments.
+  with driver_lib.Driver(folder, program=program or programs.DEFAULT) as driver:
     try:
       lines = [line['text'] for line in wanted.check(driver)['lines']]
     except driver_lib.DriverError as error:  # The run's start will report it.

@@ -20,7 +20,7 @@ from official_ext.operations.engines import jobs
 from official_ext.operations.engines import submission
 from official_ext.operations.engines import sweep_trials
 from official_ext.operations.queue import queue_changes
-from official_ext.operations.runs import commands
+from official_ext.operations.runs import programs
 from official_ext.operations.sweeps import sweep_file
 from official_ext.operations.sweeps import sweep_folder
 
@@ -104,7 +104,7 @@ def _parser() -> arguments_lib.Parser:
   parser.add_argument('--output', metavar='FILE', help=output)
   parser.add_argument('--follow', action='store_true', help='print the status of the run until it is over')
   parser.add_argument('--name', metavar='NAME', help="the job's; default: like the folder's")
-  parser.add_argument('--program', metavar='PATH', help='instead of train.py')
+  parser.add_argument('--program', metavar='PATH', help='default: train.py, or else `official-ext train`')
   parser.add_argument('--max_restarts', type=arguments_lib.at_least(0), metavar='N', help='the number of retries')
   env = f'a variable; {arguments_lib.REPEATED}'
   parser.add_argument('--env', action='append', default=[], metavar='NAME=VALUE', help=env)
@@ -207,8 +207,8 @@ def _name(options: argparse.Namespace, text: str) -> str:
 
 def _program(name: str | None, module: types.ModuleType) -> str:
   if module.NEEDS_ABSOLUTE:  # It is the container's.
-    return name or 'train.py'
-  return os.path.abspath(commands.find_program(name or 'train.py'))
+    return name or (programs.DEFAULT if os.path.isfile(programs.DEFAULT) else programs.INSTALLED)
+  return programs.find(name or programs.DEFAULT)
 
 
 def _env(texts: Sequence[str]) -> dict[str, str]:
@@ -221,7 +221,7 @@ def _env(texts: Sequence[str]) -> dict[str, str]:
       raise errors.UserError(f'--env={name}: is set by the engine; leave it out')
     if credentials.mask_values({name: value})[name] != value:
       raise errors.UserError(
-        f'--env={name}: would be written where others can read it; see the secrets of an engine in docs/how_to/cluster.md'
+        f'--env={name}: would be written where others can read it; docs/how_to/cluster.md lists safe ways'
       )
     found[name] = value
   return found

@@ -17,7 +17,7 @@ from official_ext.base.processes import visible_gpus
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import sweep_tables
 from official_ext.operations.queue import dispatcher_start
-from official_ext.operations.runs import commands
+from official_ext.operations.runs import programs
 from official_ext.operations.sweeps import controller_start
 from official_ext.operations.sweeps import optuna_study
 from official_ext.operations.sweeps import point_commands
@@ -197,9 +197,7 @@ def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: s
     return
   if paths.names(folder.path):
     raise errors.UserError(f'{folder.path}: exists already and is not a sweep; choose another name: --name=NAME')
-  program = (
-    '' if sweep.command and not sweep.program else os.path.abspath(commands.find_program(sweep.program or 'train.py'))
-  )
+  program = '' if sweep.command and not sweep.program else programs.find(sweep.program or programs.DEFAULT)
   settings |= {'cwd': os.getcwd(), 'program': program}
   _check(sweep, settings)
   folder.write(text, settings)

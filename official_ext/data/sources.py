@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import operator
 import os
-from typing import Any
+from typing import Any, SupportsIndex
 
 from absl import logging
 import numpy as np
@@ -22,6 +22,9 @@ from official_ext.data import tfds_preparation
 
 class Source(abc.ABC):
   """Numbered examples. Reading must be thread-safe.
+
+  It implements the random-access protocol of Grain, Hugging Face and PyTorch: `len(source)`, `source[i]`, and
+  `__getitems__` for a batch.
 
   Attributes:
     reads_in_blocks: whether the examples of many batches are read by one call, because a call costs more than a few
@@ -49,6 +52,21 @@ class Source(abc.ABC):
     Returns:
       One dictionary for each number, in the order of `indices`.
     """
+
+  def __getitem__(self, index: SupportsIndex) -> collators.Example:
+    """Reads one example: a dictionary as `fetch` returns it. Negative numbers count from the end.
+
+    Raises:
+      IndexError: there is no such example.
+    """
+    number = operator.index(index)
+    if not -len(self) <= number < len(self):
+      raise IndexError(f'{type(self).__name__}: requested example {number}, found {len(self)} examples')
+    return self.fetch([number % len(self)])[0]
+
+  def __getitems__(self, indices: Sequence[int]) -> list[collators.Example]:
+    """Reads a batch: `fetch`, under the name that PyTorch's DataLoader and Hugging Face call."""
+    return self.fetch(indices)
 
   def describe(self, index: int) -> str:
     """Describes an example, so that a person can find it: its file and its record, from 0, if it comes from one."""

@@ -16,6 +16,7 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
+from official_ext.cli import train
 from official_ext.training.config import definitions as cfg
 from official_ext.training.loop import run_record
 
@@ -27,7 +28,7 @@ def end_with(error):
     if error is not None:
       raise error
 
-  return exit_status.run_main(main, ['train.py'])
+  return train.run_main(main, ['train.py'])
 
 
 FORESEEN = [

@@ -185,6 +185,58 @@ def test_hugging_face_columns_become_examples():
   assert source.fetch([2, 1]) == [{'text': 't2', 'label': 0}, {'text': 't1', 'label': 1}]
 
 
+def _array_source(tmp_path, data_dir):
+  return sources.ArraySource({'number': np.arange(5)})
+
+
+def _tfds_source(tmp_path, data_dir):
+  return sources.TfdsSource('letters', 'train', str(data_dir))
+
+
+def _array_record_source(tmp_path, data_dir):
+  write_records(tmp_path / 'a.array_record', [b'0', b'1', b'2'])
+  return sources.ArrayRecordSource(f'{tmp_path}/a.array_record', lambda record: {'number': int(record)})
+
+
+def _hugging_face_source(tmp_path, data_dir):
+  datasets = pytest.importorskip('datasets')
+  return sources.HuggingFaceSource(datasets.Dataset.from_dict({'number': [3, 1, 2], 'word': ['a', 'b', 'c']}))
+
+
+@pytest.fixture(params=[_array_source, _tfds_source, _array_record_source, _hugging_face_source])
+def source(request, tmp_path, data_dir):
+  """Each kind of source, with a few examples."""
+  return request.param(tmp_path, data_dir)
+
+
+def test_an_example_is_read_by_its_number(source):
+  expected = source.fetch(range(len(source)))
+  for index in (0, len(source) - 1, -1, -len(source), np.int64(1)):
+    np.testing.assert_equal(source[index], expected[index])
+  for index in (len(source), -len(source) - 1):
+    with pytest.raises(IndexError, match=f'requested example {index}, found {len(source)} examples'):
+      source[index]
+  with pytest.raises(TypeError):
+    source[1.0]
+  np.testing.assert_equal(list(source), expected)
+
+
+def test_data_loader_of_pytorch_reads_a_source(source):
+  data = pytest.importorskip('torch.utils.data')
+  loader = data.DataLoader(source, batch_size=2, shuffle=True, collate_fn=list)
+  batches = list(loader)
+  assert [len(batch) for batch in batches[:-1]] == [2] * (len(batches) - 1)
+  found = sorted(str(example) for batch in batches for example in batch)
+  assert found == sorted(str(source[index]) for index in range(len(source)))
+
+
+def test_hugging_face_makes_a_data_set_of_a_source(tmp_path):
+  datasets = pytest.importorskip('datasets')
+  source = _array_record_source(tmp_path, None)
+  made = datasets.Dataset.from_generator(lambda: (source[index] for index in range(len(source))), cache_dir=tmp_path)
+  assert made['number'] == [0, 1, 2]
+
+
 def test_missing_hugging_face_package_names_the_extra(monkeypatch):
   monkeypatch.setitem(sys.modules, 'datasets', None)
   with pytest.raises(errors.UserError, match=r'pip install official-ext\[huggingface\]'):

@@ -10,14 +10,13 @@ import gin
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main as cli
+from official_ext.cli import train
 from official_ext.training.diagnosis import task_checks
 from tests import checkouts
 from tests import documents
 from tests.golden import golden_test
-import train
 
 PAGE = documents.read('docs/getting_started/add_a_task.md')
 
@@ -45,7 +44,7 @@ def run(command, folder, monkeypatch):
     gin.clear_config()
     ext_flags.define_flags()
     ext_flags.parse_flags([*arguments, '--set=xla=false'])
-    assert exit_status.run_main(train.main, arguments) == 0, command
+    assert train.run_main(train.main, arguments) == 0, command
   elif arguments[0] == 'tests/golden/golden_test.py':
     monkeypatch.setattr(golden_test, '_FOLDER', folder / 'tests/golden')
     golden_test.write()

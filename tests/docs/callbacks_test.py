@@ -1,4 +1,4 @@
-"""docs/how_to/callbacks.md and docs/how_to/metrics.md is correct: their code runs, their tables are complete."""
+"""docs/how_to/callbacks.md and docs/how_to/metrics.md are correct: their code runs, their tables are complete."""
 
 import pathlib
 import re

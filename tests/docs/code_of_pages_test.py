@@ -1,4 +1,4 @@
-"""The code of docs/how_to/debug.md, docs/how_to/manual_optimization.md and docs/how_to/optimization.md works as described."""
+"""The code of how_to/debug.md, how_to/manual_optimization.md and how_to/optimization.md works as described."""
 
 import json
 import re

@@ -12,12 +12,11 @@ import gin
 import pytest
 
 import official_ext as ext
-from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main as cli
+from official_ext.cli import train
 from tests import checkouts
 from tests.golden import golden_test
-import train
 
 README = 'experiments/language_model/README.md'
 
@@ -97,7 +96,7 @@ def run(command, checkout, monkeypatch):
     gin.clear_config()
     ext_flags.define_flags()
     ext_flags.parse_flags([*arguments, '--set=xla=false', *SMALL])
-    assert exit_status.run_main(train.main, arguments) == 0, command
+    assert train.run_main(train.main, arguments) == 0, command
   else:
     assert arguments == ['tests/golden/golden_test.py'], command
     monkeypatch.setattr(golden_test, '_FOLDER', checkout / 'tests/golden')

@@ -1,4 +1,4 @@
-"""Tests that docs/how_to/manual_optimization.md is correct: its example trains as it says, and continues bit for bit."""
+"""docs/how_to/manual_optimization.md: its example trains as it says, and resumes bit for bit."""
 
 import importlib.util
 import pathlib

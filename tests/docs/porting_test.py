@@ -1,4 +1,4 @@
-"""docs/getting_started/from_keras.md and docs/getting_started/from_lightning.md are correct: their scripts train as they say, their words exist."""
+"""The pages for users of Keras and Lightning: their scripts train as they say, the named fields exist."""
 
 import importlib.util
 import re

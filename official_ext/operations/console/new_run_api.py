@@ -73,13 +73,13 @@ class _Page:
 
   def _driver(self, wanted: new_runs.NewRun) -> driver_lib.Driver:
     """The driver that a run is for: ours, unless its original has another one."""
-    program = wanted.program()
-    if not program or program == os.path.realpath(self._context.driver.program):
+    program, folder = wanted.program()
+    if not program or self._context.driver.serves(program, folder):
       return self._context.driver
-    if self._other is None or self._other.program != program:
+    if self._other is None or not self._other.serves(program, folder):
       if self._other is not None:
         self._other.close()
-      self._other = driver_lib.Driver(os.path.dirname(program), self._context.registry, program)
+      self._other = driver_lib.Driver(folder, self._context.registry, program)
     return self._other
 
   def experiments(self, request: requests.Request) -> responses.Response:

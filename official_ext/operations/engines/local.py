@@ -13,6 +13,7 @@ from official_ext.operations.queue import dispatcher_start
 from official_ext.operations.queue import job_status
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
+from official_ext.operations.runs import programs
 
 SUMMARY = 'the queue of the folder with the runs, and `launch` for several workers'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -74,7 +75,7 @@ def _max_restarts(job: jobs.Job) -> int:
 
 def _words(job: jobs.Job, options: argparse.Namespace) -> list[str]:
   if options.num_workers == 1:
-    return [sys.executable, '-u', job.program, *job.flags]
+    return [sys.executable, *programs.words(job.program), *job.flags]
   # The launcher distinguishes a killed worker from a failed run, which to the queue are one status.
   restarts = f'--max_restarts={_max_restarts(job)}'
   words = ['launch', f'--num_workers={options.num_workers}', restarts, f'--program={job.program}']

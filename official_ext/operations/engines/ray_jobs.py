@@ -29,6 +29,7 @@ from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base.processes import launcher
 from official_ext.operations.engines import jobs
+from official_ext.operations.runs import programs
 
 SUMMARY = 'a Ray job'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -52,7 +53,7 @@ _PR_SET_PDEATHSIG = 1
 def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """The input of the driver below, as JSON; see jobs.py."""
   spec = {
-    'runs': [[sys.executable, '-u', job.program, *trial.flags] for trial in job.trials],
+    'runs': [[sys.executable, *programs.words(job.program), *trial.flags] for trial in job.trials],
     'logs': [jobs.log_path(trial.model_dir) for trial in job.trials] if job.is_array else [],
     'cwd': job.cwd,
     'env': dict(job.env),

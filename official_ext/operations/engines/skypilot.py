@@ -12,6 +12,7 @@ import tempfile
 from typing import Any
 
 from official_ext.operations.engines import jobs
+from official_ext.operations.runs import programs
 
 SUMMARY = 'a managed job of SkyPilot'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -58,7 +59,7 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
     task['envs'] = dict(job.env)
   if options.setup:
     task['setup'] = options.setup
-  command = f'exec {shlex.join(["python", "-u", job.program, *job.flags])}\n'
+  command = f'exec {shlex.join(["python", *programs.words(job.program), *job.flags])}\n'
   task['run'] = (_TF_CONFIG if options.num_workers > 1 else '') + command
   return jobs.yaml_document(task, options.engine_arg)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
+from official_ext.operations.runs import programs
 
 SUMMARY = 'a batch script; options as of sbatch'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -156,4 +157,4 @@ def _srun(options: argparse.Namespace) -> list[str]:
 
 
 def _command(job: jobs.Job, trial: jobs.Trial) -> str:
-  return shlex.join([sys.executable, '-u', job.program, *trial.flags])
+  return shlex.join([sys.executable, *programs.words(job.program), *trial.flags])

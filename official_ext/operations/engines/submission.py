@@ -20,6 +20,7 @@ from official_ext.base.processes import invocation
 from official_ext.operations.engines import jobs
 from official_ext.operations.runs import json_files
 from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import programs
 from official_ext.operations.runs import run_folder
 
 _OVER = ('finished', 'diverged')
@@ -100,7 +101,7 @@ def note(job: jobs.Job, engine: str, module: types.ModuleType, name: str) -> Non
     if paths.is_remote(trial.model_dir):
       continue
     run = run_folder.Run(trial.model_dir, trial.model_dir)
-    words = ['python', '-u', job.program, *trial.flags]
+    words = ['python', *programs.words(job.program), *trial.flags]
     values: Mapping[str, object] = {
       'engine': engine,
       'job': module.trial_name(name, number) if job.is_array else name,

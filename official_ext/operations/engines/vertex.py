@@ -14,6 +14,7 @@ from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
+from official_ext.operations.runs import programs
 
 SUMMARY = 'a CustomJob of Vertex AI'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -49,7 +50,7 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
       )
   container: dict[str, object] = {
     'imageUri': options.image,
-    'command': ['python', '-u', job.program],
+    'command': ['python', *programs.words(job.program)],
     'args': list(job.flags),
   }
   if job.env:

@@ -7,7 +7,6 @@ and a command that has lost one cannot be given again.
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import os
-import pathlib
 import re
 import shlex
 import string
@@ -215,20 +214,6 @@ def free_name(root: str, name: str) -> str:
   while os.path.lexists(os.path.join(root, f'{stem}-{number}')):
     number += 1
   return f'{stem}-{number}'
-
-
-def find_program(name: str) -> str:
-  """The path of --program: a file, or one of that name beside the library.
-
-  Raises:
-    UserError: there is none.
-  """
-  name = paths.expand_home(name, '--program')
-  places = [pathlib.Path(name), pathlib.Path(__file__).resolve().parents[3] / name]
-  for place in places:
-    if place.is_file():
-      return str(place)
-  raise errors.UserError(f'--program={name}: no such file')
 
 
 def make_clone(run: run_folder.Run, root: str, name: str | None, changes: Sequence[str] = ()) -> Command:

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from official_ext.base import json_types
-from official_ext.operations.runs import commands
+from official_ext.operations.runs import programs
 
 _SERVER = 'official_ext.cli.driver_server'
 _START_SECONDS = 300.0
@@ -41,8 +41,8 @@ class Driver:
     registry: the modules that --registry names.
   """
 
-  def __init__(self, cwd: str = '', registry: Sequence[str] = (), program: str = 'train.py'):
-    """Starts nothing yet."""
+  def __init__(self, cwd: str = '', registry: Sequence[str] = (), program: str = programs.DEFAULT):
+    """Starts nothing yet; see programs.py for `program`."""
     self.cwd = os.path.abspath(cwd or os.getcwd())
     self._program_name = program
     self.registry = tuple(registry)
@@ -54,13 +54,19 @@ class Driver:
 
   @property
   def program(self) -> str:
-    """The path of the driver: train.py in `cwd`, or else beside the library.
+    """The driver: a file in `cwd`, or else what `programs.find` returns.
 
     Raises:
       UserError: there is none.
     """
     here = os.path.join(self.cwd, self._program_name)
-    return here if os.path.isfile(here) else os.path.abspath(commands.find_program(self._program_name))
+    return here if os.path.isfile(here) else programs.find(self._program_name)
+
+  def serves(self, program: str, folder: str) -> bool:
+    """Whether this is the driver `program` that finds modules in `folder` first."""
+    if program == programs.INSTALLED:
+      return self.program == program and os.path.realpath(self.cwd) == os.path.realpath(folder)
+    return os.path.realpath(self.program) == os.path.realpath(program)
 
   def __enter__(self) -> 'Driver':
     return self

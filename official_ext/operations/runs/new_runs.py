@@ -13,6 +13,7 @@ from official_ext.base import json_types
 from official_ext.base import value_text
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
+from official_ext.operations.runs import programs
 from official_ext.operations.runs import run_folder
 
 UNNAMED = 'unnamed'  # Replaces a missing or used name, if only the other mistakes are looked for.
@@ -73,7 +74,7 @@ class NewRun:
     if self.original is not None:
       return commands.to_clone(self.original, self.folder, self.sets, base)
     files = [*self.config_files, *([base] if self.base else [])]
-    words = (sys.executable, '-u', driver.program, *self._flags(self.folder, files))
+    words = (sys.executable, *programs.words(driver.program), *self._flags(self.folder, files))
     return commands.Command(words, driver.cwd, self.folder, self.mode)
 
   def _flags(self, folder: str, config_files: Sequence[str]) -> list[str]:
@@ -132,14 +133,20 @@ class NewRun:
     command = commands.to_clone(self.original, folder, self.sets, base or None)
     return list(command.words[len(_program(command)) :]), command.cwd
 
-  def program(self) -> str:
-    """The path of the original's driver, if there is one, and it is known; '' otherwise."""
+  def program(self) -> tuple[str, str]:
+    """Returns the original's program, see programs.py, and the folder in which it finds modules first.
+
+    Both are '' if there is no original, or its program is not known.
+    """
     if self.original is None:
-      return ''
+      return '', ''
     command = commands.to_clone(self.original, os.path.join(self.root, UNNAMED))
-    files = [word for word in _program(command) if word.endswith('.py')]
-    path = os.path.join(command.cwd, files[-1]) if files else ''
-    return os.path.realpath(path) if os.path.isfile(path) else ''
+    words = _program(command)
+    if programs.INSTALLED in words or words[-1] == 'train':  # `official-ext train`.
+      return programs.INSTALLED, command.cwd
+    files = [os.path.join(command.cwd, word) for word in words if word.endswith('.py')]
+    path = os.path.realpath(files[-1]) if files and os.path.isfile(files[-1]) else ''
+    return path, os.path.dirname(path)
 
   @contextlib.contextmanager
   def _base_file(self):

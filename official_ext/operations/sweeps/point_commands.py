@@ -9,6 +9,7 @@ import sys
 
 from official_ext.base import errors
 from official_ext.base import yaml_text
+from official_ext.operations.runs import programs
 from official_ext.operations.sweeps import sweep_file
 
 _MACRO = re.compile(r'\$\{([^}]*)\}')
@@ -23,7 +24,7 @@ def words(
 
   Args:
     sweep: the sweep.
-    program: the path of its program.
+    program: its program: a path, or the installed driver.
     model_dir: the run's folder.
     parameters: name -> value.
     executable: the Python that runs it; '' for this one.
@@ -36,7 +37,7 @@ def words(
     return _expand(sweep.command, program, model_dir, parameters, executable)
   flags = [f'--experiment={sweep.experiment}'] if sweep.experiment else []
   return [
-    *(executable, '-u', program, *flags, f'--mode={sweep.mode}', f'--model_dir={model_dir}'),
+    *(executable, *programs.words(program), *flags, f'--mode={sweep.mode}', f'--model_dir={model_dir}'),
     *(*sweep.flags, *settings(parameters)),
   ]
 
@@ -84,6 +85,7 @@ def _expand(
       if value is not False
     ],
     'set': settings(parameters),
+    'program': list(programs.words(program)[1:]),  # The module of the installed driver is two words.
   }
 
   def one(match: re.Match) -> str:

@@ -1,4 +1,4 @@
-"""The configuration of model parallelism: a mesh of devices, and the tensors split over its axes. See docs/how_to/mesh.md."""
+"""Configures model parallelism: a mesh of devices, and the tensors split over its axes. See docs/how_to/mesh.md."""
 
 from collections.abc import Mapping
 import dataclasses

@@ -1,10 +1,18 @@
-"""Imports the modules that register experiments: registry_imports, installed packages, and those that a user names."""
+"""Imports the modules that register experiments.
+
+In this order: the user's registry_imports, installed packages, the values of --registry. Then, for a name that none of
+these has: the experiments that this library ships, and Model Garden's.
+"""
 
 from collections.abc import Sequence
 import copy
 import importlib
+import importlib.machinery
 import importlib.metadata
+import importlib.util
 import os
+import pathlib
+import pkgutil
 import re
 import sys
 import traceback
@@ -15,6 +23,9 @@ from official_ext.training.config import parser
 
 ENTRY_POINTS = 'official_ext.experiments'
 REGISTRY_IMPORTS = 'registry_imports'
+_SHIPPED = 'official_ext.experiments'  # Where the library is installed; a checkout has them as `experiments`.
+_INSTALLED = frozenset({'site-packages', 'dist-packages'})
+_IMPORTED_LAST = ('official.common.registry_imports',)  # It takes seconds.
 
 
 def import_experiments(names: Sequence[str] | None = None, experiment: str | None = None) -> None:
@@ -28,23 +39,63 @@ def import_experiments(names: Sequence[str] | None = None, experiment: str | Non
     experiment: the only one needed; None: all are.
 
   Raises:
-    UserError: see `import_registries`.
+    UserError: see `import_own` and `import_registries`.
   """
-  import_registry(REGISTRY_IMPORTS, 'import')
+  import_own()
   if experiment is None or experiment in model_garden_internals.experiments_in_source():
     import_last()
   import_registries(names)
   if experiment not in parser.experiment_names():
+    import_shipped()
+  if experiment not in parser.experiment_names():
     import_last()
 
 
+def import_own() -> None:
+  """Imports the user's registry_imports, if one is beside the program, in the current folder or in PYTHONPATH.
+
+  A module of that name in site-packages belongs to another package, and is ignored.
+
+  Raises:
+    UserError: it cannot be imported, or registers a name that is taken.
+  """
+  _search_current_folder()
+  spec = importlib.util.find_spec(REGISTRY_IMPORTS)
+  if spec is not None and not _INSTALLED & set(pathlib.Path(spec.origin or '').parts):
+    import_registry(REGISTRY_IMPORTS, 'import')
+
+
+def import_shipped() -> None:
+  """Imports the experiments of this library, except for those whose name is taken or whose file is imported already.
+
+  In a checkout, registry_imports has imported them from `experiments`. One that cannot be imported is skipped with a
+  warning on stderr.
+  """
+  package = importlib.util.find_spec(_SHIPPED)
+  for found in pkgutil.iter_modules(package.submodule_search_locations if package else ()):
+    name = f'{_SHIPPED}.{found.name}'
+    if found.name in parser.experiment_names() or _is_imported(importlib.util.find_spec(name)):
+      continue
+    _import_or_warn(name, 'the library')
+
+
+def _is_imported(spec: importlib.machinery.ModuleSpec | None) -> bool:
+  """Whether the file of a module is imported, under any name."""
+  if spec is None or spec.origin is None:
+    return False
+  last = spec.name.rpartition('.')[2]
+  same_name = [module for name, module in list(sys.modules.items()) if name.rpartition('.')[2] == last]
+  origin = os.path.realpath(spec.origin)
+  return any(os.path.realpath(vars(module).get('__file__') or '') == origin for module in same_name if module)
+
+
 def import_last() -> None:
-  """Imports the modules that `IMPORTED_LAST` of registry_imports names, those that take long, if there are any.
+  """Imports the modules that `IMPORTED_LAST` of registry_imports names; Model Garden's if that names none.
 
   Raises:
     UserError: one cannot be imported, or registers a name that is taken.
   """
-  for name in getattr(sys.modules.get(REGISTRY_IMPORTS), 'IMPORTED_LAST', ()):
+  for name in getattr(sys.modules.get(REGISTRY_IMPORTS), 'IMPORTED_LAST', _IMPORTED_LAST):
     import_registry(name, 'import')
 
 
@@ -60,18 +111,27 @@ def import_registries(names: Sequence[str] | None = None) -> None:
     UserError: a module of `names` cannot be imported, or registers a name that is taken. An installed package that
       cannot be imported, or does so, is skipped with a warning on stderr.
   """
-  if os.getcwd() not in sys.path:
-    sys.path.append(os.getcwd())
+  _search_current_folder()
   for entry_point in importlib.metadata.entry_points(group=ENTRY_POINTS):
     package = entry_point.dist.name if entry_point.dist else entry_point.name
-    before = copy.deepcopy(model_garden_internals.registered_configs())
-    try:
-      import_registry(entry_point.value.partition(':')[0], f'the installed package {package}: its entry point')
-    except errors.UserError as error:  # The experiment may well be in another package.
-      model_garden_internals.replace_registered_configs(before)
-      print(f'warning: {error}', file=sys.stderr)
+    _import_or_warn(entry_point.value.partition(':')[0], f'the installed package {package}: its entry point')
   for name in names or ():
     import_registry(name, '--registry')
+
+
+def _search_current_folder() -> None:
+  if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())
+
+
+def _import_or_warn(name: str, source: str) -> None:
+  """Imports a module; if it cannot be imported, warns and drops the experiments that it has registered by then."""
+  before = copy.deepcopy(model_garden_internals.registered_configs())
+  try:
+    import_registry(name, source)
+  except errors.UserError as error:  # The experiment may well be in another module.
+    model_garden_internals.replace_registered_configs(before)
+    print(f'warning: {error}', file=sys.stderr)
 
 
 def import_registry(name: str, source: str) -> None:

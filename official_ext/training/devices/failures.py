@@ -28,6 +28,7 @@ from official_ext.base import errors
 _INSTALLED = re.compile(r'/(?:site|dist)-packages/(\w+)')  # Of any environment.
 _STDLIB = os.path.realpath(sysconfig.get_path('stdlib'))
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+_SHIPPED = os.path.join(_OWN, 'experiments') + os.sep  # Their code is a user's, who may copy it.
 _DRIVER = os.path.join(os.path.dirname(_OWN), 'train.py')
 _LIBRARIES = ('official', 'official_ext', 'orbit')  # Their lines help if none of the user's is known.
 
@@ -65,6 +66,8 @@ def is_users(filename: str) -> bool:
   if filename.startswith('<') or '__autograph_generated_file' in filename:
     return False
   path = os.path.realpath(filename)
+  if path.startswith(_SHIPPED):
+    return True
   installed = _INSTALLED.search(path)
   if installed:
     return installed.group(1) in _packages_with_experiments()
@@ -75,7 +78,7 @@ def is_users(filename: str) -> bool:
 def _packages_with_experiments() -> tuple[str, ...]:
   """The installed packages that register experiments: their code is a user's."""
   points = metadata.entry_points(group='official_ext.experiments')
-  return ('experiments', *(point.value.split(':')[0].split('.')[0] for point in points))
+  return tuple(point.value.split(':')[0].split('.')[0] for point in points)
 
 
 def at_line(filename: str, line: int, function: str = '') -> str:

@@ -31,6 +31,7 @@ from official_ext.data import data_identity
 Digests = dict[str, str]
 
 _LIBRARY = 'official_ext'
+_SHIPPED = 'experiments'  # In the library's package if it is installed, beside it in a checkout: the same code.
 _LIBRARY_FOLDER = pathlib.Path(__file__).resolve().parents[2]
 _LIBRARIES = frozenset({_LIBRARY, 'official', 'orbit', 'tensorflow', 'tf_keras', 'keras', 'numpy', 'gin', 'absl'})
 _INSTALLED = frozenset({'site-packages', 'dist-packages'})
@@ -139,8 +140,10 @@ def _read(path: pathlib.Path) -> bytes:
 
 @functools.cache
 def _library_digest() -> str:
-  paths = sorted(_LIBRARY_FOLDER.rglob('*.py'))
-  parts = [part for path in paths for part in (path.relative_to(_LIBRARY_FOLDER).as_posix(), path.read_bytes())]
+  paths = {path.relative_to(_LIBRARY_FOLDER): path for path in sorted(_LIBRARY_FOLDER.rglob('*.py'))}
+  parts = [
+    part for name, path in paths.items() if name.parts[0] != _SHIPPED for part in (name.as_posix(), path.read_bytes())
+  ]
   return data_identity.digest(parts)
 
 
@@ -185,9 +188,8 @@ class _UserModules:
       if path is None:
         continue
       is_package = path.name.startswith('__init__.')
-      shown = (
-        path.name if name == '__main__' else name.replace('.', '/') + ('/' + path.name if is_package else path.suffix)
-      )
+      place = name.removeprefix(f'{_LIBRARY}.').replace('.', '/')
+      shown = path.name if name == '__main__' else place + ('/' + path.name if is_package else path.suffix)
       try:
         found[shown] = path.read_bytes()
       except OSError:
@@ -201,6 +203,8 @@ class _UserModules:
     """The file of a module of user code; None for other modules and for those without a file."""
     parts = name.split('.')
     top = parts[0]
+    if parts[:2] == [_LIBRARY, _SHIPPED]:
+      return _file_of(name)
     if not top or top in _LIBRARIES or top in sys.stdlib_module_names:
       return None
     for folder in self._folders:

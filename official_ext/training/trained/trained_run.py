@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-import importlib.util
 import os
 import shlex
 import types
@@ -106,8 +105,6 @@ def _register(experiment: str, registry: Sequence[str]) -> None:
   registries.import_registries()
   for name in dict.fromkeys(registry):
     registries.import_registry(name, 'the run was started with --registry')
-  if experiment not in parser_lib.experiment_names():
-    there = importlib.util.find_spec('registry_imports') is not None
-    registries.import_registry('registry_imports' if there else 'official.common.registry_imports', 'import')
-  if experiment not in parser_lib.experiment_names():
-    registries.import_last()
+  for more in (registries.import_own, registries.import_shipped, registries.import_last):
+    if experiment not in parser_lib.experiment_names():
+      more()

@@ -15,6 +15,7 @@ import functools, os, sys, time
 import numpy as np
 import tensorflow as tf
 from official_ext.cli import exit_status
+from official_ext.cli import train
 from tests.training.loop import small_run
 
 folder, place, seconds, hang_seconds = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
@@ -47,7 +48,7 @@ def main(_):
   small_run.run(folder, task_cls=Task, params=small_run.make_params(
       runtime={'hang_seconds': hang_seconds, 'seed': 1}, train_steps=24, steps_per_loop=2, checkpoint_interval=4))
 
-exit_status.end_process(exit_status.run_main(main, []))
+exit_status.end_process(train.run_main(main, []))
 """
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.cli import exit_status
+from official_ext.cli import train
 from official_ext.training.checkpoints import manifests
 from tests import disks
 from tests import tiers
@@ -57,7 +58,7 @@ def at(**do):
 def drive(folder, mode='train_and_eval', asynchronous=False, **kwargs):
   """The exit status of a run."""
   trainer = {**TRAINER, 'async_checkpointing': asynchronous}
-  return exit_status.run_main(lambda _: small_run.run(folder, mode, trainer=trainer, **kwargs), [])
+  return train.run_main(lambda _: small_run.run(folder, mode, trainer=trainer, **kwargs), [])
 
 
 def error_line(stderr):
@@ -240,7 +241,7 @@ def test_an_evaluation_needs_no_room(disk, caplog, capfd):
   assert drive(folder, 'train') == 0
   disk.fill()
   logs = []
-  assert exit_status.run_main(lambda _: logs.append(small_run.run(folder, 'eval', trainer=TRAINER)[1]), []) == 0
+  assert train.run_main(lambda _: logs.append(small_run.run(folder, 'eval', trainer=TRAINER)[1]), []) == 0
   assert 'validation_loss' in logs[0] and 'Traceback' not in caplog.text + capfd.readouterr().err
   assert f'{folder}/run.eval.json: cannot be written: No space left on device' in caplog.text
   assert not [name for name in os.listdir(folder) if 'tmp' in name]
@@ -291,7 +292,7 @@ def test_what_is_left_to_write_after_a_finished_run_does_not_make_it_fail(disk, 
     with exit_status.saving_gin_config('train', str(folder), tf.distribute.get_strategy()):
       disk.fill()
 
-  assert exit_status.run_main(main, []) == 0
+  assert train.run_main(main, []) == 0
   assert f'{folder}/operative_config.train.gin: cannot be written: No space left on device' in caplog.text
 
 
@@ -312,7 +313,7 @@ def test_storage_that_fails_anywhere_is_one_line(error, capfd):
     except Exception as cause:
       raise RuntimeError('what a library makes of it') from cause
 
-  assert exit_status.run_main(main, []) == 1
+  assert train.run_main(main, []) == 1
   assert error_line(capfd.readouterr().err).startswith('/data/x: ')
 
 
@@ -320,7 +321,7 @@ def test_what_is_not_of_storage_keeps_its_traceback(capfd):
   def main(_):
     raise FileNotFoundError(errno.ENOENT, 'No such file or directory', '/data/x')
 
-  assert exit_status.run_main(main, []) == 1
+  assert train.run_main(main, []) == 1
   path = pathlib.Path(error_line(capfd.readouterr().err).rpartition('the traceback is in ')[2])
   assert 'Traceback' in path.read_text()
   path.unlink()

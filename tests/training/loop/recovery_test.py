@@ -6,8 +6,8 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
-from official_ext.cli import exit_status
 from official_ext.cli import summary
+from official_ext.cli import train
 from official_ext.data import position
 from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manager as manager_lib
@@ -66,7 +66,7 @@ def test_defect_03_too_many_nan_steps_end_the_run(tmp_path):
 
 
 def test_divergence_has_an_exit_status_of_its_own(tmp_path, capsys):
-  status = exit_status.run_main(
+  status = train.run_main(
     lambda _: small_run.run(tmp_path, 'train', task_with_bad_steps(1), trainer={'nonfinite': {'max_skips': 0}}), []
   )
   assert status == 3
