@@ -1,4 +1,4 @@
-"""The wheel, installed in an environment of its own, without the source tree: every command that starts runs."""
+"""The wheel, installed in a new environment, without the source tree: every command that starts runs."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def wheel(tmp_path_factory):
 
 
 class Installed:
-  """The wheel in an environment of its own, and a folder to work in.
+  """The wheel in a new environment, and a folder to work in.
 
   Attributes:
     folder: the current folder of its commands.

@@ -1,4 +1,4 @@
-"""How texts are continued: as the model's folder says, but for what was given. Mistakes are told as those of flags."""
+"""The settings with which texts are continued: those of the model's folder, overridden by the given values."""
 
 from collections.abc import Mapping
 import dataclasses

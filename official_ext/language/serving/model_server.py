@@ -140,7 +140,7 @@ class _LanguageModel:
 
 
 def _settings(values: Mapping[str, object]) -> tuple[json_types.JsonObject, int]:
-  """What was set of `GenerationConfig`, and the seed; mistakes are told as those of the flags."""
+  """The `GenerationConfig` values that were set, and the seed; errors are reported as for the flags."""
 
   given: json_types.JsonObject = {}
   with errors.Mistakes() as mistakes:

@@ -1,4 +1,4 @@
-"""Workers of a run on this machine: their processes, and a network of their own.
+"""Workers of a run on this machine: their processes, and a private network.
 
 Start with `local_workers.py`.
 """

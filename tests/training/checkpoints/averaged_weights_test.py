@@ -93,7 +93,7 @@ def test_the_newest_checkpoint_is_evaluated_with_averages_or_without(folder):
 
 
 def test_plain_tensorflow_reads_raw_weights_from_ckpt_and_averages_from_exports(folder):
-  """The text of docs/resume.md about `tf.train.Checkpoint(model=model)`."""
+  """The text of docs/concepts/guarantees.md about `tf.train.Checkpoint(model=model)`."""
   ema_checkpoint = tf.train.latest_checkpoint(str(folder / 'ema_checkpoints'))
   averaged, raw = measured(folder)['validation_loss'], float(evaluate(folder, ema=False)[1]['validation_loss'])
   for path, expected in ((f'{folder}/ckpt-{STEPS}', raw), (newest_best(folder), averaged), (ema_checkpoint, averaged)):
