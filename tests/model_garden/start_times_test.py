@@ -19,14 +19,36 @@ from tests.model_garden.all_experiments_test import parse
 IMAGE = ('task.model.input_size=[64, 64, 3]', 'task.model.num_classes=4')
 MASK = (*IMAGE, 'task.train_data.output_size=[64, 64]', 'task.train_data.crop_size=[]')
 BOX = ('task.model.input_size=[128, 128, 3]',)
+VIDEO = ('task.train_data.feature_shape=[8, 64, 64, 3]', 'task.train_data.min_image_size=64')
 TOKENS = ('task.train_data.seq_length=16',)
 MASKED = (*TOKENS, 'task.train_data.max_predictions_per_seq=4')
+SENTENCES = (
+  *TOKENS,
+  'task.train_data.text_fields=[sentence1, sentence2]',
+  'task.train_data.vocab_file={folder}/vocab.txt',
+)
+DOCUMENTS = (
+  *MASKED,
+  'task.train_data.text_field_names=[text]',
+  'task.train_data.use_next_sentence_label=false',
+  'task.train_data.vocab_file_path={folder}/vocab.txt',
+)
+# Lengths vary, which XLA cannot compile.
+BUCKETS = ('task.train_data.seq_bucket_lengths=[16]', 'runtime.enable_xla=false')
+# Batches are counted in tokens.
+TRANSLATION = (
+  'task.train_data.max_seq_length=16',
+  'task.train_data.global_batch_size=64',
+  'runtime.enable_xla=false',
+)
 
 WRITERS = {
   'images': lambda folder: tfrecords.write_images(folder, num_examples=16, image_size=64, num_classes=4),
   'masks': lambda folder: tfrecords.write_masks(folder / 'masks'),
   'boxes': lambda folder: tfrecords.write_boxes(folder / 'boxes'),
+  'videos': lambda folder: tfrecords.write_videos(folder / 'videos'),
   'sentences': lambda folder: tfrecords.write_sentences(folder / 'sentences'),
+  'texts': lambda folder: tfrecords.write_texts(folder / 'texts'),
   'tokens': lambda folder: tfrecords.write_masked_tokens(folder / 'tokens'),
 }
 
