@@ -205,27 +205,8 @@ def write_masked_tokens(
   return os.fspath(path)
 
 
-def write_videos(path: str | os.PathLike, num_examples: int = 16, num_frames: int = 8, image_size: int = 64) -> str:
-  """Writes noise in JPEG frames of class 1, as `official.vision.dataloaders.video_input` reads it.
-
-  Returns:
-    The path, for `task.train_data.input_path`.
-  """
-  rng = np.random.default_rng(0)
-  with tf.io.TFRecordWriter(os.fspath(path)) as writer:
-    for _ in range(num_examples):
-      example = tf.train.SequenceExample()
-      example.context.feature['clip/label/index'].int64_list.value.append(1)
-      frames = example.feature_lists.feature_list['image/encoded'].feature
-      for _ in range(num_frames):
-        frame = tf.io.encode_jpeg(rng.integers(256, size=[image_size, image_size, 3]).astype(np.uint8)).numpy()
-        frames.add().bytes_list.value.append(frame)
-      writer.write(example.SerializeToString())
-  return os.fspath(path)
-
-
 def write_texts(path: str | os.PathLike, num_examples: int = 16) -> str:
-  """Writes two English sentences and a German one with a label, for the dataloaders of raw text.
+  """Writes a text, and two sentences with a label, for the dataloaders of raw text.
 
   Returns:
     The path, for `task.train_data.input_path`. A WordPiece vocabulary is beside it, in `vocab.txt`.
@@ -235,8 +216,6 @@ def write_texts(path: str | os.PathLike, num_examples: int = 16) -> str:
     'sentence1': b'the quick brown fox',
     'sentence2': b'jumps over a lazy dog',
     'label': 1,
-    'en': b'the quick brown fox',
-    'de': b'der schnelle fuchs',
   }
   words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '.', *'the quick brown fox jumps over a lazy dog'.split()]
   (pathlib.Path(path).parent / 'vocab.txt').write_text('\n'.join(words) + '\n')
