@@ -118,7 +118,7 @@ def test_a_curve_that_fails_says_why(tmp_path, monkeypatch):
 
 def test_the_page_shows_every_curve_and_pictures_are_small():
   page = documents.read('docs/concepts/performance.md')
-  assert re.findall(r'\]\(performance/(\w+).svg\)', page) == list(curves.CURVES)
+  assert re.findall(r'\]\(\.\./images/performance/(\w+)\.svg\)', page) == list(curves.CURVES)
   pictures = list((ROOT / 'docs/images/performance').glob('*.svg'))
   figures = ROOT / 'docs/images/performance/growth.json'  # Not there before the first measurement on a quiet machine.
   measured = json.loads(figures.read_text()) if figures.exists() else {}

@@ -150,7 +150,7 @@ def test_check_finds_what_only_a_run_can_tell(capsys):
 
 
 BAD = [
-  (['lst'], 'lst: no such command; there are list, describe, new, check'),
+  (['lst'], 'lst: no such command; there are train, list, describe, new, check'),
   (['describe'], 'the name of an experiment must follow the command; `official-ext list` shows them'),
   (['describe', '--yaml'], 'the name of an experiment must follow the command'),
   (['describe', 'digts'], '--experiment=digts: no such experiment; did you mean digits'),
@@ -231,9 +231,9 @@ class CommentedConfig(base_config.Config):
 
 def test_meanings_come_from_comments_where_the_docstring_has_none():
   assert describe.attribute_docs(CommentedConfig) == {
-    'told': 'What the docstring says.',
+    'told': 'The text of the docstring.',
     'second': 'What the second one is, in two lines.',
-    'third': 'The third, and how it goes on.',
+    'third': 'The third, and how it continues.',
     'fourth': 'At the end of several lines.',
     'sixth': 'This is true for now.',
   }

@@ -68,7 +68,7 @@ def test_a_gpu_that_tensorflow_does_not_find_is_a_problem(plant, tensorflow, fix
 
 
 def test_gpus_that_are_hidden_are_not_missed(plant, monkeypatch):
-  plant("print('NVIDIA X, 550.1, 8.0, 100\\\\nNVIDIA X, 550.1, 8.0, 100')")
+  plant("print('NVIDIA X, 550.1, 8.0, 100\\nNVIDIA X, 550.1, 8.0, 100')")
   found, _ = gpus.read()
   assert len(found) == 2
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
