@@ -96,6 +96,12 @@ def test_checkpoints_pass_in_both_directions_and_tags_are_those_of_the_table(run
   accuracy, step = stock(folder, 'runs/my_iris', 400)
   assert accuracy > promised(SCRIPT) and step == 400
 
+  process = run_train([*command.split(), '--set=train_steps=500', '--set=xla=false'], cwd=folder)
+  assert process.returncode == 0, process.stderr
+  assert [event['step'] for event in events(folder, 'runs/my_iris', 'restored')] == [200, 400]
+  (line,) = [line for line in process.stderr.splitlines() if 'has no manifest' in line]
+  assert 'ckpt-400' in line and 'ckpt-300' in line
+
 
 def tags_of(folder):
   return set(event_accumulator.EventAccumulator(str(folder)).Reload().Tags()['tensors'])

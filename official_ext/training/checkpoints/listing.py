@@ -1,5 +1,7 @@
 """Lists the checkpoints of a run's folder that count: they have a manifest, and were not rolled back."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from official_ext.base import errors
@@ -39,7 +41,28 @@ def newest(directory: str) -> str | None:
   """
   if not manifests.paths(directory):
     return state_file.newest(directory) or next(reversed(manifests.saved_paths(directory)), None)
-  return next((path for path in reversed(paths(directory)) if manifests.find_damage(path) is None), None)
+  counted = paths(directory)
+  candidates = [*counted, *of_another_program(directory, counted)]
+  return next((path for path in reversed(candidates) if manifests.find_unreadable(path) is None), None)
+
+
+def of_another_program(directory: str, counted: Sequence[str]) -> list[str]:
+  """The paths of the checkpoints that another program, such as Model Garden's trainer, has saved last, oldest first.
+
+  They are whole, have no manifest, and are newer than those that count. A save that was cut off leaves a mark instead.
+
+  Args:
+    directory: the run's folder.
+    counted: the paths of the checkpoints that count, oldest first.
+  """
+  with_manifest = manifests.paths(directory)
+  newest_step = manifests.step_of(counted[-1]) if counted else -1
+  return [
+    path
+    for path in manifests.saved_paths(directory)
+    # A save may end between the two lists.
+    if manifests.step_of(path) > newest_step and path not in with_manifest and not manifests.has_manifest(path)
+  ]
 
 
 def is_rolled_back(path: str, rollbacks: rollbacks_lib.Rollbacks) -> bool:

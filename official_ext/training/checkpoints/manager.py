@@ -289,10 +289,12 @@ class CheckpointManager(tf.train.CheckpointManager):
       self._delete_rolled_back()
     for _ in range(_MAX_ATTEMPTS):
       with_manifest = [path for path in self.checkpoints if not self._is_rolled_back(path)]
-      without = [] if with_manifest else list(reversed(manifests.saved_paths(self.directory)))
-      for path in [*reversed(with_manifest), *without]:
+      without = listing.of_another_program(self.directory, with_manifest)
+      for path in reversed([*with_manifest, *without]):
         damage = manifests.find_unreadable(path)
         if damage is None:
+          if with_manifest and path in without:
+            self._report_other_program(path, with_manifest[-1])
           return os.path.basename(path)
         if self._trains or not self._is_gone(path):
           self._report_damage(path, damage)
@@ -305,6 +307,14 @@ class CheckpointManager(tf.train.CheckpointManager):
         f'{self.directory}: no checkpoint in it can be read. To start again from step 0, move its ckpt-* files away'
       )
     return None
+
+  def _report_other_program(self, path: str, newest: str) -> None:
+    if self._is_chief and not manifests.has_manifest(path):  # A training beside this process may have ended its save.
+      logging.warning(
+        '%s has no manifest: another program saved it after %s. It is newer, and is restored.',
+        path,
+        os.path.basename(newest),
+      )
 
   def _remove_unfinished(self) -> None:
     """Deletes the leftovers of a save or a deletion after a kill or a power loss, and reports it."""

@@ -153,9 +153,14 @@ def find_damage(path: str) -> str | None:
   return None
 
 
+def has_manifest(path: str) -> bool:
+  """Whether the checkpoint at `path` has a manifest, which may be damaged."""
+  return tf.io.gfile.exists(path + SUFFIX)
+
+
 def find_unreadable(path: str) -> str | None:
   """The error of a checkpoint, by its manifest or, if it has none, by reading it; None if nothing is."""
-  if tf.io.gfile.exists(path + SUFFIX):
+  if has_manifest(path):
     return find_damage(path)
   try:
     reader = tf.train.load_checkpoint(readable_paths.readable(path))

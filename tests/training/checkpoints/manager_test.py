@@ -105,7 +105,8 @@ def test_initializes_only_where_there_is_nothing(tmp_path):
 
 
 def test_a_save_that_was_cut_off_does_not_count(folder):
-  os.remove(f'{folder}/ckpt-30.manifest.json')
+  os.rename(f'{folder}/ckpt-30.manifest.json', f'{folder}/ckpt-30{manifests.UNFINISHED}')
+  os.remove(f'{folder}/checkpoint')  # A kill before the manifest is a kill before this file.
   os.mkdir(f'{folder}/ckpt-40_temp')  # The folder in which TensorFlow collects the parts of a checkpoint.
   (folder / 'ckpt-40_temp/part-00000-of-00001').touch()
   run = Run(folder)
@@ -201,6 +202,44 @@ def _flip_bit(path, offset):
     byte = f.read(1)
     f.seek(offset)
     f.write(bytes([byte[0] ^ 0x10]))
+
+
+def _save_without_manifests(run, *steps):
+  """As Model Garden's trainer does after a run of this library."""
+  stock = tf.train.CheckpointManager(run.checkpoint, str(run.manager.directory), max_to_keep=5)
+  for step in steps:
+    run.step.assign(step)
+    for variable in run.model.variables:
+      variable.assign(tf.fill(variable.shape, float(step)))
+    stock.save(checkpoint_number=step)
+
+
+def test_newer_checkpoints_of_another_program_are_resumed_and_kept(folder, caplog):
+  run = Run(folder)
+  run.manager.restore_or_initialize()
+  _save_without_manifests(run, 40, 50)
+  for trains in (False, True):
+    caplog.clear()
+    again = Run(folder, role=manager.Role(trains=trains))
+    assert again.manager.restore_or_initialize() == f'{folder}/ckpt-50'
+    assert again.state() == (50, {50.0})
+    (line,) = [record.getMessage() for record in caplog.records if 'ckpt-50' in record.getMessage()]
+    assert 'ckpt-30' in line and 'no manifest' in line
+  again.save(60)
+  caplog.clear()
+  last = Run(folder)
+  assert last.manager.restore_or_initialize() == f'{folder}/ckpt-60' and not caplog.records
+  assert (folder / 'ckpt-40.index').exists() and (folder / 'ckpt-50.index').exists()
+
+
+def test_a_damaged_newer_checkpoint_of_another_program_is_set_aside(folder, caplog):
+  run = Run(folder, max_to_keep=5)
+  run.manager.restore_or_initialize()
+  _save_without_manifests(run, 40)
+  _truncate(folder / 'ckpt-40.data-00000-of-00001', 10)
+  again = Run(folder)
+  assert again.manager.restore_or_initialize() == f'{folder}/ckpt-30'
+  assert 'ckpt-40 is damaged' in caplog.text and (folder / 'ckpt-40.broken.index').exists()
 
 
 @pytest.mark.parametrize('suffix', ['index', 'data-00000-of-00001', 'manifest.json'])
