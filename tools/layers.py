@@ -141,6 +141,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'recorded_run',
     'loop_task',
     'experiment_run',
+    'run_arguments',
     'run_checks',
     'run_writers',
     'required_fields',

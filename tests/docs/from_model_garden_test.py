@@ -1,5 +1,6 @@
 """docs/getting_started/from_model_garden.md: its scripts train in both libraries; checkpoints, tags and defaults."""
 
+import inspect
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 
 from official.core import config_definitions
+from official.core import train_lib
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
@@ -15,7 +17,7 @@ from official_ext.training.writers import tensorboard
 from tests import documents
 
 PAGE = documents.read('docs/getting_started/from_model_garden.md')
-SCRIPT, PORTED, TRAINER = documents.code(PAGE)
+SCRIPT, PORTED, TRAINER, DRIVER = documents.code(PAGE)
 # Model Garden's own loop, without this library.
 STOCK = """
 import sys
@@ -40,6 +42,7 @@ def folder(tmp_path_factory):
   (found / 'my_iris.py').write_text(SCRIPT)
   (found / 'iris_ported.py').write_text(PORTED)
   (found / 'stock.py').write_text(STOCK)
+  (found / 'driver.py').write_text(DRIVER)
   return found
 
 
@@ -84,7 +87,7 @@ def test_checkpoints_pass_in_both_directions_and_tags_are_those_of_the_table(run
   assert {'training_loss', 'accuracy', 'learning_rate', 'steps_per_second'} <= tags['train']
   assert {'validation_loss', 'accuracy'} <= tags['validation']
 
-  (command,) = re.findall(r'^    python train.py (.*)$', PAGE, re.MULTILINE)
+  (command,) = re.findall(r'^    official-ext train (.*)$', PAGE, re.MULTILINE)
   process = run_train([*command.split(), '--set=train_steps=300', '--set=xla=false'], cwd=folder)
   assert process.returncode == 0, process.stderr
   assert [event['step'] for event in events(folder, 'runs/my_iris', 'restored')] == [200]
@@ -92,6 +95,7 @@ def test_checkpoints_pass_in_both_directions_and_tags_are_those_of_the_table(run
   before = tags['train']
   added = tags_of(folder / 'runs/my_iris/train') - before
   assert {'loss', 'grad_norm', 'progress/steps_per_second', 'progress/examples_per_second', 'progress/percent'} <= added
+  assert 'progress/seconds' in tags_of(folder / 'runs/my_iris/validation')
 
   accuracy, step = stock(folder, 'runs/my_iris', 400)
   assert accuracy > promised(SCRIPT) and step == 400
@@ -126,6 +130,29 @@ def test_the_custom_trainer():
   exec(compile(TRAINER, 'from_model_garden.md', 'exec'), names)  # pylint: disable=exec-used
   assert names['LoggingTask'].trainer_cls is names['LoggingTrainer']
   assert issubclass(names['LoggingTrainer'], ext.Trainer) and hasattr(ext.Trainer, 'train_loop_end')
+
+
+def drive(folder, steps):
+  command = [sys.executable, 'driver.py', '--experiment=my_iris', '--mode=train_and_eval', '--model_dir=driven']
+  command += [f'--params_override=trainer.train_steps={steps},runtime.distribution_strategy=one_device']
+  environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(documents.ROOT), os.environ.get('PYTHONPATH', '')])}
+  process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+  assert process.returncode == 0, process.stderr[-3000:]
+  return events(folder, 'driven', 'train')
+
+
+@pytest.mark.slow
+def test_a_driver_with_its_own_trainer_trains_and_resumes(folder):
+  assert [(event['step'], event['loops']) for event in drive(folder, 200)] == [(100, 1), (200, 2)]
+  assert drive(folder, 300)[-1]['loops'] == 3
+  assert [event['step'] for event in events(folder, 'driven', 'restored')] == [200]
+
+
+def test_the_arguments_of_run_experiment():
+  rows = re.search(r'argument of `run_experiment`.*?\n\n', PAGE, re.DOTALL).group(0)
+  theirs = list(inspect.signature(train_lib.run_experiment).parameters)
+  first_optional = theirs.index('run_post_eval')
+  assert sorted(set(re.findall(r'`(\w+)`', rows)) & set(theirs)) == sorted(theirs[first_optional:])
 
 
 def test_the_public_names_exist():

@@ -56,8 +56,8 @@ class Task(base_task.Task):
 
   @property
   def trainer_cls(self) -> type | None:
-    """A subclass of `base_trainer.Trainer` that trains the task, if one of its override points is needed, such as
-    `next_train_inputs`. None: the library's own.
+    """A subclass of `ext.Trainer` that trains the task, if one of its override points is needed, such as
+    `next_train_inputs`. None: the library's own. A subclass of Model Garden's trainer is refused.
     """
     return None
 

@@ -1,10 +1,11 @@
 """Runs an experiment: checks it, builds the parts, and runs the loop of the mode."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 from typing import Any
 
+import orbit
 import tensorflow as tf
 import tf_keras
 
@@ -14,11 +15,14 @@ from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
 from official_ext.training.config import definitions
 from official_ext.training.devices import workers as workers_lib
+from official_ext.training.loop import base_trainer
 from official_ext.training.loop import building
 from official_ext.training.loop import code_identity
+from official_ext.training.loop import controller
 from official_ext.training.loop import experiment_run
 from official_ext.training.loop import loop_building
 from official_ext.training.loop import recording
+from official_ext.training.loop import run_arguments
 from official_ext.training.loop import run_checks
 
 RunOptions = experiment_run.RunOptions
@@ -32,11 +36,20 @@ def run_experiment(
   model_dir: str,
   run_post_eval: bool = False,
   save_summary: bool = True,
+  train_actions: Sequence[orbit.Action] | None = None,
+  eval_actions: Sequence[orbit.Action] | None = None,
+  trainer: base_trainer.Trainer | None = None,
+  controller_cls: Callable[..., controller.Controller] | None = None,
+  summary_manager: orbit.utils.SummaryManager | None = None,
+  eval_summary_manager: orbit.utils.SummaryManager | None = None,
+  enable_async_checkpointing: bool | None = None,
+  *,
   options: RunOptions | None = None,
 ) -> tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
-  All checks come before anything is written. From then on, run.json has the state of the run.
+  All checks come before anything is written. From then on, run.json has the state of the run. The arguments up to
+  `enable_async_checkpointing` are those of Model Garden's function of this name.
 
   Args:
     distribution_strategy: the strategy.
@@ -46,6 +59,13 @@ def run_experiment(
     model_dir: the folder for checkpoints, logs and records.
     run_post_eval: whether to evaluate once after training.
     save_summary: whether to write TensorBoard files.
+    train_actions: called with the logs of every training loop.
+    eval_actions: called with the logs of every evaluation.
+    trainer: an instance of a subclass of `ext.Trainer`, made inside the strategy's scope; None for the task's.
+    controller_cls: a subclass of this library's controller; None, or Orbit's own class, for the default.
+    summary_manager: writes the logs of every training loop too, beside TensorBoard's files; not without `save_summary`.
+    eval_summary_manager: writes the logs of every evaluation too.
+    enable_async_checkpointing: replaces `trainer.async_checkpointing`; None keeps it.
     options: further options; None for the defaults.
 
   Returns:
@@ -58,25 +78,32 @@ def run_experiment(
     PreemptedError: `options.watch` saw a signal, and the run has saved.
     WorkerError: another worker was lost.
   """
-  strategy, options = distribution_strategy or tf.distribute.get_strategy(), options or RunOptions()
+  strategy = distribution_strategy or tf.distribute.get_strategy()
+  options = run_arguments.merged(
+    options,
+    dict(train_actions=train_actions, eval_actions=eval_actions, trainer=trainer, controller_cls=controller_cls),
+    summary_manager if save_summary else None,
+    eval_summary_manager,
+  )
+  params = run_arguments.with_async_checkpointing(definitions.upgrade(params), enable_async_checkpointing)
   # Refuse: nothing is written yet.
   with workers_lib.get(strategy).guarded():
     experiment = experiment_run.Experiment(
-      strategy, task, mode, definitions.upgrade(params), model_dir, run_post_eval, save_summary, options
+      strategy, task, mode, params, model_dir, run_post_eval, save_summary, options
     )
     experiment = run_checks.check_run(experiment)
-    trainer, actions = building.build_trainer_and_actions(experiment)
-    experiment = dataclasses.replace(experiment, code=_identify_code(experiment, trainer))
+    built, actions = building.build_trainer_and_actions(experiment)
+    experiment = dataclasses.replace(experiment, code=_identify_code(experiment, built))
   # Record: from here on, the folder is this run's, and says how it stands.
-  with _holding_folder(experiment) as (experiment, lock), recording.recorded(experiment, trainer, actions, lock) as run:
+  with _holding_folder(experiment) as (experiment, lock), recording.recorded(experiment, built, actions, lock) as run:
     with experiment.workers.guarded(), run.hang:
       recording.tell_start(experiment, run)
       # Run.
       loop = loop_building.build_loop(experiment, run)
       logs = _run_mode(experiment, loop)
-      run.events.end(int(trainer.global_step.numpy()))
+      run.events.end(int(built.global_step.numpy()))
   skipped = run.skipped_updates()
-  return trainer.model, {**logs, **({'skipped_updates': skipped} if skipped else {})}
+  return built.model, {**logs, **({'skipped_updates': skipped} if skipped else {})}
 
 
 def _identify_code(experiment: experiment_run.Experiment, trainer: protocols.Trainer) -> Mapping[str, Any]:
