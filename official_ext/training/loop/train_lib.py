@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import sys
 from typing import Any
 
 import orbit
@@ -10,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import gin_bindings
 from official_ext.base import protocols
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
@@ -94,6 +96,7 @@ def run_experiment(
     experiment = run_checks.check_run(experiment)
     built, actions = building.build_trainer_and_actions(experiment)
     experiment = dataclasses.replace(experiment, code=_identify_code(experiment, built))
+    _warn_of_unused_bindings(experiment, 'while the experiment was built', of_classes=True)
   # Record: from here on, the folder is this run's, and says how it stands.
   with _holding_folder(experiment) as (experiment, lock), recording.recorded(experiment, built, actions, lock) as run:
     with experiment.workers.guarded(), run.hang:
@@ -102,8 +105,16 @@ def run_experiment(
       loop = loop_building.build_loop(experiment, run)
       logs = _run_mode(experiment, loop)
       run.events.end(int(built.global_step.numpy()))
+      _warn_of_unused_bindings(experiment, 'in this run', of_classes=False)
   skipped = run.skipped_updates()
   return built.model, {**logs, **({'skipped_updates': skipped} if skipped else {})}
+
+
+def _warn_of_unused_bindings(experiment: experiment_run.Experiment, when: str, of_classes: bool) -> None:
+  """Prints a line about gin's bindings that no call has used. An evaluation does not use those of a training."""
+  line = gin_bindings.warning(when, of_classes) if experiment.trains and experiment.is_chief else ''
+  if line:
+    print(f'warning: {line}', file=sys.stderr, flush=True)
 
 
 def _identify_code(experiment: experiment_run.Experiment, trainer: protocols.Trainer) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 import inspect
 
+import gin
 from official.core import base_trainer as official_trainer
 from official.core import train_lib as official_train_lib
 import orbit
@@ -121,3 +122,33 @@ def test_a_task_that_names_a_trainer_of_model_gardens_is_refused_before_anything
   with pytest.raises(errors.UserError, match='^TaskWithTheirTrainer.trainer_cls: .*derive it from ext.Trainer$'):
     small_run.run(tmp_path / 'run', task_cls=TaskWithTheirTrainer)
   assert not (tmp_path / 'run').exists()
+
+
+@pytest.fixture
+def bindings():
+  gin.clear_config()
+  yield gin.parse_config
+  gin.clear_config()
+
+
+@gin.configurable(module='run_arguments_test')
+def uncalled(value=0):
+  return value
+
+
+def test_gin_bindings_that_no_call_used_are_a_warning(bindings, tmp_path, capsys):
+  """Those of classes after the build, those of functions at the end, each once."""
+  bindings('official.core.base_trainer.Trainer.evaluate = True\nuncalled.value = 1')
+  small_run.run(tmp_path, 'train')
+  lines = [line for line in capsys.readouterr().err.splitlines() if 'no call used' in line]
+  assert [line.partition('no call used ')[2] for line in lines] == [
+    'official.core.base_trainer.Trainer.evaluate while the experiment was built; '
+    'the trainer here is official_ext.Trainer',
+    'run_arguments_test.uncalled.value in this run',
+  ]
+
+
+def test_used_gin_bindings_are_not(bindings, tmp_path, capsys):
+  bindings('official_ext.Trainer.max_silent_recompilations = 7')
+  small_run.run(tmp_path, 'train')
+  assert 'no call used' not in capsys.readouterr().err
