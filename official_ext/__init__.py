@@ -6,8 +6,10 @@ is all that the author of a task needs; docs/reference/api.md lists the names. I
 Keras that Model Garden is written for: import it before `tensorflow`. It imports nothing else until a name is used.
 """
 
+import contextlib
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING
 import warnings
 
@@ -221,11 +223,17 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   find_mistakes = _task_checks.find
 else:
 
+  def _registering() -> contextlib.AbstractContextManager[object]:
+    """A context for imports that register with gin: a script may have read its bindings, which locks gin, before."""
+    gin = sys.modules.get('gin')
+    return gin.unlock_config() if gin is not None else contextlib.nullcontext()
+
   def __getattr__(name: str) -> object:
     if name not in FACE:
       raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     module, _, attribute = FACE[name].partition(':')
-    found = importlib.import_module(f'{__name__}.{module}')
+    with _registering():
+      found = importlib.import_module(f'{__name__}.{module}')
     return getattr(found, attribute) if attribute else found
 
 

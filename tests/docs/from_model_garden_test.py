@@ -1,8 +1,10 @@
 """docs/getting_started/from_model_garden.md: its scripts train in both libraries; checkpoints, tags and defaults."""
 
+import importlib.util
 import inspect
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -146,6 +148,26 @@ def test_a_driver_with_its_own_trainer_trains_and_resumes(folder):
   assert [(event['step'], event['loops']) for event in drive(folder, 200)] == [(100, 1), (200, 2)]
   assert drive(folder, 300)[-1]['loops'] == 3
   assert [event['step'] for event in events(folder, 'driven', 'restored')] == [200]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('part', ['vision', 'nlp'])
+def test_model_gardens_drivers_run_with_one_changed_import(part, folder):
+  (line,) = re.findall(r'^    (import official_ext as train_lib)', PAGE, re.MULTILINE)
+  source = importlib.util.find_spec(f'official.{part}.train').origin
+  text, number = re.subn(
+    '^from official.core import train_lib$', line, pathlib.Path(source).read_text(), flags=re.MULTILINE
+  )
+  assert number == 1
+  (folder / f'{part}_train.py').write_text(f'import my_iris  # The experiment.\n{text}')
+  command = [sys.executable, f'{part}_train.py', '--experiment=my_iris', '--mode=train_and_eval', f'--model_dir={part}']
+  command.append('--params_override=runtime.distribution_strategy=one_device,trainer.train_steps=200')
+  environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(documents.ROOT), os.environ.get('PYTHONPATH', '')])}
+  process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+  assert process.returncode == 0, process.stderr[-3000:]
+  assert events(folder, part, 'eval')[-1]['accuracy'] > promised(SCRIPT)
+  assert (folder / part / 'ckpt-200.manifest.json').exists() and 'no call used' not in process.stderr
+  (folder / f'{part}.out').write_text(process.stdout + process.stderr)
 
 
 def test_the_arguments_of_run_experiment():
