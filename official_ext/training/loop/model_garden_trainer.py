@@ -1,5 +1,6 @@
 """The edge to Model Garden's Trainer: configuration, datasets and `init_checkpoint`, with one-line errors."""
 
+import traceback
 from typing import Any
 
 from official.core import base_trainer
@@ -87,9 +88,24 @@ class ModelGardenTrainer(base_trainer.Trainer):
     except (AssertionError, ValueError, tf.errors.OpError) as error:
       if not path:
         raise
-      message = ' '.join(str(error).split())[:300]
       warm_start.hide_unrestored()
-      raise errors.UserError(f'task.init_checkpoint: {path}: does not fit the model: {message}') from error
+      raise errors.UserError(self._why_not_initialized(path, error)) from error
+
+  def _why_not_initialized(self, path: str, error: Exception) -> str:
+    """The line about a task that could not initialize its model: an invalid field, or another checkpoint."""
+    message = ' '.join(str(error).split())[:300]
+    modules = getattr(self.config.task, 'init_checkpoint_modules', None)
+    if modules is not None and isinstance(error, ValueError) and not _comes_from_tensorflow(error):
+      return f'task.init_checkpoint_modules: {modules}: {message}'
+    hint = ''
+    if modules == 'all' and hasattr(self.model, 'backbone'):
+      hint = '; task.init_checkpoint_modules=backbone loads the backbone alone'
+    return f'task.init_checkpoint: {path}: does not fit the model{hint}: {message}'
+
+
+def _comes_from_tensorflow(error: BaseException) -> bool:
+  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+  return frame.f_globals.get('__name__', '').partition('.')[0] == 'tensorflow'
 
 
 def _is_one_cpu(strategy: tf.distribute.Strategy) -> bool:

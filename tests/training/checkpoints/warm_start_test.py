@@ -175,3 +175,36 @@ def test_a_state_file_with_the_path_of_another_folder(is_beside, tmp_path):
   for path in (*here.glob('*.manifest.json'), *(tmp_path / 'there').glob('*.manifest.json')):
     path.unlink()
   assert warm_start.find(str(here)) == (f'{here}/ckpt-7' if is_beside else there)
+
+
+class ModulesTask(small_run.SmallTask):
+  """Loads all of a model or its backbone, as the tasks of official.vision do."""
+
+  def build_model(self):
+    model = super().build_model()
+    model.backbone = model.layers[-1]
+    return model
+
+  def initialize(self, model):
+    if self.task_config.init_checkpoint_modules not in ('all', 'backbone'):
+      raise ValueError("Only 'all' or 'backbone' can be used to initialize the model.")
+    checkpoint = tf.train.Checkpoint(model=model)
+    checkpoint.read(self.task_config.init_checkpoint).expect_partial().assert_existing_objects_matched()
+
+
+@pytest.mark.parametrize(
+  'modules, words',
+  [
+    ('backbon', "^task.init_checkpoint_modules: backbon: Only 'all' or 'backbone' can be used"),
+    (
+      'all',
+      '^task.init_checkpoint: .* does not fit the model; task.init_checkpoint_modules=backbone loads the backbone',
+    ),
+  ],
+)
+def test_a_misspelt_part_of_the_model_and_another_model_are_told_apart(modules, words, tmp_path):
+  params = small_run.make_params()
+  params.task.init_checkpoint = save(make_model(), tmp_path / 'other')
+  vars(params.task)['init_checkpoint_modules'] = modules
+  with pytest.raises(errors.UserError, match=words):
+    small_run.run(tmp_path / 'run', params=params, task_cls=ModulesTask)
