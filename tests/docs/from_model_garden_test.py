@@ -150,6 +150,39 @@ def test_a_driver_with_its_own_trainer_trains_and_resumes(folder):
   assert [event['step'] for event in events(folder, 'driven', 'restored')] == [200]
 
 
+LOAD = """
+import sys
+from official_ext.training.trained import trained_run
+arguments = dict(experiment='my_iris', registry=['my_iris'])
+found = trained_run.load_run(sys.argv[1], sys.argv[2], **arguments)
+print('loaded', found.step, found.checkpoint)
+"""
+
+
+@pytest.mark.slow
+def test_the_models_of_model_gardens_own_runs_load(folder):
+  script = STOCK.replace(
+    "{'train_steps': steps}",
+    "{'train_steps': steps, 'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'accuracy'}",
+  )
+  script = script.replace('strategy = ', 'train_utils.serialize_config(params, folder)\nstrategy = ', 1)
+  (folder / 'stock_best.py').write_text(f'from official.core import train_utils\n{script}')
+  (folder / 'load.py').write_text(LOAD)
+  environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(documents.ROOT), os.environ.get('PYTHONPATH', '')])}
+
+  def run(*command):
+    process = subprocess.run(
+      [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
+
+  run('stock_best.py', 'kept', '200')
+  assert 'loaded 200 kept/ckpt-200' in run('load.py', 'kept', 'latest')
+  step, path = re.search(r'^loaded (\d+) (.*)$', run('load.py', 'kept', 'best'), re.MULTILINE).groups()
+  assert step in ('100', '200') and path.startswith('kept/best/best_ckpt-')
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('part', ['vision', 'nlp'])
 def test_model_gardens_drivers_run_with_one_changed_import(part, folder):

@@ -20,9 +20,11 @@ from official_ext.training.checkpoints import best
 from official_ext.training.checkpoints import contents as contents_lib
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import state_file
 from official_ext.training.config import definitions
 
 BEST, LATEST = 'best', 'latest'
+_GLOBAL_STEP = 'global_step/.ATTRIBUTES/VARIABLE_VALUE'  # In a checkpoint of a trainer.
 # The other objects in a training's checkpoint.
 _OF_TRAINING = ('optimizer', 'step_state', 'global_step')
 
@@ -47,7 +49,10 @@ class TrainedModel:
 
   @property
   def step(self) -> int:
-    """The number of updates of the weights."""
+    """The number of updates of the weights. The name of Model Garden's best checkpoint holds another number."""
+    reader = tf.train.load_checkpoint(readable_paths.readable(self.checkpoint))
+    if not manifests.has_manifest(self.checkpoint) and reader.has_tensor(_GLOBAL_STEP):
+      return int(reader.get_tensor(_GLOBAL_STEP))
     return manifests.step_of(self.checkpoint)
 
 
@@ -99,6 +104,8 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
         f'{LATEST} is its newest'
       )
     path = exporter.best_ckpt_path
+    if path is None:  # Model Garden's exporter keeps one, without a manifest.
+      path = state_file.newest(os.path.join(model_dir, params.trainer.best_checkpoint_export_subdir))
     if path is None:
       raise errors.UserError(f'{model_dir}: no best checkpoint yet; which={LATEST} is its newest')
   elif which == LATEST:
