@@ -26,6 +26,10 @@ from official_ext.training.writers import writers
 
 FLAGS = flags.FLAGS
 
+_HELP = """Usage: official-ext train --experiment=NAME --mode=MODE --model_dir=FOLDER [FLAGS]
+
+Trains, evaluates or exports an experiment."""
+
 
 def main(_) -> None:
   """Runs one experiment in one mode, its --dry_run or --debug; a signal from here on lets it save first."""
@@ -99,6 +103,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
 def run_command(arguments: Sequence[str]) -> None:
   """Runs `official-ext train ARGUMENTS`, which finds modules of the current folder first."""
   ext_flags.define_for_command()
+  sys.modules['__main__'].__doc__ = _HELP  # absl begins the help with it.
   run(arguments)
 
 

@@ -62,6 +62,7 @@ def build_loop(
   if isinstance(trainer, loop_task.OwnedLoop):
     return trainer.in_run(run)
   manager = _build_checkpoint_manager(experiment, trainer)
+  run.checkpoint = manager.checkpoint
   records_summaries = experiment.save_summary and experiment.is_chief
   goes_on = bool(manifests.paths(experiment.model_dir))
 

@@ -23,6 +23,7 @@ class RecordedRun:
     events: the run's events.
     trainer: the run's.
     hang: ends a run that hangs; a context manager too, for the time in which it can.
+    checkpoint: the tf.train.Checkpoint that the run writes, whose thread ends with the run; None: it writes none.
   """
 
   def __init__(
@@ -53,6 +54,7 @@ class RecordedRun:
       self._tell_that_it_hangs,
       at_last=record.give_folder_back,
     )
+    self.checkpoint: object = None
     self._rollbacks: rollbacks_lib.Rollbacks | None = None
 
   def count_skips(self, rollbacks: rollbacks_lib.Rollbacks) -> None:
@@ -84,7 +86,7 @@ class RecordedRun:
     status = 'finished' if error is None else getattr(error, 'status', 'failed')
     message = None if error is None else failures.message_of(error)
     self._close_profile()
-    tf_internals.end_async_saves(getattr(self.trainer, 'checkpoint', None))
+    tf_internals.end_async_saves(self.checkpoint)
     try:
       step, skipped = self._note_progress()
     except Exception as failure:  # pylint: disable=broad-except  # A device may be gone with a worker.
