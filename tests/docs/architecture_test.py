@@ -1,4 +1,4 @@
-"""docs/contributing/architecture.md names existing files and functions."""
+"""docs/contributing/architecture.md and its pages of paths name existing files and functions."""
 
 import ast
 import pathlib
@@ -10,7 +10,8 @@ from tools import layers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / 'docs/contributing/architecture.md').read_text()
-NAMED = sorted(set(re.findall(r'`(\w+(?:/\w+)+\.py)(?::([\w.]+))?', PAGE)))
+PATHS = [(ROOT / f'docs/contributing/{name}.md').read_text() for name in ('run_paths', 'update')]
+NAMED = sorted(set(re.findall(r'`(\w+(?:/\w+)+\.py)(?::([\w.]+))?', '\n'.join([PAGE, *PATHS]))))
 
 
 def defined(path):
@@ -32,7 +33,7 @@ def test_what_the_page_names_is_there(file, name):
 
 
 def test_the_page_has_a_row_for_every_package():
-  told = set(re.findall(r'`([\w/]+)/`', PAGE.partition('## The life of one update')[0]))
+  told = set(re.findall(r'`([\w/]+)/`', PAGE))
   packages = {package for row in layers.ORDER for package in row}
   assert packages <= told
   assert {f'{package}/{name}' for package, rows in layers.SUBPACKAGES.items() for row in rows for name in row} <= told

@@ -1,4 +1,4 @@
-"""The code of how_to/debug.md, how_to/manual_optimization.md and how_to/optimization.md works as described."""
+"""The code of how_to/debug.md, how_to/manual_optimization.md and how_to/token_loss.md works as described."""
 
 import json
 import re
@@ -81,7 +81,7 @@ def test_tokens_count_alike_under_accumulation():
       batches = tf.data.Dataset.from_tensor_slices({'tokens': x, 'labels': labels, 'mask': mask}).repeat()
       return batches.batch(params.global_batch_size, drop_remainder=True)
 
-  found = code_of('docs/how_to/optimization.md', 'token_loss', tf=tf, tf_keras=tf_keras)
+  found = code_of('docs/how_to/token_loss.md', 'token_loss', tf=tf, tf_keras=tf_keras)
   task_cls = type('Task', (Tokens,), {name: found[name] for name in ('forward', 'build_metrics')})
   results = []
   for batch_size, accumulation in ((4, 2), (8, 1)):
