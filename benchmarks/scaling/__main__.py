@@ -1,6 +1,6 @@
 """Training on more devices: computed for up to 4,096 GPUs, measured on this machine.
 
-python -m benchmarks.scaling                          the tables of docs/how_to/scale.md, which are a calculation
+python -m benchmarks.scaling                          the tables of docs/concepts/scaling.md, which are a calculation
 python -m benchmarks.scaling --measure [EXPERIMENT]   steps of train.py on 1, 2, 4 replicas and in 2 processes
 
 All replicas and processes of a measurement share the cores of this machine: it measures the cost of splitting, not

@@ -208,7 +208,7 @@ def test_steps_that_there_are_not_say_why():
 
 def test_the_page_has_the_tables_as_they_are_computed(capsys):
   command.main([])
-  page = documents.read('docs/how_to/scale.md')
+  page = documents.read('docs/concepts/scaling.md')
   printed = capsys.readouterr().out
   for name in cases.CASES:
     table = '\n'.join(cases.table(name))
