@@ -1,4 +1,5 @@
-"""docs/getting_started/add_a_task.md, from top to bottom: every file is written, every command run."""
+"""docs/getting_started/add_a_task.md, from top to bottom: every file is written, every command run. The table of
+docs/how_to/check.md."""
 
 import importlib.util
 import inspect
@@ -19,6 +20,7 @@ from tests import documents
 from tests.golden import golden_test
 
 PAGE = documents.read('docs/getting_started/add_a_task.md')
+MISTAKES = documents.read('docs/how_to/check.md')
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def test_the_page(checkout, monkeypatch, capsys):
 
 
 def test_the_table_of_mistakes_is_that_of_the_docstring():
-  rows = dict(re.findall(r'^\| ([^|]*) \| (error|warning) \|$', PAGE, re.MULTILINE))
+  rows = dict(re.findall(r'^\| ([^|]*) \| (error|warning) \|$', MISTAKES, re.MULTILINE))
   assert len(rows) == 18
   told = inspect.getdoc(task_checks)
   levels = {'error': told[told.index('Errors') : told.index('Warnings')], 'warning': told[told.index('Warnings') :]}
