@@ -232,7 +232,7 @@ def test_a_registry_of_the_current_folder_wins(installed):
   (installed.folder / 'experiments').mkdir()
   (installed.folder / 'registry_imports.py').write_text(_REGISTRY)
   (installed.folder / 'experiments/mine.py').write_text(_MINE)
-  lines = dict(line.split(maxsplit=1) for line in installed.run('list').splitlines())
+  lines = {name: text.strip() for name, _, text in (line.partition(' ') for line in installed.run('list').splitlines())}
   assert lines['digits'] == "Mine, not the library's." and 'gan' in lines
   installed.run('train', '--experiment=digits', '--mode=train', '--set=train_steps=2', '--model_dir=runs/mine')
   assert 'hidden' in (installed.folder / 'runs/mine/params.yaml').read_text()

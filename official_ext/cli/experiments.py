@@ -81,7 +81,7 @@ def run_check(arguments: list[str]) -> None:
     'check',
     'Looks for mistakes in a task, and runs its whole life once, small, in a temporary folder: one step, one '
     'evaluation, save, restore, compare. The result of a fine-tuning is saved, loaded, and compared by its logits. '
-    'docs/getting_started/add_a_task.md lists the mistakes.',
+    'docs/how_to/check.md lists the mistakes.',
   )
   arguments_lib.add_experiment_flags(parser)
   _parse([*_with_experiment(*_flags_of(parser, arguments)), '--dry_run'])
