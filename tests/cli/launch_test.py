@@ -51,7 +51,8 @@ for do in plans.get(f'{index}:{attempt}', plans.get(f'{index}:*', '0')).split(',
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     print('waiting')
-    time.sleep(100)
+    while True:  # Python runs no handler of a signal that comes right before a long sleep until its end.
+      time.sleep(0.05)
   elif do in ('listen', 'connect'):
     host, port = config['cluster']['worker'][0].split(':')
     if do == 'listen':
@@ -166,7 +167,7 @@ def test_a_suspended_worker_is_killed_when_the_others_have_stopped(tmp_path, res
 def test_a_worker_whose_interpreter_stands_still_is_killed_when_the_others_have_stopped(tmp_path, monkeypatch, capfd):
   # Of three: one notices that the run hangs; one gives signs of life for long, as while it saves, and owes none at its
   # end; in one a native function keeps Python's lock.
-  monkeypatch.setattr(launch, '_LEAST_SILENCE_SECONDS', 2.0)
+  monkeypatch.setattr(local_workers, '_LEAST_SILENCE_SECONDS', 2.0)
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
   program = tmp_path / 'program.py'
   program.write_text(_PROGRAM)
@@ -258,7 +259,7 @@ def test_a_suspended_worker_hears_a_stop_and_one_that_is_suspended_after_it_is_k
 @pytest.mark.slow
 @pytest.mark.parametrize('do', ['leave', 'leave_elsewhere'])
 def test_what_a_worker_leaves_behind_keeps_nobody_waiting(tmp_path, monkeypatch, capfd, do):
-  monkeypatch.setattr(launch, '_STRAYS_SECONDS', 1.0)
+  monkeypatch.setattr(local_workers, '_STRAYS_SECONDS', 1.0)
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
   (tmp_path / 'program.py').write_text(_PROGRAM)
   start = time.monotonic()
