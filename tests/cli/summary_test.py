@@ -13,8 +13,8 @@ def _run(model_dir, evaluations=(), **trainer):
   """Leaves in `model_dir` a run's files, without the weights."""
   params = definitions.ExperimentConfig()
   params.override({'trainer': {'train_steps': 30, **trainer}})
-  record = run_record.RunRecord(str(model_dir), 'train_and_eval', params, 0, '1 replica on CPU:0')
-  run_record.save_params(params, str(model_dir))
+  record = run_record.RunRecord(str(model_dir), 'train_and_eval', params.trainer.train_steps, 0, '1 replica on CPU:0')
+  run_record.save_params(params.masked_yaml(), str(model_dir))
   events = events_writer.EventsWriter(str(model_dir / 'events.jsonl'))
   for step, values in evaluations:
     record.update(stage='eval', step=step)

@@ -212,7 +212,7 @@ def check_files(
   Raises:
     UserError: naming all that do not exist and cannot be made.
   """
-  used = [(path, data) for path, data in data_configs(params) if mode is None or _is_used(path, mode)]
+  used = [(path, data) for path, data in data_configs(params.task) if mode is None or _is_used(path, mode)]
   with errors.Mistakes() as mistakes:
     with mistakes.noted():
       if model_dir:
@@ -221,11 +221,11 @@ def check_files(
       file_checks.check_inputs(params, used, mode is None or mode in EVAL_MODES, checkpoint)
 
 
-def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas: int, task: protocols.Task) -> None:
+def check_replicas(task_config: base_config.Config, mode: str, num_replicas: int, task: protocols.Task) -> None:
   """Checks that replicas can share the batches of Model Garden's tasks; others may share them in their own way.
 
   Args:
-    params: an upgraded experiment.
+    task_config: the configuration of the task.
     mode: of its use.
     num_replicas: of the strategy.
     task: the experiment's task.
@@ -236,7 +236,7 @@ def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas
   if not type(task).__module__.startswith('official.'):
     return
   with errors.Mistakes() as mistakes:
-    for path, data in data_configs(params):
+    for path, data in data_configs(task_config):
       size = vars(data).get('global_batch_size')
       if _is_used(path, mode) and size and size % num_replicas:
         with mistakes.noted():
@@ -308,10 +308,10 @@ def value_at(params: base_config.Config, path: str) -> object:
   return value
 
 
-def data_configs(params: base_config.Config) -> Iterator[tuple[str, base_config.Config]]:
+def data_configs(task_config: base_config.Config) -> Iterator[tuple[str, base_config.Config]]:
   """Yields the dotted path and the configuration of each training and validation data set of the task or tasks."""
-  tasks = [('task', params.task)]
-  for index, routine in enumerate(getattr(params.task, 'task_routines', None) or ()):
+  tasks = [('task', task_config)]
+  for index, routine in enumerate(getattr(task_config, 'task_routines', None) or ()):
     tasks.append((f'task.task_routines.{index}.task_config', routine.task_config))
   for path, task in tasks:
     for name in ('train_data', 'validation_data'):
@@ -327,7 +327,7 @@ def check_data_service(params: base_config.Config) -> None:
     UserError: none are. Data that never could be have refused the address themselves.
   """
   name = 'enable_tf_data_service'
-  data = dict(data_configs(params))
+  data = dict(data_configs(params.task))
   able = {path: each for path, each in data.items() if name in vars(each)}
   if not able:
     raise errors.UserError('--tf_data_service: this experiment has no data that could come from there; leave it out')
@@ -362,7 +362,7 @@ def _check_batch_sizes(params: base_config.Config, mode: str | None) -> None:
   """Checks that batch sizes are above 0, if the mode reads the data. A zero without any data source is left to the
   task."""
   with errors.Mistakes() as mistakes:
-    for path, data in data_configs(params):
+    for path, data in data_configs(params.task):
       with mistakes.noted():
         _check_batch_size(path, data, mode)
 
@@ -408,21 +408,21 @@ def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | No
     )
 
 
-def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
+def schedule_warnings(config: definitions.TrainerConfig) -> list[str]:
   """Reports which fields of the schedule were made for another length of training, and of a constant rate of 0.
 
   Model Garden's schedules do not follow `train_steps`: a shorter run ends in the middle of the decay, a longer one goes
   on at a learning rate that no longer changes, which often is 0.
 
   Args:
-    params: an experiment whose `train_epochs`, if any, is resolved.
+    config: of a trainer whose `train_epochs`, if any, is resolved.
 
   Returns:
     One line for each field that does not fit.
   """
-  train_steps = params.trainer.train_steps
+  train_steps = config.train_steps
   lines = []
-  for path, kind, schedule in _selected_schedules(params.trainer.optimizer_config):
+  for path, kind, schedule in _selected_schedules(config.optimizer_config):
     for name, value in schedule.items():
       consequence = _misfit(kind, name, value, schedule, train_steps)
       if consequence:

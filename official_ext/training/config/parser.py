@@ -115,7 +115,7 @@ class ExperimentParser(train_utils.ExperimentParser):
   def parse_data_service(self, params):
     """See base class."""
     address = self._flag('tf_data_service')
-    for path, data in checks.data_configs(params) if address else ():
+    for path, data in checks.data_configs(params.task) if address else ():
       overrides.override(data, {'tf_data_service_address': address}, path)
     return params
 
@@ -201,7 +201,7 @@ class ExperimentParser(train_utils.ExperimentParser):
 
   def fill_seeds(self, params):
     """Makes the order of training data a function of `runtime.seed`, unless the data's own fields are set."""
-    for path, data in checks.data_configs(params):
+    for path, data in checks.data_configs(params.task):
       if path.endswith('train_data'):
         for name, value in (('seed', params.runtime.seed), ('deterministic', True)):
           if name in vars(data) and vars(data)[name] is None:

@@ -35,7 +35,7 @@ def recorded(
   params, is_chief = experiment.params, experiment.is_chief
   devices = distribute.describe(experiment.strategy)
   record = run_record.RunRecord(
-    experiment.model_dir, experiment.mode, params, params.runtime.seed, devices, is_chief, lock
+    experiment.model_dir, experiment.mode, params.trainer.train_steps, params.runtime.seed, devices, is_chief, lock
   )
   try:
     tell_params(experiment, record, saves=not manifests.paths(experiment.model_dir))
@@ -73,10 +73,10 @@ def tell_params(
   record.update(**(experiment.options.origin or {}), code=experiment.code.get('code'))
   tells = experiment.is_chief and experiment.trains
   if tells and saves:
-    run_record.save_params(experiment.params, experiment.model_dir)
+    run_record.save_params(experiment.params.masked_yaml(), experiment.model_dir)
     if hasattr(experiment.task, 'keep_files'):
       experiment.task.keep_files(experiment.model_dir)
-  for line in checks.schedule_warnings(experiment.params) if tells and warns else ():
+  for line in checks.schedule_warnings(experiment.params.trainer) if tells and warns else ():
     print(f'warning: {line}', file=sys.stderr, flush=True)
 
 
@@ -84,11 +84,8 @@ def tell_start(experiment: experiment_run.Experiment, run: recorded_run.Recorded
   """Writes the event `start`, and prints a line about each input."""
   if experiment.is_chief and hasattr(run.trainer, 'data_summary'):
     run.events.print_lines(run.trainer.data_summary())
-  values = {
-    'mode': experiment.mode,
-    'devices': run.record.values['devices'],
-    'seed': experiment.params.runtime.seed,
-  }
-  if batch_size := epochs.effective_batch_size(experiment.params):
+  params = experiment.params
+  values = {'mode': experiment.mode, 'devices': run.record.values['devices'], 'seed': params.runtime.seed}
+  if batch_size := epochs.effective_batch_size(params.trainer, params.task):
     values['effective_batch_size'] = batch_size
   run.events.tell('start', int(run.trainer.global_step.numpy()), values)

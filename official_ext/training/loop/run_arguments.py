@@ -8,7 +8,6 @@ from typing import Any
 import orbit
 
 from official_ext.base import errors
-from official_ext.training.config import definitions
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import controller
 from official_ext.training.loop import experiment_run
@@ -47,13 +46,6 @@ def merged(
     train_actions=[*options.train_actions, *_writing(summary_manager)],
     eval_actions=[*options.eval_actions, *_writing(eval_summary_manager)],
   )
-
-
-def with_async_checkpointing(params: definitions.ExperimentConfig, enable: bool | None) -> definitions.ExperimentConfig:
-  """A copy of `params` with `trainer.async_checkpointing` set; `params` itself if `enable` changes nothing."""
-  if enable is None or enable == params.trainer.async_checkpointing:
-    return params
-  return params.replace(trainer={'async_checkpointing': enable})
 
 
 def check_trainer_class(where: str, cls: object) -> None:
