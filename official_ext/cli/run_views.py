@@ -19,7 +19,7 @@ from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import run_log
 from official_ext.operations.runs import selection
 from official_ext.operations.runs import trash
-from official_ext.operations.trackers import export
+from official_ext.operations.trackers import tracker_export
 
 _LOG_LINES = 10
 _EVENT_LINES = 5
@@ -115,7 +115,9 @@ def _export(options: argparse.Namespace) -> None:
 
   def fill(one: run_folder.Run) -> None:
     output_dir = options.output_dir and os.path.expanduser(options.output_dir)
-    done = export.export(one, root, options.to, options.tracking_uri, options.project, output_dir, options.artifacts)
+    done = tracker_export.export(
+      one, root, options.to, options.tracking_uri, options.project, output_dir, options.artifacts
+    )
     print(run_tables.harmless(f'{one.name}: {done}'), flush=True)
 
   run_arguments.each(runs, fill)
@@ -189,7 +191,7 @@ def _add_list(commands: Any) -> None:
 def _add_export(commands: Any) -> None:
   found = run_arguments.add_command(commands, 'export', _export, 'write the values that a tracker lacks')
   to = 'wandb: files for `wandb sync`; csv: events.csv'
-  found.add_argument('--to', choices=export.TARGETS, required=True, help=to)
+  found.add_argument('--to', choices=tracker_export.TARGETS, required=True, help=to)
   uri = "of MLflow; default: the configuration's, MLFLOW_TRACKING_URI, or RUNS_DIR/mlflow.db"
   found.add_argument('--tracking_uri', default='', metavar='URI', help=uri)
   project = "of W&B, or MLflow's experiment; default: the configuration's"

@@ -25,7 +25,6 @@ from official_ext.training.loop import controller
 from official_ext.training.loop import experiment_run
 from official_ext.training.loop import loop_building
 from official_ext.training.loop import recording
-from official_ext.training.loop import run_arguments
 from official_ext.training.loop import run_checks
 
 RunOptions = experiment_run.RunOptions
@@ -82,7 +81,7 @@ def run_experiment(
     WorkerError: another worker was lost.
   """
   strategy = distribution_strategy or tf.distribute.get_strategy()
-  options = run_arguments.merged(
+  options = experiment_run.merged(
     options,
     dict(train_actions=train_actions, eval_actions=eval_actions, trainer=trainer, controller_cls=controller_cls),
     summary_manager if save_summary else None,
