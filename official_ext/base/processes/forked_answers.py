@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -13,9 +12,9 @@ import time
 from typing import NoReturn
 
 from official_ext.base import json_types
+from official_ext.base.processes import stopping
 
 _MORE_BYTES = 8 << 30  # Of address space, for an answer.
-_PR_SET_PDEATHSIG = 1
 
 Answers = Callable[[], Iterable[Mapping[str, object]]]
 
@@ -66,7 +65,7 @@ def _read(reader: int, deadline: float) -> bytes:
 def _answer(answers: Answers, writer: int) -> NoReturn:
   """Answers, in the child."""
   try:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    stopping.end_with_parent(signal.SIGKILL)
     gc.disable()  # It would write to every page that is shared.
     size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + _MORE_BYTES, resource.RLIM_INFINITY))

@@ -12,6 +12,7 @@ from packaging import requirements
 from packaging import specifiers
 
 from official_ext.base import json_types
+from official_ext.base import optional_packages
 from official_ext.operations.doctor import check_results
 
 _DISTRIBUTION = 'official-ext'
@@ -45,7 +46,7 @@ def packages(required: Sequence[str] | None = None) -> Iterator[check_results.Re
   wanted = [each for each in parsed if each.marker is None or each.marker.evaluate({'extra': ''})]
   wrong = [each for each in wanted if not _is_met(each)]
   for each in wrong:
-    found = _version(each.name)
+    found = optional_packages.version(each.name)
     text = f'{each.name} {found} is not in {each.specifier}' if found else f'{each.name} is not installed'
     yield check_results.problem('packages', text, f"pip install '{each.name}{each.specifier}'")
   if not wrong:
@@ -121,12 +122,5 @@ def _required() -> Sequence[str]:
 
 
 def _is_met(requirement: requirements.Requirement) -> bool:
-  found = _version(requirement.name)
+  found = optional_packages.version(requirement.name)
   return found is not None and requirement.specifier.contains(found, prereleases=True)
-
-
-def _version(name: str) -> str | None:
-  try:
-    return importlib.metadata.version(name)
-  except importlib.metadata.PackageNotFoundError:
-    return None

@@ -26,6 +26,7 @@ from official.modeling.hyperparams import params_dict
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import model_garden_internals
 from official_ext.base import protocols
 from official_ext.base.files import paths
@@ -190,7 +191,7 @@ def _check_choices(path: str, config: base_config.Config) -> None:
     for name, choices in choices_of(type(config)).items():
       value = vars(config)[name]
       with mistakes.noted():
-        if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
+        if value not in choices or json_types.is_int(value):
           told = overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
           raise errors.UserError(f'{path}.{name}: {value!r} is {told}')
 

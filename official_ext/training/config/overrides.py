@@ -176,7 +176,7 @@ def _convert_scalar(value: object, hint: object, path: str) -> object:
   if isinstance(value, yaml_text.Literal):
     value, text = value
   allowed = members(hint)
-  if isinstance(value, int) and not isinstance(value, bool) and float in allowed and int not in allowed:
+  if json_types.is_int(value) and float in allowed and int not in allowed:
     value = _to_float(value)
   if isinstance(value, float) and value.is_integer() and int in allowed and float not in allowed:
     value = int(value)

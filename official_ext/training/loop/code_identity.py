@@ -26,6 +26,7 @@ import gin
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base import model_garden_internals
+from official_ext.base import optional_packages
 from official_ext.data import data_identity
 
 Digests = dict[str, str]
@@ -55,16 +56,9 @@ def versions() -> dict[str, str | None]:
   """The versions of Python and of the packages that decide the result of a run; None for those that are missing."""
   found: dict[str, str | None] = {'python': platform.python_version()}
   for package in _PACKAGES:
-    of_names = map(_version, _TENSORFLOW if package == 'tensorflow' else (package,))
+    of_names = map(optional_packages.version, _TENSORFLOW if package == 'tensorflow' else (package,))
     found[package] = next((version for version in of_names if version is not None), None)
   return found
-
-
-def _version(package: str) -> str | None:
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return None
 
 
 def of_task(task: Any, config_class: type | None = None, origin: json_types.JsonMapping | None = None) -> Digests:
