@@ -85,31 +85,7 @@ class RunRecord:
     self._failed: errors.StorageError | None = None
     self._writing = threading.Lock()
     self._heartbeat: heartbeat.Heartbeat | None = None
-    now = moments.now()
-    self._values: json_types.JsonObject = {
-      'status': 'running',
-      'stage': 'start',
-      'step': None,
-      'error': None,
-      'mode': mode,
-      **process_identity.own().as_dict(),
-      'folder_number': None,
-      'command': invocation.command(),
-      'cwd': os.getcwd(),
-      'environment': invocation.environment(),
-      'launcher': launcher.own(),
-      'git_commit': _git_commit(os.getcwd()),
-      'versions': code_identity.versions(),
-      'devices': devices,
-      'seed': seed,
-      'train_steps': train_steps,
-      'attempt': 1,
-      'started': now,
-      'updated': now,
-      'heartbeat': now,
-      'monotonic': _monotonic('updated', 'heartbeat'),
-      'finished': None,
-    }
+    self._values = _first_values() | {'mode': mode, 'devices': devices, 'seed': seed, 'train_steps': train_steps}
     if is_chief:
       if 'train' in mode:
         storage.remove_abandoned(model_dir)
@@ -351,6 +327,35 @@ def _keep(path: str, content: bytes) -> str:
   kept = os.path.join(folder, f'{stem}.{number}{extension}')
   storage.write_bytes(kept, content)
   return kept
+
+
+def _first_values() -> json_types.JsonObject:
+  """The values of a run that has just started, by this process."""
+  now = moments.now()
+  return {
+    'status': 'running',
+    'stage': 'start',
+    'step': None,
+    'error': None,
+    'mode': None,
+    **process_identity.own().as_dict(),
+    'folder_number': None,
+    'command': invocation.command(),
+    'cwd': os.getcwd(),
+    'environment': invocation.environment(),
+    'launcher': launcher.own(),
+    'git_commit': _git_commit(os.getcwd()),
+    'versions': code_identity.versions(),
+    'devices': None,
+    'seed': None,
+    'train_steps': None,
+    'attempt': 1,
+    'started': now,
+    'updated': now,
+    'heartbeat': now,
+    'monotonic': _monotonic('updated', 'heartbeat'),
+    'finished': None,
+  }
 
 
 def _to_json(values: Mapping[str, object]) -> str:
