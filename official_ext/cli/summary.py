@@ -46,7 +46,7 @@ def lines(model_dir: str) -> list[str]:
   if evaluations:
     rows.append(('validation', _metrics(evaluations[-1])))
     rows += _best(model_dir, evaluations)
-  checkpoints = _checkpoints(model_dir)
+  checkpoints = [os.path.basename(path) for path in manifests.saved_paths(model_dir)]
   if checkpoints:
     rows.append(('checkpoints', f'{os.path.join(model_dir, "")}: {", ".join(checkpoints)}'))
   rows.append(('TensorBoard', f'{_program("tensorboard")} --logdir={model_dir}'))
@@ -109,10 +109,6 @@ def _best(model_dir: str, evaluations: Sequence[dict[str, object]]) -> list[tupl
   choose = max if trainer.get('best_checkpoint_metric_comp') == 'higher' else min
   value, step = choose(measured, key=lambda pair: pair[0])
   return [('best', f'{metric} {value:.4g}  (step {step}), in {folder}')]
-
-
-def _checkpoints(model_dir: str) -> list[str]:
-  return [os.path.basename(path) for path in manifests.saved_paths(model_dir)]
 
 
 def _program(name: str) -> str:

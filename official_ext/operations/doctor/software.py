@@ -42,7 +42,9 @@ def packages(required: Sequence[str] | None = None) -> Iterator[check_results.Re
   Args:
     required: requirements as in metadata; None: those of this library without its extras.
   """
-  parsed = [requirements.Requirement(text) for text in (_required() if required is None else required)]
+  if required is None:
+    required = _metadata().get_all('Requires-Dist') or ()
+  parsed = [requirements.Requirement(text) for text in required]
   wanted = [each for each in parsed if each.marker is None or each.marker.evaluate({'extra': ''})]
   wrong = [each for each in wanted if not _is_met(each)]
   for each in wrong:
@@ -115,10 +117,6 @@ def _metadata() -> email.message.Message:
     return importlib.metadata.distribution(_DISTRIBUTION).metadata  # type: ignore[return-value]
   except importlib.metadata.PackageNotFoundError:
     return email.message.Message()
-
-
-def _required() -> Sequence[str]:
-  return _metadata().get_all('Requires-Dist') or ()
 
 
 def _is_met(requirement: requirements.Requirement) -> bool:

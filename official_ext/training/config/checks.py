@@ -217,7 +217,7 @@ def check_files(
   with errors.Mistakes() as mistakes:
     with mistakes.noted():
       if model_dir:
-        file_checks.check_model_dir(model_dir)
+        file_checks.check_path(model_dir, '--model_dir')
     with mistakes.noted():
       file_checks.check_inputs(params, used, mode is None or mode in EVAL_MODES, checkpoint)
 

@@ -94,15 +94,6 @@ def _can_connect(address: tuple[str, int]) -> bool:
   return bool(connected)
 
 
-def check_model_dir(model_dir: str) -> None:
-  """Makes sure that --model_dir can name a folder.
-
-  Raises:
-    UserError: see `check_path`.
-  """
-  check_path(model_dir, '--model_dir')
-
-
 def check_subdirs(trainer: definitions.TrainerConfig) -> None:
   """Makes sure that the folders named in a configuration are inside the run's folder, and apart from each other.
 

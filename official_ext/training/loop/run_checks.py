@@ -83,7 +83,7 @@ def check_same_on_workers(
   for topic, here, differences in (
     ('flags', flags, of_names),
     ('packages', _compared_versions(versions), of_names),
-    ('code', {name: digest for name, digest in code.items() if not _is_extension_module(name)}, of_names),
+    ('code', {name: digest for name, digest in code.items() if not name.endswith(_EXTENSION_SUFFIXES)}, of_names),
     ('data', data, _data_differences),
   ):
     workers.check_same(topic, json.dumps(here, sort_keys=True, default=str), differences)
@@ -91,10 +91,6 @@ def check_same_on_workers(
 
 def _compared_versions(versions: Mapping[str, object]) -> json_types.JsonObject:
   return {**versions, 'python': '.'.join(str(versions.get('python')).split('.')[:2])}
-
-
-def _is_extension_module(name: str) -> bool:
-  return name.endswith(_EXTENSION_SUFFIXES)
 
 
 def _data_differences(one: str, other: str) -> list[str]:
