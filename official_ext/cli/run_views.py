@@ -15,6 +15,7 @@ from official_ext.operations.runs import comparing
 from official_ext.operations.runs import index
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import params
+from official_ext.operations.runs import run_checkpoints
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import run_log
 from official_ext.operations.runs import selection
@@ -70,10 +71,12 @@ def _show(options: argparse.Namespace) -> None:
     record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
     # Of a run started from a shell, the output that it would have printed there.
     lines = run_log.tail(one, _LOG_LINES) or run_log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
+    best, checkpoints = comparing.best_of(one), [each for each in run_checkpoints.find(one) if not each.damage]
     if options.json:
-      values.append({**summary.as_dict(), 'record': record, 'params': params.read(one), 'log': lines})
+      found = {'best': best, 'checkpoints': [each.name for each in checkpoints]}
+      values.append({**summary.as_dict(), **found, 'record': record, 'params': params.read(one), 'log': lines})
     else:
-      run_arguments.print_lines([''] * bool(number) + run_tables.of_run(summary, record, lines))
+      run_arguments.print_lines([''] * bool(number) + run_tables.of_run(summary, record, best, checkpoints, lines))
   run_arguments.print_json_of(values)
 
 
