@@ -9,9 +9,11 @@ from official_ext.base import errors
 from official_ext.base.files import regular_files
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
-from official_ext.cli import run_contents
 from official_ext.cli import run_tables
 from official_ext.operations.runs import comparing
+from official_ext.operations.runs import default_fields
+from official_ext.operations.runs import driver as driver_lib
+from official_ext.operations.runs import given_fields
 from official_ext.operations.runs import index
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import params
@@ -127,15 +129,26 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _config(options: argparse.Namespace) -> None:
-  values = run_contents.config(run_arguments.run_of(options), options.given, options.changed, options.registry)
+  one = run_arguments.run_of(options)
+  values = params.read(one)
+  if values is None:
+    raise errors.UserError(f'{one.name}: has no {run_folder.PARAMS} that can be read')
+  shown = given_fields.of_run(one, values) if options.given else list(values)
+  if options.changed:
+    with driver_lib.Driver(registry=options.registry) as driver:
+      try:
+        changed = default_fields.of_run(one, values, driver)
+      except driver_lib.DriverError as error:
+        raise errors.UserError(f'{one.name}: {error}') from error
+    shown = [path for path in shown if path in changed]
   if options.json:
-    run_arguments.print_json(values)
+    run_arguments.print_json({path: values[path] for path in shown})
   else:
-    run_arguments.print_lines([run_tables.harmless(f'{path}: {value}') for path, value in values.items()])
+    run_arguments.print_lines([run_tables.harmless(f'{path}: {values[path]}') for path in shown])
 
 
 def _checkpoints(options: argparse.Namespace) -> None:
-  found = run_contents.checkpoints(run_arguments.run_of(options))
+  found = run_checkpoints.find(run_arguments.run_of(options))
   if options.json:
     run_arguments.print_json([vars(each) for each in found])
   else:
@@ -143,7 +156,10 @@ def _checkpoints(options: argparse.Namespace) -> None:
 
 
 def _events(options: argparse.Namespace) -> None:
-  found = run_contents.events(run_arguments.run_of(options))
+  from official_ext.operations.curves import column_store  # pylint: disable=g-import-not-at-top  # NumPy, as the next.
+  from official_ext.operations.curves import timeline  # pylint: disable=g-import-not-at-top
+
+  found = timeline.read(column_store.ColumnStore(), run_arguments.run_of(options))
   if options.json:
     run_arguments.print_json([each.as_dict() for each in found.events])
   else:
