@@ -152,16 +152,14 @@ def parse(values: json_types.JsonMapping) -> SweepFile:
   """
   with errors.Mistakes() as mistakes:
     for key in values:
-      with mistakes.noted():
-        _check_key(key, _KEYS, _REFUSED)
+      mistakes.check(_check_key, key, _KEYS, _REFUSED)
     parts: json_types.JsonObject = {'metric': None, 'early_terminate': None, 'parameters': (), 'method': ''}
     for key, read in _READERS.items():
       with mistakes.noted():
         if key in values or key in ('method', 'parameters'):
           parts[key] = read(values.get(key), key)
     if not mistakes.found:
-      with mistakes.noted():
-        _check_together(parts)
+      mistakes.check(_check_together, parts)
   return SweepFile(values=dict(values), **parts)
 
 
@@ -190,8 +188,7 @@ def _check_together(parts: json_types.JsonMapping) -> None:
   method, metric = parts['method'], parts['metric']
   with errors.Mistakes() as mistakes:
     for parameter in parts['parameters']:
-      with mistakes.noted():
-        _check_parameter(parameter, method)
+      mistakes.check(_check_parameter, parameter, method)
     if metric is None and (method == 'bayes' or parts['early_terminate']):
       with mistakes.noted():
         raise errors.UserError(f'metric: {"method bayes" if method == "bayes" else "early_terminate"} needs one')

@@ -67,23 +67,15 @@ def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
     UserError: naming all fields that are wrong.
   """
   with errors.Mistakes() as mistakes:
-    with mistakes.noted():
-      check_values(params)
-    with mistakes.noted():
-      file_checks.check_subdirs(params.trainer)
-    with mistakes.noted():
-      _check_lengths(params.trainer, mode)
-    with mistakes.noted():
-      _check_batch_sizes(params, mode)
-    with mistakes.noted():
-      _check_evaluation_ends(params, mode)
-    with mistakes.noted():
-      _check_unmasked(params, mode)
-    with mistakes.noted():
-      _check_utf8(params)
+    mistakes.check(check_values, params)
+    mistakes.check(file_checks.check_subdirs, params.trainer)
+    mistakes.check(_check_lengths, params.trainer, mode)
+    mistakes.check(_check_batch_sizes, params, mode)
+    mistakes.check(_check_evaluation_ends, params, mode)
+    mistakes.check(_check_unmasked, params, mode)
+    mistakes.check(_check_utf8, params)
     if mode is not None:
-      with mistakes.noted():
-        check_complete(params, mode)
+      mistakes.check(check_complete, params, mode)
 
 
 def check_values(config: base_config.Config, path: str = '') -> None:
@@ -97,14 +89,11 @@ def check_values(config: base_config.Config, path: str = '') -> None:
     UserError: naming all fields that are wrong.
   """
   with errors.Mistakes() as mistakes:
-    with mistakes.noted():
-      ranges.check(config, path)
+    mistakes.check(ranges.check, config, path)
     for part_path, part in configs(config, path):
-      with mistakes.noted():
-        _check_choices(part_path, part)
-      with mistakes.noted():
-        if hasattr(part, 'check_values'):
-          part.check_values(part_path)
+      mistakes.check(_check_choices, part_path, part)
+      if hasattr(part, 'check_values'):
+        mistakes.check(part.check_values, part_path)
 
 
 def unread_now(params: base_config.Config) -> dict[str, str]:
@@ -137,9 +126,8 @@ def check_given(params: base_config.Config, given: Collection[str]) -> None:
   """
   with errors.Mistakes() as mistakes:
     for path, part in configs(params):
-      with mistakes.noted():
-        if hasattr(part, 'check_given'):
-          part.check_given(path, params, given)
+      if hasattr(part, 'check_given'):
+        mistakes.check(part.check_given, path, params, given)
 
 
 def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> None:
@@ -215,11 +203,9 @@ def check_files(
   """
   used = [(path, data) for path, data in data_configs(params.task) if mode is None or _is_used(path, mode)]
   with errors.Mistakes() as mistakes:
-    with mistakes.noted():
-      if model_dir:
-        file_checks.check_path(model_dir, '--model_dir')
-    with mistakes.noted():
-      file_checks.check_inputs(params, used, mode is None or mode in EVAL_MODES, checkpoint)
+    if model_dir:
+      mistakes.check(file_checks.check_path, model_dir, '--model_dir')
+    mistakes.check(file_checks.check_inputs, params, used, mode is None or mode in EVAL_MODES, checkpoint)
 
 
 def check_replicas(task_config: base_config.Config, mode: str, num_replicas: int, task: protocols.Task) -> None:
@@ -273,16 +259,14 @@ def check_complete(params: definitions.ExperimentConfig, mode: str | None = None
   """
   trains = mode is None or mode in TRAIN_MODES
   with errors.Mistakes() as mistakes:
-    with mistakes.noted():
-      named_writers.check([name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING])
+    mistakes.check(
+      named_writers.check, [name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING]
+    )
     for path, config in configs(params):
-      with mistakes.noted():
-        if hasattr(config, 'check_run'):
-          config.check_run(path, params, mode)
-    with mistakes.noted():
-      _check_schedules(params.trainer.optimizer_config)
-    with mistakes.noted():
-      check_restrictions(params)
+      if hasattr(config, 'check_run'):
+        mistakes.check(config.check_run, path, params, mode)
+    mistakes.check(_check_schedules, params.trainer.optimizer_config)
+    mistakes.check(check_restrictions, params)
 
 
 def check_restrictions(params: base_config.Config) -> None:
@@ -364,8 +348,7 @@ def _check_batch_sizes(params: base_config.Config, mode: str | None) -> None:
   task."""
   with errors.Mistakes() as mistakes:
     for path, data in data_configs(params.task):
-      with mistakes.noted():
-        _check_batch_size(path, data, mode)
+      mistakes.check(_check_batch_size, path, data, mode)
 
 
 def _check_batch_size(path: str, data: base_config.Config, mode: str | None) -> None:

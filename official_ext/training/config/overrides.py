@@ -117,8 +117,7 @@ def override(config: base_config.Config, values: Mapping[str, object], path: str
   selected = getattr(config, 'type', None)
   with errors.Mistakes() as mistakes:
     for name, value in values.items():
-      with mistakes.noted():
-        _override_field(config, name, value, path, others)
+      mistakes.check(_override_field, config, name, value, path, others)
     if isinstance(config, oneof.OneOfConfig):
       _check_selection(config, values, path, selected)
 
