@@ -78,7 +78,7 @@ $(MANIFESTS_STAMP):
 
 demo: .venv
 	$(BIN)/python train.py --experiment=digits --mode=train_and_eval --model_dir=runs/digits
-	@$(BIN)/python -m official_ext.cli.summary runs/digits
+	@$(BIN)/python -m official_ext.cli.main runs show runs/digits
 
 # The runs of runs/ in a browser, until Ctrl-C: PORT=8421 for another port.
 PORT ?= 8420

@@ -1,8 +1,11 @@
 """The errors that end a run, with their exit statuses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import traceback
+from typing import ParamSpec
+
+_Arguments = ParamSpec('_Arguments')
 
 
 class UserError(ValueError):
@@ -86,6 +89,11 @@ class Mistakes:
       yield
     except UserError as error:
       self._note(error, suffix)
+
+  def check(self, check: Callable[_Arguments, object], *arguments: _Arguments.args, **named: _Arguments.kwargs) -> None:
+    """Calls a check, and notes its UserError."""
+    with self.noted():
+      check(*arguments, **named)
 
   def _note(self, error: UserError, suffix: str) -> None:
     told = {line.partition(': ')[0] for line in self._lines}

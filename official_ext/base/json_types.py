@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 # A value as `json.loads` returns it. Its shape is not known to a type checker: who reads it checks it.
 Json = Any
@@ -10,6 +10,21 @@ Json = Any
 JsonObject = dict[str, Json]
 # The same, only read.
 JsonMapping = Mapping[str, Json]
+
+
+def is_int(value: Json) -> TypeGuard[int]:
+  """Whether a value is a whole number: a bool, which Python counts among them, is not."""
+  return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Json) -> TypeGuard[int | float]:
+  """Whether a value is a number, finite or not; a bool is not."""
+  return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_finite(value: Json) -> TypeGuard[int | float]:
+  """Whether a value is a finite number; a bool is not."""
+  return is_number(value) and math.isfinite(value)
 
 
 def json_values(values: object) -> Json:

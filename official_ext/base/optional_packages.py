@@ -1,5 +1,6 @@
 """Packages that some parts need, and the extra of this project that installs each. No TensorFlow."""
 
+import importlib.metadata
 import importlib.util
 
 from official_ext.base import errors
@@ -17,3 +18,11 @@ def require(package: str, extra: str, who: str) -> None:
     found = False
   if not found:
     raise errors.UserError(f"{who}: needs the package {package}: pip install 'official-ext[{extra}]'")
+
+
+def version(distribution: str) -> str | None:
+  """The installed version of a distribution, by its name; None if it is missing."""
+  try:
+    return importlib.metadata.version(distribution)
+  except importlib.metadata.PackageNotFoundError:
+    return None

@@ -88,7 +88,8 @@ def _convert(known: Any) -> None:
   from official_ext.base.files import whole_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   dtype = known.dtype or _told_dtype(model)
-  model_type, has_tokenizer = model.config.model_type, tokenizer is not None or _has_tokenizer(model.origin)
+  model_type, origin = model.config.model_type, model.origin
+  has_tokenizer = tokenizer is not None or (origin is not None and model_folders.TOKENIZER_FILE in origin.files)
   models = [model]
   del model  # It is read back when the first one is gone.
   save = lambda folder: _save(models, folder, dtype, max_shard_bytes, tokenizer, is_compared=is_run)
@@ -151,11 +152,6 @@ def _tokenizer_of_task(task: protocols.Task) -> 'tokenizer_lib.Tokenizer | None'
   if not isinstance(found, tokenizer_lib.Tokenizer):
     return None
   return text_sources.tokenizer_of(data, found) if hasattr(data, 'chat_template_path') else found
-
-
-def _has_tokenizer(origin: Any) -> bool:
-  """Whether a tokenizer goes along from the folder that a model is from."""
-  return origin is not None and model_folders.TOKENIZER_FILE in origin.files
 
 
 def _check_tokenizer(known: argparse.Namespace, tokenizer: Any, config: Any) -> None:

@@ -6,7 +6,7 @@ import json
 
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
-from official_ext.operations.doctor import findings
+from official_ext.operations.doctor import check_results
 from official_ext.operations.doctor import gpus
 from official_ext.operations.doctor import machine
 from official_ext.operations.doctor import software
@@ -34,10 +34,10 @@ def run(arguments: list[str]) -> int:
       print(finding, flush=True)
   if options.json:
     print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
-  return int(any(finding.level == findings.PROBLEM for finding in found))
+  return int(any(finding.level == check_results.PROBLEM for finding in found))
 
 
-def _check(seconds: float) -> Iterator[findings.Finding]:
+def _check(seconds: float) -> Iterator[check_results.Result]:
   """All findings; the quick checks first."""
   yield software.python()
   yield from software.packages()

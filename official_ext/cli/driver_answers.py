@@ -28,6 +28,7 @@ from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
+from official_ext.training.config import epochs
 from official_ext.training.config import overrides
 from official_ext.training.config import parser
 from official_ext.training.config import registries
@@ -136,7 +137,7 @@ def _check(arguments: Sequence[str], wishes: json_types.JsonMapping) -> Iterator
     params = _check_run(params)
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
     found['lines'] = form.assigned(lines_of(error))
-  yield {**found, 'complete': True, **({'params': run_record.params_text(params)} if wishes.get('params') else {})}
+  yield {**found, 'complete': True, **({'params': params.masked_yaml()} if wishes.get('params') else {})}
 
 
 def _check_run(params: definitions.ExperimentConfig) -> definitions.ExperimentConfig:
@@ -152,7 +153,8 @@ def _check_run(params: definitions.ExperimentConfig) -> definitions.ExperimentCo
   experiment = experiment_run.Experiment(
     strategy, task, flags.FLAGS.mode, params, flags.FLAGS.model_dir, options=options
   )
-  return run_checks.check_run(experiment).params
+  run_checks.check_run(experiment)
+  return params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
 
 
 # The form.

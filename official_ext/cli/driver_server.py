@@ -6,9 +6,9 @@ PROGRAM is the driver: train.py, beside which modules are found first, or the mo
 are JSON objects, one a line, on stdin; the answers come on stdout, in their order: see driver_answers.py, with `id` as
 in the request. The first line, without a request, is `{"ready": true}`.
 
-Each request is answered by a fork, so that it leaves no state, and it may take so long, and so much memory, and no
-more. When a file changes that a module was read from, the answer is `{"stale": true}`, and the process ends: another
-one reads the modules anew. It ends with its stdin, at any time.
+Each request is answered in a fork, so that it leaves no state: see base/processes/forked_answers.py. When a file
+changes that a module was read from, the answer is `{"stale": true}`, and the process ends: another one reads the
+modules anew. It ends with its stdin, at any time.
 """
 
 import official_ext  # noqa: F401  # Before tensorflow.
@@ -16,29 +16,25 @@ from official_ext.base import json_types
 from official_ext.training.config import registries
 
 # isort: split
-from collections.abc import Mapping
-import contextlib
-import ctypes
+from collections.abc import Iterator, Mapping
+import functools
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import sys
 import threading
-import time
 
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
+from official_ext.base.processes import forked_answers
 from official_ext.cli import describe
 from official_ext.cli import driver_answers
 from official_ext.cli import flags as ext_flags
 from official_ext.operations.runs import programs
 
 _SECONDS = 20.0  # For an answer. The checks that need devices and the task get the remaining time.
-_MORE_BYTES = 8 << 30  # Of address space, for an answer.
-_PR_SET_PDEATHSIG = 1
 _NAME = 'official_ext.cli.driver_server'
 
 
@@ -66,7 +62,7 @@ class _Modules:
         return
     registries.import_registries()
     for name in names:  # The user's: tried in a fork, which is cheaper than to begin anew.
-      if _answer_in_fork({'do': 'try', 'arguments': [name]}, _SECONDS).get('imported'):
+      if forked_answers.last(functools.partial(_answers, {'do': 'try', 'arguments': [name]}), _SECONDS).get('imported'):
         registries.import_registry(name, 'import')
     self._states = {path: _state(path) for path in _files()}
 
@@ -98,66 +94,16 @@ def _end_with_stdin() -> None:
   os.killpg(0, signal.SIGKILL)  # With the process that answers.
 
 
-def _answer_in_fork(request: Mapping[str, object], seconds: float) -> dict[str, object]:
-  """The last answer that a fork of this process gives in time."""
-  reader, writer = os.pipe()
-  pid = os.fork()
-  if not pid:
-    os.close(reader)
-    _become_answer(request, writer)
-  os.close(writer)
+def _answers(request: json_types.JsonMapping) -> Iterator[Mapping[str, object]]:
+  """Yields the answers to a request, each more complete than the one before. Called in a fork."""
   try:
-    content = _read(reader, time.monotonic() + seconds)
-  finally:
-    os.close(reader)
-    with contextlib.suppress(ProcessLookupError):
-      os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-  lines = content.split(b'\n')[:-1]
-  if lines:
-    return json.loads(lines[-1])
-  reason = f'no answer in {seconds:g} s' if os.WTERMSIG(status) == signal.SIGKILL else f'signal {os.WTERMSIG(status)}'
-  return {'failure': f'the process that asks the driver has failed: {reason}'}
-
-
-def _read(reader: int, deadline: float) -> bytes:
-  """The bytes received until the other end is closed, or the time is over."""
-  parts = []
-  while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-    part = os.read(reader, 1 << 16)
-    if not part:
-      break
-    parts.append(part)
-  return b''.join(parts)
-
-
-def _become_answer(request: json_types.JsonMapping, writer: int) -> None:
-  """Answers, in the child, which never returns."""
-  try:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    gc.disable()  # It would write to every page that is shared.
-    size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + _MORE_BYTES, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    null = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-      os.dup2(null, number)
     if request['do'] == 'try':
       registries.import_registry(request['arguments'][0], 'import')
-      _write(writer, {'imported': True})
-      return
-    for found in driver_answers.answer(request):
-      _write(writer, found)
+      yield {'imported': True}
+    else:
+      yield from driver_answers.answer(request)
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a registry.
-    _write(writer, {'failure': '; '.join(driver_answers.lines_of(error))})
-  finally:
-    os._exit(0)
-
-
-def _write(writer: int, answer: Mapping[str, object]) -> None:
-  content = memoryview(json.dumps(answer).encode() + b'\n')
-  while content:
-    content = content[os.write(writer, content) :]
+    yield {'failure': '; '.join(driver_answers.lines_of(error))}
 
 
 def main(arguments: list[str]) -> None:
@@ -185,8 +131,9 @@ def main(arguments: list[str]) -> None:
   print(json.dumps({'ready': True}), file=answers)
   for line in sys.stdin:
     request = json.loads(line)
-    is_stale = modules.are_stale()
-    found = {'stale': True} if is_stale else _answer_in_fork(request, request.get('seconds', _SECONDS))
+    is_stale, found = modules.are_stale(), {'stale': True}
+    if not is_stale:
+      found = forked_answers.last(functools.partial(_answers, request), request.get('seconds', _SECONDS))
     print(json.dumps({'id': request['id'], **found}), file=answers)
     if is_stale:
       return

@@ -9,7 +9,6 @@ from typing import Any
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
-from official_ext.cli import run_contents
 from official_ext.cli import run_tables
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
@@ -18,8 +17,10 @@ from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import new_runs
 from official_ext.operations.runs import programs
+from official_ext.operations.runs import run_checkpoints
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import signals
+from official_ext.operations.runs import tensorboard_server
 
 
 def _stop(options: argparse.Namespace) -> None:
@@ -92,11 +93,19 @@ def _print_or_start(name: str, command: commands.Command, starts: bool) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
   one = run_arguments.run_of(options)
-  _print_or_start(one.name, run_contents.evaluation(one, options.checkpoint), not options.print)
+  newest = [each for each in run_checkpoints.find(one) if each.kind == 'training' and not each.damage][-1:]
+  if not options.checkpoint and not newest:
+    raise errors.UserError(f'{one.name}: has no checkpoint to evaluate; --checkpoint=NAME names one of another kind')
+  path = run_checkpoints.path_of(one, options.checkpoint or newest[0].name)
+  _print_or_start(one.name, commands.to_evaluate(one, path), not options.print)
 
 
 def _tensorboard(options: argparse.Namespace) -> None:
-  print(run_contents.tensorboard(run_arguments.run_of(options), options.stop))
+  one = run_arguments.run_of(options)
+  if options.stop:
+    print(f'{one.name}: TensorBoard {"ends" if tensorboard_server.stop(one) else "does not run"}')
+  else:
+    print(tensorboard_server.start(one).url)
 
 
 def add_commands(commands: Any) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import datetime
 import math
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -52,8 +53,23 @@ def _metrics(run: summaries.RunSummary, names: Sequence[str]) -> str:
   return '  '.join(f'{harmless(name)} {number(run.metric(name))}' for name in names)
 
 
-def of_run(run: summaries.RunSummary, record: Mapping[str, object], log: Sequence[str]) -> list[str]:
-  """All about one run, on a screen."""
+def of_run(
+  run: summaries.RunSummary,
+  record: Mapping[str, object],
+  best: tuple[str, float, int] | None,
+  checkpoints: Sequence[run_checkpoints.Checkpoint],
+  log: Sequence[str],
+) -> list[str]:
+  """All about one run, on a screen.
+
+  Args:
+    run: the run.
+    record: its run.json.
+    best: see `comparing.best_of`.
+    checkpoints: those without damage.
+    log: the end of its output.
+  """
+  skipped = record.get('skipped_updates')
   rows = [
     ('status', run.status + (f': {run.reason}' if run.reason else '')),
     ('stage', record.get('stage')),
@@ -62,6 +78,10 @@ def of_run(run: summaries.RunSummary, record: Mapping[str, object], log: Sequenc
     ('speed', None if run.steps_per_second is None else f'{run.steps_per_second:.3g} steps/s'),
     ('training', '  '.join(f'{name} {number(value)}' for name, value in run.train.items())),
     ('validation', '  '.join(f'{name} {number(value)}' for name, value in run.evaluation.items())),
+    ('skipped', f'{skipped} updates: not finite, or a spike of the loss' if skipped else None),
+    ('best', None if best is None else f'{best[0]} {number(best[1])} (step {best[2]})'),
+    ('checkpoints', ', '.join(each.name for each in checkpoints)),
+    ('TensorBoard', f'tensorboard --logdir={shlex.quote(run.path)}'),
     ('experiment', run.experiment),
     ('command', record.get('command')),
     ('folder of it', record.get('cwd')),

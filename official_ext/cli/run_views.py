@@ -9,17 +9,20 @@ from official_ext.base import errors
 from official_ext.base.files import regular_files
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
-from official_ext.cli import run_contents
 from official_ext.cli import run_tables
 from official_ext.operations.runs import comparing
+from official_ext.operations.runs import default_fields
+from official_ext.operations.runs import driver as driver_lib
+from official_ext.operations.runs import given_fields
 from official_ext.operations.runs import index
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import params
+from official_ext.operations.runs import run_checkpoints
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import run_log
 from official_ext.operations.runs import selection
 from official_ext.operations.runs import trash
-from official_ext.operations.trackers import export
+from official_ext.operations.trackers import tracker_export
 
 _LOG_LINES = 10
 _EVENT_LINES = 5
@@ -70,10 +73,12 @@ def _show(options: argparse.Namespace) -> None:
     record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
     # Of a run started from a shell, the output that it would have printed there.
     lines = run_log.tail(one, _LOG_LINES) or run_log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
+    best, checkpoints = comparing.best_of(one), [each for each in run_checkpoints.find(one) if not each.damage]
     if options.json:
-      values.append({**summary.as_dict(), 'record': record, 'params': params.read(one), 'log': lines})
+      found = {'best': best, 'checkpoints': [each.name for each in checkpoints]}
+      values.append({**summary.as_dict(), **found, 'record': record, 'params': params.read(one), 'log': lines})
     else:
-      run_arguments.print_lines([''] * bool(number) + run_tables.of_run(summary, record, lines))
+      run_arguments.print_lines([''] * bool(number) + run_tables.of_run(summary, record, best, checkpoints, lines))
   run_arguments.print_json_of(values)
 
 
@@ -115,22 +120,35 @@ def _export(options: argparse.Namespace) -> None:
 
   def fill(one: run_folder.Run) -> None:
     output_dir = options.output_dir and os.path.expanduser(options.output_dir)
-    done = export.export(one, root, options.to, options.tracking_uri, options.project, output_dir, options.artifacts)
+    done = tracker_export.export(
+      one, root, options.to, options.tracking_uri, options.project, output_dir, options.artifacts
+    )
     print(run_tables.harmless(f'{one.name}: {done}'), flush=True)
 
   run_arguments.each(runs, fill)
 
 
 def _config(options: argparse.Namespace) -> None:
-  values = run_contents.config(run_arguments.run_of(options), options.given, options.changed, options.registry)
+  one = run_arguments.run_of(options)
+  values = params.read(one)
+  if values is None:
+    raise errors.UserError(f'{one.name}: has no {run_folder.PARAMS} that can be read')
+  shown = given_fields.of_run(one, values) if options.given else list(values)
+  if options.changed:
+    with driver_lib.Driver(registry=options.registry) as driver:
+      try:
+        changed = default_fields.of_run(one, values, driver)
+      except driver_lib.DriverError as error:
+        raise errors.UserError(f'{one.name}: {error}') from error
+    shown = [path for path in shown if path in changed]
   if options.json:
-    run_arguments.print_json(values)
+    run_arguments.print_json({path: values[path] for path in shown})
   else:
-    run_arguments.print_lines([run_tables.harmless(f'{path}: {value}') for path, value in values.items()])
+    run_arguments.print_lines([run_tables.harmless(f'{path}: {values[path]}') for path in shown])
 
 
 def _checkpoints(options: argparse.Namespace) -> None:
-  found = run_contents.checkpoints(run_arguments.run_of(options))
+  found = run_checkpoints.find(run_arguments.run_of(options))
   if options.json:
     run_arguments.print_json([vars(each) for each in found])
   else:
@@ -138,7 +156,10 @@ def _checkpoints(options: argparse.Namespace) -> None:
 
 
 def _events(options: argparse.Namespace) -> None:
-  found = run_contents.events(run_arguments.run_of(options))
+  from official_ext.operations.curves import column_store  # pylint: disable=g-import-not-at-top  # NumPy, as the next.
+  from official_ext.operations.curves import timeline  # pylint: disable=g-import-not-at-top
+
+  found = timeline.read(column_store.ColumnStore(), run_arguments.run_of(options))
   if options.json:
     run_arguments.print_json([each.as_dict() for each in found.events])
   else:
@@ -189,7 +210,7 @@ def _add_list(commands: Any) -> None:
 def _add_export(commands: Any) -> None:
   found = run_arguments.add_command(commands, 'export', _export, 'write the values that a tracker lacks')
   to = 'wandb: files for `wandb sync`; csv: events.csv'
-  found.add_argument('--to', choices=export.TARGETS, required=True, help=to)
+  found.add_argument('--to', choices=tracker_export.TARGETS, required=True, help=to)
   uri = "of MLflow; default: the configuration's, MLFLOW_TRACKING_URI, or RUNS_DIR/mlflow.db"
   found.add_argument('--tracking_uri', default='', metavar='URI', help=uri)
   project = "of W&B, or MLflow's experiment; default: the configuration's"

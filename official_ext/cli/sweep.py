@@ -15,6 +15,7 @@ from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.processes import visible_gpus
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import run_arguments
 from official_ext.cli import sweep_tables
 from official_ext.operations.queue import dispatcher_start
 from official_ext.operations.runs import programs
@@ -259,9 +260,11 @@ def _list(options: argparse.Namespace) -> int:
     raise errors.UserError(f'{runs_dir}: no such folder; name that of your runs')
   found = [sweep_results.describe(folder) for folder in sweep_folder.find(runs_dir)]
   if options.json:
-    _print_json(found)
+    run_arguments.print_json(found)
   else:
-    _print(sweep_tables.of_sweeps(found) if found else [f'{runs_dir}: no sweeps; `official-ext sweep FILE` makes one'])
+    run_arguments.print_lines(
+      sweep_tables.of_sweeps(found) if found else [f'{runs_dir}: no sweeps; `official-ext sweep FILE` makes one']
+    )
   return 0
 
 
@@ -273,10 +276,10 @@ def _show(options: argparse.Namespace) -> int:
   if not options.json or options.importances:
     values['importances'] = sweep_results.importances(found, sweep)
   if options.json:
-    _print_json(values)
+    run_arguments.print_json(values)
   else:
     order = [point.number for point in sweep_results.in_order(found, sweep)]
-    _print(sweep_tables.of_sweep(values, order))
+    run_arguments.print_lines(sweep_tables.of_sweep(values, order))
   return 0
 
 
@@ -352,12 +355,3 @@ def _sweep_at(path: str) -> sweep_folder.SweepFolder:
 
 def _numbers(numbers: Sequence[int]) -> str:
   return ', '.join(map(str, numbers))
-
-
-def _print(lines: Sequence[str]) -> None:
-  for line in lines:
-    print(line)
-
-
-def _print_json(values: object) -> None:
-  print(json.dumps(json_types.json_values(values), indent=2, allow_nan=False))

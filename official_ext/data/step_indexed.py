@@ -98,15 +98,19 @@ def build_dataset(
   else:
     num_parallel_calls = getattr(params, 'num_parallel_calls', 2)
     dataset = plan.elements(plan.blocks).map(batches, num_parallel_calls=num_parallel_calls)
+  dataset = _prefetched(dataset, params)
+  if is_cheap and params.is_training and share.is_whole and served is None:
+    return in_memory.attach(dataset, _in_memory_batches(share, len(source), params.seed or 0, load))
+  return dataset
+
+
+def _prefetched(dataset: tf.data.Dataset, params: base_config.Config) -> tf.data.Dataset:
   buffer_size = params.prefetch_buffer_size
   dataset = dataset.prefetch(_buffer_size(dataset.element_spec) if buffer_size is None else buffer_size)
   options = tf.data.Options()
   options.autotune.enabled = False  # There is nothing to tune, and the accounting for it costs more than a gather.
   options.deterministic = params.deterministic is not False
-  dataset = dataset.with_options(options)
-  if is_cheap and params.is_training and share.is_whole and served is None:
-    return in_memory.attach(dataset, _in_memory_batches(share, len(source), params.seed or 0, load))
-  return dataset
+  return dataset.with_options(options)
 
 
 def _served(

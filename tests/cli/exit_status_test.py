@@ -17,7 +17,6 @@ from official_ext.base import errors
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import train
-from official_ext.training.config import definitions as cfg
 from official_ext.training.loop import run_record
 
 
@@ -172,7 +171,7 @@ def test_a_run_that_was_refused_leaves_nothing(one_device, tmp_path):
 
 
 def test_a_mistake_that_shows_in_the_middle_of_a_run_is_no_refusal(one_device, tmp_path):
-  record = run_record.RunRecord(str(tmp_path), 'train', cfg.ExperimentConfig(), 0, 'CPU:0', True)
+  record = run_record.RunRecord(str(tmp_path), 'train', 8, 0, 'CPU:0', True)
   record.update(stage='train', step=1)
   with pytest.raises(errors.UserError):
     with exit_status.saving_gin_config('train', str(tmp_path), one_device):

@@ -71,8 +71,8 @@ def save(folder, kind='linear', ema=False, dtype='float32'):
   params = cfg.upgrade(exp_factory.get_exp_config(name))
   if dtype != 'float32':
     params.runtime.mixed_precision_dtype = dtype
-  run_record.save_params(params, str(folder))
-  record = run_record.RunRecord(str(folder), 'train', params, 0, 'CPU')
+  run_record.save_params(params.masked_yaml(), str(folder))
+  record = run_record.RunRecord(str(folder), 'train', params.trainer.train_steps, 0, 'CPU')
   record.update(experiment=name, registry=[])
   task = task_factory.get_task(params.task)
   with_policy = tf_keras.mixed_precision.Policy(f'mixed_{dtype}' if dtype != 'float32' else dtype)
@@ -221,7 +221,7 @@ def test_the_help_of_export_names_its_flags(capsys):
 def test_model_gardens_own_tasks_are_served_as_it_serves_them(name, tmp_path):
   params = cfg.upgrade(exp_factory.get_exp_config(name))
   params.override(train_test.OVERRIDES[name](tmp_path))
-  run_record.save_params(params, str(tmp_path / 'run'))
+  run_record.save_params(params.masked_yaml(), str(tmp_path / 'run'))
   model = task_factory.get_task(params.task).build_model()
   checkpoint = tf.train.Checkpoint(model=model, **model.checkpoint_items)
   manager.CheckpointManager(checkpoint, str(tmp_path / 'run')).save(1, check_interval=False)

@@ -66,6 +66,48 @@ def test_the_list_is_a_table_or_json(tmp_path, runs):
   )
 
 
+def _rows(out):
+  """The rows of `runs show`: name -> text."""
+  return {line[:14].strip(): line[15:].strip() for line in out.splitlines()[1:]}
+
+
+def test_a_run_is_shown_with_its_best_evaluation_and_its_checkpoints(tmp_path, runs):
+  accuracies = {8: 0.5, 16: 0.96875, 24: float('nan'), 30: 0.875}
+  events = [event('eval', step, validation_loss=1 / step, accuracy=value) for step, value in accuracies.items()]
+  folders.make(tmp_path, 'a b', events, status='finished', step=30, train_steps=30, skipped_updates=9)
+  beside = json.dumps(event('eval', 30, accuracy=1.0))  # Of an evaluation beside the training, such as of one batch.
+  (tmp_path / 'a b/events.eval.jsonl').write_text(beside + '\n')
+  run_checkpoints_test._save(tmp_path / 'a b', 'ckpt-8')
+  run_checkpoints_test._save(tmp_path / 'a b', 'ckpt-30')
+  (tmp_path / 'a b/ckpt-24.index').touch()  # Without a manifest.
+  code, out, _ = runs('show', tmp_path, 'a b')
+  rows = _rows(out)
+  assert code == 0 and rows['status'] == 'finished' and rows['step'] == '30 of 30'
+  assert rows['validation'] == 'validation_loss 0.03333  accuracy 0.875'
+  assert rows['best'] == 'accuracy 0.9688 (step 16)' and rows['checkpoints'] == 'ckpt-8, ckpt-30'
+  assert rows['skipped'].startswith('9 updates') and rows['devices'] == '1 replica on CPU:0'
+  assert rows['TensorBoard'] == f"tensorboard --logdir='{tmp_path}/a b'"
+  found = json.loads(runs('show', tmp_path, 'a b', '--json')[1])
+  assert found['best'] == ['accuracy', 0.96875, 16] and found['checkpoints'] == ['ckpt-8', 'ckpt-30']
+
+
+def test_the_lowest_is_the_best_if_the_run_says_so(tmp_path, runs):
+  losses = {8: 0.5, 16: 0.75, 30: float('nan')}
+  run = folders.make(tmp_path, 'a', [event('eval', step, validation_loss=loss) for step, loss in losses.items()])
+  text = (tmp_path / 'a/params.yaml').read_text().replace('accuracy', 'validation_loss').replace('higher', 'lower')
+  (tmp_path / 'a/params.yaml').write_text(text)
+  assert _rows(runs('show', run.path)[1])['best'] == 'validation_loss 0.5 (step 8)'
+
+
+def test_a_run_that_failed_at_its_start_is_shown(tmp_path, runs):
+  run = folders.make(tmp_path, 'a', status='failed', error='OSError: no data', identity=folders.ended_process())
+  (tmp_path / 'a/params.yaml').unlink()
+  (tmp_path / 'a/events.jsonl').unlink()
+  rows = _rows(runs('show', run.path)[1])
+  assert rows['status'] == 'failed: OSError: no data'
+  assert 'TensorBoard' in rows and not {'best', 'checkpoints', 'skipped', 'validation'} & set(rows)
+
+
 def test_a_run_is_named_in_the_folder_or_by_its_path(tmp_path, runs):
   folders.make(tmp_path, 'a', status='finished', identity=folders.ended_process())
   folders.make(tmp_path, 'b', status='finished', identity=folders.ended_process(), rate=0.5)

@@ -163,7 +163,7 @@ def test_parses_and_is_described(name):
     'task.train_data.global_batch_size',
   ):
     assert f'\n{path}: ' in text
-  assert not checks.schedule_warnings(params)
+  assert not checks.schedule_warnings(params.trainer)
 
 
 @tiers.parametrize(

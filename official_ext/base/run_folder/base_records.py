@@ -33,7 +33,7 @@ class BaseRecord:
 
   Attributes:
     folder: of the base; None if its weights are in no folder.
-    weights_sha256: the digest of the weights in it: see weight_digests.py. None if they are in no folder, or the folder
+    weights_sha256: the digest of the weights in it: see adapter_bases.py. None if they are in no folder, or the folder
       has changed since.
     quantization: the fields of `QuantizationConfig` by which the kernels were packed; {'method': 'none'} if not.
     frozen_dtype: in which weights were kept that were not packed.

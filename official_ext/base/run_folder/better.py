@@ -24,3 +24,11 @@ def mode_of(metric: str, mode: str = 'auto') -> str:
   if len(found) != 1:
     raise ValueError(f'the name {metric} does not imply whether higher or lower is better; set it to max or min')
   return found.pop()
+
+
+def implies_max(metric: str) -> bool:
+  """Whether the name of a metric implies that a higher value is better."""
+  try:
+    return mode_of(metric) == 'max'
+  except ValueError:
+    return False

@@ -85,8 +85,7 @@ class FineTuningConfig(definitions.TaskConfig):
     """See `checks.check`."""
     with errors.Mistakes() as mistakes:
       for refuse in (self._check_adapters, self._check_frozen, self._check_model):
-        with mistakes.noted():
-          refuse(path)
+        mistakes.check(refuse, path)
 
   def _check_adapters(self, path):
     if self.use_lora and not self.model_path:

@@ -1,18 +1,21 @@
 """The record of the base below a model's adapters, and the comparison of a base with a record."""
 
+from collections.abc import Iterator
 import functools
+import hashlib
 import json
 
+import numpy as np
 import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base.files import storage
 from official_ext.base.run_folder import base_records
+from official_ext.language.modeling import families
 from official_ext.language.modeling import frozen
 from official_ext.language.modeling import quantized_linear
 from official_ext.language.modeling import tensor_files
-from official_ext.language.modeling import weight_digests
 from official_ext.language.modeling.families import family as family_lib
 
 # Fields of the configuration that decide how many weights of which shapes there are.
@@ -22,6 +25,7 @@ _SHAPES = tuple(
   tie_word_embeddings num_experts moe_intermediate_size decoder_sparse_step""".split()
 )
 _OF_NEW_WEIGHTS = frozenset({'initializer_range'})
+_PART = 2**20  # Values that are hashed at once, which bounds the memory that this takes.
 
 
 def record_of(model: tf_keras.Model, has_digest: bool = True) -> base_records.BaseRecord:
@@ -88,9 +92,40 @@ def digest_of(model: tf_keras.Model) -> str | None:
 
 @functools.lru_cache(maxsize=8)
 def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...], model_type: str, is_tied: bool) -> str:
-  """The digest of a folder's weights. Files with the same stamp are read once."""
+  """The SHA-256 of a folder's weights, in hexadecimal digits. Files with the same stamp are read once.
+
+  It covers the name, the shape and all values of each tensor. Neither shards nor the type in which values are stored
+  matter: float32 that are multiples of bfloat16 count as the bfloat16 that they were. If the head is the embedding
+  (`is_tied`), a copy of it in the files is left out.
+  """
   del stamp  # Distinguishes the entries of the cache.
-  return weight_digests.of_files(tensor_files.TensorFiles(folder), model_type, is_tied)
+  family = families.find(model_type, 'model_type')
+  left_out = {family_lib.SCORES, *([family_lib.LM_HEAD] if is_tied else [])}
+  full_name = lambda name: family_lib.full_name(family, name)
+  is_weight = lambda name: full_name(name) not in left_out and not family_lib.is_ignored(family, full_name(name))
+  lines = []
+  for name, value in tensor_files.TensorFiles(folder).tensors(is_weight):
+    lines.append(f'{full_name(name)} {list(value.shape)} {_digest_of_values(value)}\n')
+    del value  # Before the next one is read.
+  return hashlib.sha256(''.join(sorted(lines)).encode()).hexdigest()
+
+
+def _digest_of_values(value: np.ndarray) -> str:
+  found = hashlib.sha256()
+  flat = np.ascontiguousarray(value).reshape(-1)
+  if flat.dtype.name == 'bfloat16':
+    found.update(flat.view(np.uint8).data)
+    return found.hexdigest()
+  is_wide = any((bits & 0xFFFF).any() for bits in _float32_bits(flat))
+  for bits in _float32_bits(flat):
+    found.update((bits if is_wide else (bits >> 16).astype(np.uint16)).view(np.uint8).data)
+  return found.hexdigest()
+
+
+def _float32_bits(flat: np.ndarray) -> Iterator[np.ndarray]:
+  """The bits of values as float32, in parts."""
+  for start in range(0, flat.size, _PART):
+    yield flat[start : start + _PART].astype(np.float32, copy=False).view(np.uint32)
 
 
 def check(model: tf_keras.Model, record: base_records.BaseRecord, adapter: str) -> None:

@@ -202,15 +202,12 @@ def _check(config):
     for field in _COUNTS:
       with mistakes.noted():
         _require(getattr(config, field) > 0, f'{field}: {getattr(config, field)} must be above 0')
-    with mistakes.noted():
-      _check_heads(config)
-    with mistakes.noted():
-      _check_layers(config)
+    mistakes.check(_check_heads, config)
+    mistakes.check(_check_layers, config)
     with mistakes.noted():
       if config.num_experts:
         _check_experts(config)
-    with mistakes.noted():
-      rope.check(config.rope_parameters)
+    mistakes.check(rope.check, config.rope_parameters)
     with mistakes.noted():
       if config.sliding_rope_parameters:
         rope.check(config.sliding_rope_parameters, 'sliding_rope_parameters')

@@ -64,18 +64,9 @@ def save(model: tf_keras.Model, folder: str) -> None:
   if not found:
     raise errors.UserError(f'{folder}: the model has no adapters to be saved')
   _check_alone(model, folder)
-  tensors, ranks, alphas = {}, {}, {}
   modules = _modules(model)
   adapted = {name: module for name, module in modules.items() if any(ours in found for ours, _ in module)}
-  for name, module in adapted.items():
-    a, b, magnitude = _joined(model, found, module)
-    tensors[f'{_PREFIX}{name}{_A}'], tensors[f'{_PREFIX}{name}{_B}'] = a, b
-    if magnitude is not None:
-      tensors[f'{_PREFIX}{name}{_MAGNITUDE}'] = magnitude
-    adapter = next(found[ours] for ours, _ in module if ours in found)
-    config = adapter.config
-    ranks[name] = len(a)
-    alphas[name] = adapter.scaling * (len(a) ** 0.5 if config.use_rslora else len(a))
+  tensors, ranks, alphas = _collected(model, found, adapted)
   for name, value in tensors.items():
     tensor_files.check_finite(value, f'{folder}: the tensor {name}')
   first = next(iter(found.values())).config
@@ -143,6 +134,20 @@ def _linears(model):
     if isinstance(part, kinds) and (part.name not in found or isinstance(part, lora.LoraLinear)):
       found[part.name] = part
   return found
+
+
+def _collected(model, found, adapted):
+  """The tensors of the modules there that have adapters, and by module the ranks and the values of `lora_alpha`."""
+  tensors, ranks, alphas = {}, {}, {}
+  for name, module in adapted.items():
+    a, b, magnitude = _joined(model, found, module)
+    tensors[f'{_PREFIX}{name}{_A}'], tensors[f'{_PREFIX}{name}{_B}'] = a, b
+    if magnitude is not None:
+      tensors[f'{_PREFIX}{name}{_MAGNITUDE}'] = magnitude
+    adapter = next(found[ours] for ours, _ in module if ours in found)
+    ranks[name] = len(a)
+    alphas[name] = adapter.scaling * (len(a) ** 0.5 if adapter.config.use_rslora else len(a))
+  return tensors, ranks, alphas
 
 
 def _joined(model, found, module):

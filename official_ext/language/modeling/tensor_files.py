@@ -185,7 +185,9 @@ def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: s
       with contextlib.suppress(OSError):
         os.remove(os.path.join(folder, _PARTIAL.format(number)))
     raise
-  finals = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(len(shards))]
+  count = len(shards)
+  finals = [f'model-{number:05d}-of-{count:05d}.safetensors' for number in range(1, count + 1)]
+  finals = [WEIGHTS] if count == 1 else finals
   replaced = {*before} & {*finals} - {WEIGHTS}
   if INDEX in before and replaced:  # With its index, a mixture of old and new shards would be read as a model.
     for name in (WEIGHTS, INDEX):  # In this order: without an index, `WEIGHTS` would be read.
@@ -224,10 +226,6 @@ def _write_shards(folder, tensors, dtype, max_shard_bytes, shards):
     pending[name], sizes[name] = value, value.nbytes
   flush()
   return sum(sizes.values())
-
-
-def _shard_name(number, count):
-  return f'model-{number + 1:05d}-of-{count:05d}.safetensors'
 
 
 def read_json(path: str) -> json_types.JsonObject:

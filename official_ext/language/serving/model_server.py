@@ -149,7 +149,7 @@ def _settings(values: Mapping[str, object]) -> tuple[json_types.JsonObject, int]
         kind = _SETTINGS.get(name)
         if kind is None:
           raise errors.UserError(f'--{name}: there is no such setting')
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
+        if not json_types.is_number(value) or (kind is int and value != int(value)):
           raise errors.UserError(f'--{name}: expected {"a whole number" if kind is int else "a number"}')
         given[name] = kind(value)
   seed = given.pop('seed', 0)

@@ -38,27 +38,43 @@ _MOST_METRICS = 4
 
 def routes(context: context_lib.Context, workers: model_worker.ModelWorkers | None = None) -> list[routing.Route]:
   """The requests that this part answers."""
-  workers = workers or model_worker.ModelWorkers()
+  models = _Models(context, workers or model_worker.ModelWorkers())
+  handlers = {'export': models.export, 'open': models.open, 'close': models.close}
+  handlers |= {'predict': models.predict, 'chat': models.chat}
+  return [
+    routing.Route('/api/models', answers.handler(models.all), methods=['GET']),
+    routing.Route('/api/models/export', answers.handler(models.exporting), methods=['GET']),
+    *(
+      routing.Route(f'/api/models/{name}', answers.handler(function), methods=['POST'])
+      for name, function in handlers.items()
+    ),
+  ]
 
-  @answers.handler
-  def models(request: requests.Request) -> responses.Response:
+
+class _Models:
+  """The handlers."""
+
+  def __init__(self, context: context_lib.Context, workers: model_worker.ModelWorkers):
+    self._context, self._workers = context, workers
+
+  def all(self, request: requests.Request) -> responses.Response:
     del request
-    loaded = {key.folder for key in workers.loaded()}
-    found = [_entry(context, summary, loaded) for summary in context.index.summaries() if not summary.is_archived]
+    loaded = {key.folder for key in self._workers.loaded()}
+    found = [
+      _entry(self._context, summary, loaded) for summary in self._context.index.summaries() if not summary.is_archived
+    ]
     return answers.json({'runs': [entry for entry in found if entry is not None]})
 
-  @answers.handler
-  def export(request: requests.Request) -> responses.Response:
+  def export(self, request: requests.Request) -> responses.Response:
     values = answers.body(request)
-    run = answers.run_of(context, answers.text(values, 'run'))
+    run = answers.run_of(self._context, answers.text(values, 'run'))
     words = _export_command(run, values)
     cwd = _cwd_of(run)
     starting.start([sys.executable, '-u', '-m', 'official_ext.cli.main', *words], run.path, cwd=cwd, mode=_EXPORTING)
     return answers.json({'export': _export_state(run), 'command': shlex.join(['official-ext', *words])})
 
-  @answers.handler
-  def exporting(request: requests.Request) -> responses.Response:
-    run = answers.run_of(context, request)
+  def exporting(self, request: requests.Request) -> responses.Response:
+    run = answers.run_of(self._context, request)
     deadline = time.monotonic() + _NOTED_SECONDS
     while (found := _export_state(run)) and not found['is_running'] and found['exit_status'] is None:
       if time.monotonic() > deadline:  # Whoever would have noted it was killed.
@@ -66,44 +82,30 @@ def routes(context: context_lib.Context, workers: model_worker.ModelWorkers | No
       time.sleep(0.05)
     return answers.json({'export': found})
 
-  @answers.handler
-  def open_(request: requests.Request) -> responses.Response:
-    key = _key_of(context, answers.body(request))
-    return answers.json(workers.get(key).description())
+  def open(self, request: requests.Request) -> responses.Response:
+    key = _key_of(self._context, answers.body(request))
+    return answers.json(self._workers.get(key).description())
 
-  @answers.handler
-  def close(request: requests.Request) -> responses.Response:
-    workers.close(_key_of(context, answers.body(request)).folder)
+  def close(self, request: requests.Request) -> responses.Response:
+    self._workers.close(_key_of(self._context, answers.body(request)).folder)
     return answers.json({})
 
-  @answers.handler
-  def predict(request: requests.Request) -> responses.Response:
+  def predict(self, request: requests.Request) -> responses.Response:
     values = answers.body(request, _MAX_BODY_BYTES)
-    worker = workers.get(_key_of(context, values))
+    worker = self._workers.get(_key_of(self._context, values))
     found = list(worker.ask({'do': 'predict', 'signature': values.get('signature'), 'inputs': values.get('inputs')}))
     return answers.json(found[-1])
 
-  @answers.handler
-  def chat(request: requests.Request) -> responses.Response:
+  def chat(self, request: requests.Request) -> responses.Response:
     values = answers.body(request)
-    key = _key_of(context, values)
+    key = _key_of(self._context, values)
     if key.kind != 'language_model':
       raise errors.UserError(f'{os.path.basename(key.folder)}: is not a language model')
     asked = {
       name: values[name] for name in ('messages', 'system_prompt', 'prompt', 'settings') if values.get(name) is not None
     }
-    stream = workers.get(key).ask({'do': 'generate' if 'prompt' in asked else 'chat', **asked})
+    stream = self._workers.get(key).ask({'do': 'generate' if 'prompt' in asked else 'chat', **asked})
     return _streamed(stream)
-
-  return [
-    routing.Route('/api/models', models, methods=['GET']),
-    routing.Route('/api/models/export', exporting, methods=['GET']),
-    routing.Route('/api/models/export', export, methods=['POST']),
-    routing.Route('/api/models/open', open_, methods=['POST']),
-    routing.Route('/api/models/close', close, methods=['POST']),
-    routing.Route('/api/models/predict', predict, methods=['POST']),
-    routing.Route('/api/models/chat', chat, methods=['POST']),
-  ]
 
 
 # The results.

@@ -108,6 +108,6 @@ class _Queue:
 
 def _number(body: Mapping[str, object], name: str) -> int:
   value = body.get(name)
-  if not isinstance(value, int) or isinstance(value, bool):
+  if not json_types.is_int(value):
     raise errors.UserError(f'{name}: expected a whole number')
   return value

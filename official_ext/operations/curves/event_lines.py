@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from official_ext.base import json_types
+
 TRAIN, EVAL, OTHER, INVALID = 0, 1, 2, 3
 KINDS = ('train', 'eval')
 PADDING = 64  # So many zeros are behind the lines that are looked through.
@@ -84,7 +86,7 @@ def numbers_in(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def is_number(value: object) -> bool:
   """Whether a value of JSON is a number, or one of the strings for those that are not finite."""
-  return (isinstance(value, (int, float)) and not isinstance(value, bool)) or value in _NOT_FINITE
+  return json_types.is_number(value) or value in _NOT_FINITE
 
 
 def to_float(value: Any) -> float:

@@ -1,7 +1,5 @@
 """The table of a run's last profile: where the time of some steps went (see training/loop/profiling.py)."""
 
-import math
-
 from official_ext.base import json_types
 from official_ext.operations.runs import json_files
 from official_ext.operations.runs import run_folder
@@ -16,12 +14,8 @@ def read(run: run_folder.Run) -> json_types.JsonObject | None:
   """
   found = json_files.read(run.file(FILE))
   rows = (found or {}).get('rows')
-  if found is None or not isinstance(rows, dict) or not _is_number(found.get('seconds')):
+  if found is None or not isinstance(rows, dict) or not json_types.is_finite(found.get('seconds')):
     return None
-  if not all(_is_number(value) for value in rows.values()):
+  if not all(json_types.is_finite(value) for value in rows.values()):
     return None
   return {**{key: found.get(key) for key in ('first', 'last', 'programs', 'seconds')}, 'rows': rows}
-
-
-def _is_number(value: object) -> bool:
-  return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,4 +1,4 @@
 """Checks of this machine and environment: `official-ext doctor`. No TensorFlow in this process.
 
-Start with `findings.py`: each check returns findings.
+Start with `check_results.py`: each check returns such a result.
 """

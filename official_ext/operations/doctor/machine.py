@@ -8,15 +8,14 @@ import socket
 import tempfile
 
 from official_ext.base.files import cache
-from official_ext.operations.doctor import findings
-from official_ext.operations.doctor.findings import Finding
+from official_ext.operations.doctor import check_results
 
 _GB = 1e9
 MIN_MEMORY, MIN_DISK = 3 * _GB, 2 * _GB  # TensorFlow and a small model take about 1 GB of memory.
 CONSOLE_PORT = 8420
 
 
-def memory(least: float = MIN_MEMORY) -> Finding:
+def memory(least: float = MIN_MEMORY) -> check_results.Result:
   """Checks the available memory.
 
   Args:
@@ -24,14 +23,14 @@ def memory(least: float = MIN_MEMORY) -> Finding:
   """
   available, total = (_meminfo(name) for name in ('MemAvailable', 'MemTotal'))
   if not total:
-    return Finding('memory', findings.NOTE, 'unknown: there is no /proc/meminfo')
+    return check_results.note('memory', 'unknown: there is no /proc/meminfo')
   text = f'{available / _GB:.1f} of {total / _GB:.1f} GB available'
   if available < least:
-    return Finding('memory', findings.PROBLEM, text, f'end other programs: {least / _GB:g} GB are needed')
-  return Finding('memory', findings.OK, text)
+    return check_results.problem('memory', text, f'end other programs: {least / _GB:g} GB are needed')
+  return check_results.ok('memory', text)
 
 
-def disk(folder: str = '', least: float = MIN_DISK) -> Iterator[Finding]:
+def disk(folder: str = '', least: float = MIN_DISK) -> Iterator[check_results.Result]:
   """Checks that the folders in which runs write have space and can be written.
 
   Args:
@@ -42,15 +41,15 @@ def disk(folder: str = '', least: float = MIN_DISK) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free
     text = f'{place}: {free / _GB:.1f} GB free'
     if not os.access(place, os.W_OK | os.X_OK):
-      yield Finding('disk', findings.PROBLEM, f'{place}: cannot be written', f'chmod u+rwx {place}, or another folder')
+      yield check_results.problem('disk', f'{place}: cannot be written', f'chmod u+rwx {place}, or another folder')
     elif free < least:
       fix = f'free {least / _GB:g} GB, or use a folder of another disk'
-      yield Finding('disk', findings.PROBLEM, text, fix)
+      yield check_results.problem('disk', text, fix)
     else:
-      yield Finding('disk', findings.OK, text)
+      yield check_results.ok('disk', text)
 
 
-def ports(console: int = CONSOLE_PORT) -> Finding:
+def ports(console: int = CONSOLE_PORT) -> check_results.Result:
   """Checks that loopback ports can be opened, which workers and the console need.
 
   Args:
@@ -60,13 +59,13 @@ def ports(console: int = CONSOLE_PORT) -> Finding:
     _listen(0)
   except OSError as error:
     fix = 'allow loopback connections in this container or sandbox'
-    return Finding('ports', findings.PROBLEM, f'127.0.0.1: cannot listen: {error.strerror}', fix)
+    return check_results.problem('ports', f'127.0.0.1: cannot listen: {error.strerror}', fix)
   try:
     _listen(console)
   except OSError as error:
     text = f"{console}, the console's default, cannot be used: {error.strerror}"
-    return Finding('ports', findings.NOTE, text, 'official-ext console runs --port=0')
-  return Finding('ports', findings.OK, f'127.0.0.1 can listen; {console} is free')
+    return check_results.note('ports', text, 'official-ext console runs --port=0')
+  return check_results.ok('ports', f'127.0.0.1 can listen; {console} is free')
 
 
 def _listen(port: int) -> None:

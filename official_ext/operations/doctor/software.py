@@ -12,8 +12,8 @@ from packaging import requirements
 from packaging import specifiers
 
 from official_ext.base import json_types
-from official_ext.operations.doctor import findings
-from official_ext.operations.doctor.findings import Finding
+from official_ext.base import optional_packages
+from official_ext.operations.doctor import check_results
 
 _DISTRIBUTION = 'official-ext'
 _PROBE = 'official_ext.cli.tensorflow_probe'
@@ -21,7 +21,7 @@ _TEST = 'test'  # For contributors.
 _GPU = 'gpu'  # gpus.py checks it where there is a GPU.
 
 
-def python(supported: str | None = None, version: Sequence[int] = sys.version_info[:3]) -> Finding:
+def python(supported: str | None = None, version: Sequence[int] = sys.version_info[:3]) -> check_results.Result:
   """Checks the version of Python.
 
   Args:
@@ -32,38 +32,40 @@ def python(supported: str | None = None, version: Sequence[int] = sys.version_in
   if supported is None:
     supported = _metadata().get('Requires-Python') or ''
   if text in specifiers.SpecifierSet(supported):
-    return Finding('python', findings.OK, f'{text} at {sys.executable}')
-  return Finding('python', findings.PROBLEM, f'{text} is not supported', f'install a Python {supported}')
+    return check_results.ok('python', f'{text} at {sys.executable}')
+  return check_results.problem('python', f'{text} is not supported', f'install a Python {supported}')
 
 
-def packages(required: Sequence[str] | None = None) -> Iterator[Finding]:
+def packages(required: Sequence[str] | None = None) -> Iterator[check_results.Result]:
   """Checks that the required packages are installed in supported versions.
 
   Args:
     required: requirements as in metadata; None: those of this library without its extras.
   """
-  parsed = [requirements.Requirement(text) for text in (_required() if required is None else required)]
+  if required is None:
+    required = _metadata().get_all('Requires-Dist') or ()
+  parsed = [requirements.Requirement(text) for text in required]
   wanted = [each for each in parsed if each.marker is None or each.marker.evaluate({'extra': ''})]
   wrong = [each for each in wanted if not _is_met(each)]
   for each in wrong:
-    found = _version(each.name)
+    found = optional_packages.version(each.name)
     text = f'{each.name} {found} is not in {each.specifier}' if found else f'{each.name} is not installed'
-    yield Finding('packages', findings.PROBLEM, text, f"pip install '{each.name}{each.specifier}'")
+    yield check_results.problem('packages', text, f"pip install '{each.name}{each.specifier}'")
   if not wrong:
-    yield Finding('packages', findings.OK, f'all {len(wanted)} required packages')
+    yield check_results.ok('packages', f'all {len(wanted)} required packages')
 
 
-def extras() -> Iterator[Finding]:
+def extras() -> Iterator[check_results.Result]:
   """Lists the extras that are not installed: each is optional."""
   installed = []
   for extra in sorted(set(_metadata().get_all('Provides-Extra') or ()) - {_TEST, _GPU}):
     missing = missing_of_extra(_DISTRIBUTION, extra)
     if missing:
       install = f"pip install '{_DISTRIBUTION}[{extra}]'"
-      yield Finding('extras', findings.NOTE, f'{extra}: {", ".join(missing)} not installed', install)
+      yield check_results.note('extras', f'{extra}: {", ".join(missing)} not installed', install)
     else:
       installed.append(extra)
-  yield Finding('extras', findings.OK, f'installed: {", ".join(installed) or "none"}')
+  yield check_results.ok('extras', f'installed: {", ".join(installed) or "none"}')
 
 
 def missing_of_extra(distribution: str, extra: str) -> list[str]:
@@ -79,7 +81,7 @@ def missing_of_extra(distribution: str, extra: str) -> list[str]:
   return [each.name for each in of_extra if not _is_met(each)]
 
 
-def probe_tensorflow(seconds: float) -> tuple[Finding, json_types.JsonObject | None]:
+def probe_tensorflow(seconds: float) -> tuple[check_results.Result, json_types.JsonObject | None]:
   """Imports TensorFlow in another process.
 
   Args:
@@ -95,7 +97,7 @@ def probe_tensorflow(seconds: float) -> tuple[Finding, json_types.JsonObject | N
     )
   except subprocess.TimeoutExpired:
     fix = 'a cold disk may need longer: --seconds=300; otherwise look for a driver that hangs: nvidia-smi'
-    return Finding('tensorflow', findings.PROBLEM, f'its import takes more than {seconds:g} s', fix), None
+    return check_results.problem('tensorflow', f'its import takes more than {seconds:g} s', fix), None
   try:
     values = json.loads(done.stdout.splitlines()[-1])
   except (IndexError, ValueError):
@@ -103,9 +105,9 @@ def probe_tensorflow(seconds: float) -> tuple[Finding, json_types.JsonObject | N
     if done.returncode < 0:
       reinstall = 'a processor without AVX cannot run it; otherwise ' + reinstall
       lines = [f'the process was ended by signal {-done.returncode}']
-    return Finding('tensorflow', findings.PROBLEM, f'cannot be imported: {lines[-1]}', reinstall), None
+    return check_results.problem('tensorflow', f'cannot be imported: {lines[-1]}', reinstall), None
   text = f'{values["version"]}, imported in {values["seconds"]:.1f} s'
-  return Finding('tensorflow', findings.OK, text), values
+  return check_results.ok('tensorflow', text), values
 
 
 @functools.cache
@@ -117,17 +119,6 @@ def _metadata() -> email.message.Message:
     return email.message.Message()
 
 
-def _required() -> Sequence[str]:
-  return _metadata().get_all('Requires-Dist') or ()
-
-
 def _is_met(requirement: requirements.Requirement) -> bool:
-  found = _version(requirement.name)
+  found = optional_packages.version(requirement.name)
   return found is not None and requirement.specifier.contains(found, prereleases=True)
-
-
-def _version(name: str) -> str | None:
-  try:
-    return importlib.metadata.version(name)
-  except importlib.metadata.PackageNotFoundError:
-    return None

@@ -35,7 +35,7 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
 def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
   """Adds it to the queue, and starts a dispatcher in the background if there is none; see jobs.py."""
   del text
-  queue = _queue(job, options)
+  queue = queue_folder.Queue(runs_dir(job, options))
   env = ['env', *(f'{name}={value}' for name, value in job.env.items())] if job.env else []
   gpus = options.gpus
   if gpus is None and options.num_workers > 1 and visible_gpus.names():
@@ -63,10 +63,6 @@ def runs_dir(job: jobs.Job, options: argparse.Namespace) -> str:
   if options.runs_dir:
     return paths.expand_home(options.runs_dir, '--runs_dir')
   return 'runs' if paths.is_remote(job.folder) else os.path.dirname(job.folder)
-
-
-def _queue(job: jobs.Job, options: argparse.Namespace) -> queue_folder.Queue:
-  return queue_folder.Queue(runs_dir(job, options))
 
 
 def _max_restarts(job: jobs.Job) -> int:

@@ -12,7 +12,6 @@ pip install 'official-ext[ray]'.
 import argparse
 import base64
 from collections.abc import Mapping, Sequence
-import ctypes
 import importlib
 import json
 import os
@@ -28,6 +27,7 @@ from typing import Any
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base.processes import launcher
+from official_ext.base.processes import stopping
 from official_ext.operations.engines import jobs
 from official_ext.operations.runs import programs
 
@@ -47,7 +47,6 @@ _PREEMPTED = errors.PreemptedError.exit_status
 _NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)
 _GRACE_SECONDS = 120.0
 _POLL_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 def render(job: jobs.Job, options: argparse.Namespace) -> str:
@@ -125,7 +124,7 @@ class _Worker:
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        preexec_fn=_end_with_parent,
+        preexec_fn=stopping.end_with_parent,  # The actor, which may be killed.
       )
     finally:
       if output is not None:
@@ -139,11 +138,6 @@ class _Worker:
     """Sends it a signal."""
     if self._process is not None and self._process.poll() is None:
       self._process.send_signal(number)
-
-
-def _end_with_parent() -> None:
-  """Makes the kernel send SIGTERM to a process whose actor was killed. Runs between fork and exec."""
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 class _Run:

@@ -1,7 +1,6 @@
 """The processes of the workers of a run on this machine: they are started, watched, and restarted if one is lost."""
 
 from collections.abc import Sequence
-import ctypes
 import dataclasses
 import json
 import os
@@ -12,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO, Any, TextIO
+from typing import IO, TextIO
 
 from official_ext.base import errors
 from official_ext.base.processes import launcher
@@ -27,7 +26,6 @@ _LEAST_SILENCE_SECONDS = 10.0  # Workers may have to wait so long for a processo
 _STACKS_SECONDS = 2.0
 _STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for the remaining processes of a worker.
 _PIPES_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass
@@ -224,7 +222,7 @@ class Launcher:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,  # Ctrl-C in a terminal reaches workers through the launcher, and so only once.
-        preexec_fn=_end_with_parent,
+        preexec_fn=stopping.end_with_parent,
         pass_fds=(listener.signs,),
       )
       listener.started()
@@ -305,31 +303,7 @@ def _signal_group(worker: _Worker, number: int) -> bool:
 
 def _outcome(worker: _Worker) -> str:
   code = worker.process.returncode
-  return f'was killed by {_signal_name(-code)}' if code < 0 else f'stopped with status {code}'
-
-
-def _signal_name(number: int) -> str:
-  try:
-    return signal.Signals(number).name
-  except ValueError:
-    return f'signal {number}'
-
-
-def _end_with_parent() -> None:
-  """Makes the kernel send SIGTERM to a worker whose launcher was killed. Runs between fork and exec."""
-  if _LIBC is not None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-
-
-def _load_libc() -> Any | None:
-  try:
-    library = ctypes.CDLL(None)
-    return library if hasattr(library, 'prctl') else None
-  except OSError:
-    return None
-
-
-_LIBC = _load_libc()
+  return f'was killed by {stopping.name_of(-code)}' if code < 0 else f'stopped with status {code}'
 
 
 def _say(text: str) -> None:

@@ -15,7 +15,6 @@ job has its slot until it is gone. No TensorFlow, and few imports: there is a ru
 
 from collections.abc import Mapping, Sequence
 import contextlib
-import ctypes
 import errno
 import os
 import signal
@@ -28,6 +27,7 @@ from official_ext.base.files import moments
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.processes import process_identity
+from official_ext.base.processes import stopping
 from official_ext.operations.queue import job_files
 from official_ext.operations.queue import job_notes
 
@@ -38,8 +38,6 @@ _STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for the remaining processes o
 _WORKERS_SECONDS = 600.0  # The same for workers of a launcher that was killed: they save.
 _STRAYS_POLL_SECONDS = (0.02, 0.5)  # At first, and at most.
 _AGAIN_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _NOT_FOUND = 127  # As a shell's status of a command that cannot be run.
 # Errors that may pass, as when somebody has made room on a full disk.
 _PASSING = (
@@ -122,7 +120,7 @@ class Runner:
   def _fork(self, job: job_files.Job, attempt: job_files.Attempt, log: int) -> int:
     own = process_identity.own()
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    stopping.adopt_descendants()
     child = os.fork()
     if child == 0:
       self._become(job, attempt, own, log)
@@ -138,7 +136,7 @@ class Runner:
     status = _NOT_FOUND
     try:
       os.setpgid(0, 0)
-      _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+      stopping.end_with_parent()
       if os.getppid() != runner.pid:  # Killed before the kernel was informed.
         os._exit(errno.EAGAIN)
       try:
@@ -278,11 +276,6 @@ def _signal_group(group: int, number: int) -> bool:
   except PermissionError:  # Somebody else's by now.
     return False
   return True
-
-
-def _prctl(option: int, value: int) -> None:
-  with contextlib.suppress(OSError, AttributeError):  # Not Linux.
-    ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from official_ext.base import errors
 from official_ext.base.files import file_lock
+from official_ext.base.processes import stopping
 from official_ext.operations.queue import job_files
 
 WAITING = ('queued', 'paused')
@@ -143,7 +144,7 @@ def describe(ended: Mapping[str, Any]) -> str:
     return str(ended.get('error'))
   status = ended.get('status')
   if isinstance(status, int) and (status < 0 or 128 < status < 128 + signal.NSIG):
-    return f'killed by {_signal_name(-status if status < 0 else status - 128)}'
+    return f'killed by {stopping.name_of(-status if status < 0 else status - 128)}'
   meaning = _MEANINGS.get(status)  # type: ignore[arg-type]
   return f'ended with status {status}' + (f' ({meaning})' if meaning else '')
 
@@ -161,10 +162,3 @@ def in_order(states: Sequence[State], order: Sequence[int]) -> list[State]:
 
 def _restarts(count: int) -> str:
   return f'{count} restart{"" if count == 1 else "s"}'
-
-
-def _signal_name(number: int) -> str:
-  try:
-    return signal.Signals(number).name
-  except ValueError:
-    return f'signal {number}'

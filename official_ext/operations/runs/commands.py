@@ -102,7 +102,7 @@ def to_resume(run: run_folder.Run) -> Command:
     model_dir = value if name == 'model_dir' else model_dir
   cwd = _cwd_of(values)
   before = _absolute(model_dir, cwd) if model_dir is not None else run.path
-  if not _same(before, run.path):
+  if _real(before) != _real(run.path):
     flags = [(name, _in_folder(name, value, cwd, before, run.path)) for name, value in split.flags]
     words = [*split.program, *map(_written, flags)]
   return Command(tuple(words), cwd, run.path, values.get('mode') or 'train', environment)
@@ -381,7 +381,3 @@ def _absolute(path: str, cwd: str) -> str:
 def _real(path: str) -> str:
   """A path to compare with others: symbolic links are followed, if it is local."""
   return os.path.normpath(path) if paths.is_remote(path) else os.path.realpath(path)
-
-
-def _same(path: str, other: str) -> bool:
-  return _real(path) == _real(other)

@@ -73,6 +73,14 @@ def compare(
   )
 
 
+def best_of(run: run_folder.Run) -> tuple[str, float, int] | None:
+  """The metric of a run's best checkpoint, its best value and the step of that; None if it has none."""
+  params = params_lib.read(run) or {}
+  chosen = str(params.get('trainer.best_checkpoint_eval_metric') or '')
+  found = _best(list(read_evaluations(run.file(run_folder.EVENTS))), params) if chosen else {}
+  return (chosen, *found[chosen]) if chosen in found else None
+
+
 def read_evaluations(path: str) -> Iterator[json_types.JsonObject]:
   """The events 'eval' of a run that stand, by step. The file is read line by line, and hardly parsed."""
   yield from (

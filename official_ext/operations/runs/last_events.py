@@ -126,11 +126,5 @@ def with_floats(event: Mapping[str, object]) -> json_types.JsonObject:
 
 def metrics_of(event: Mapping[str, object] | None) -> dict[str, float]:
   """The numbers in an event that are metrics of the model, by name, and not of the run's progress."""
-  return {
-    key: value
-    for key, value in (event or {}).items()
-    if isinstance(value, (int, float))
-    and not isinstance(value, bool)
-    and key not in event_names.PROGRESS
-    and key not in ('time', 'step')
-  }
+  others = {*event_names.PROGRESS, 'time', 'step'}
+  return {key: value for key, value in (event or {}).items() if json_types.is_number(value) and key not in others}

@@ -133,7 +133,7 @@ def in_order(runs: Sequence[summaries.RunSummary], sort: str, params: Params) ->
   found = values_of(name, runs, params, f'--sort={sort}')
   keys = {name: _sort_key(value) for name, values in found.items() for value in values[:1] if _is_known(value)}
   is_metric = any(run.metric(name) is not None for run in runs)
-  backwards = (_is_best_last(name) if is_metric else name in _LATEST_FIRST) != sort.startswith('-')
+  backwards = (better.implies_max(name) if is_metric else name in _LATEST_FIRST) != sort.startswith('-')
   known = sorted((run for run in runs if run.name in keys), key=lambda run: keys[run.name], reverse=backwards)
   return known + [run for run in runs if run.name not in keys]
 
@@ -162,13 +162,6 @@ def values_of(
   return found
 
 
-def _is_best_last(metric: str) -> bool:
-  try:
-    return better.mode_of(metric) == 'max'
-  except ValueError:
-    return False
-
-
 def _is_known(value: object) -> bool:
   return value is not None and not (isinstance(value, float) and math.isnan(value))
 
@@ -181,7 +174,7 @@ def _sort_key(value: object) -> tuple:
 def _as_number(value: object) -> float | None:
   if value in ('NaN', 'Infinity', '-Infinity'):
     return float(value)
-  return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+  return float(value) if json_types.is_number(value) else None
 
 
 def _as_text(value: json_types.Json) -> str:

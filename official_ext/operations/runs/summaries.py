@@ -161,7 +161,7 @@ def _time_left(train: Mapping[str, object]) -> float | None:
 
 
 def _number(value: object) -> float | None:
-  return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+  return value if json_types.is_number(value) else None
 
 
 def _text(value: object) -> str:

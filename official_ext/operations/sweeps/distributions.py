@@ -286,17 +286,12 @@ def _default(values: Mapping[str, object], path: str) -> str:
   if 'values' in values:
     return 'categorical'
   if all(key in values for key in _RANGE):
-    return 'int_uniform' if all(_is_int(values[key]) for key in _RANGE) else 'uniform'
+    return 'int_uniform' if all(json_types.is_int(values[key]) for key in _RANGE) else 'uniform'
   raise errors.UserError(f'{path}: expected value, values, min and max, or a distribution')
 
 
-def _is_int(value: object) -> bool:
-  return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _number(value: Any, path: str, is_integer: bool = False) -> float:
-  is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-  if not is_number or (is_integer and value != int(value)):
+  if not json_types.is_finite(value) or (is_integer and value != int(value)):
     raise errors.UserError(f'{path}: expected {"an integer" if is_integer else "a finite number"}, got {value!r}')
   return int(value) if is_integer else value
 

@@ -101,6 +101,6 @@ def _bands(values: Mapping[str, object], eta: float, path: str) -> list[int]:
 
 def _positive(values: Mapping[str, object], key: str, path: str) -> int:
   value = values[key]
-  if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+  if not json_types.is_int(value) or value < 1:
     raise errors.UserError(f'{path}.{key}: expected an integer of 1 or more, got {value!r}')
   return value

@@ -152,16 +152,14 @@ def parse(values: json_types.JsonMapping) -> SweepFile:
   """
   with errors.Mistakes() as mistakes:
     for key in values:
-      with mistakes.noted():
-        _check_key(key, _KEYS, _REFUSED)
+      mistakes.check(_check_key, key, _KEYS, _REFUSED)
     parts: json_types.JsonObject = {'metric': None, 'early_terminate': None, 'parameters': (), 'method': ''}
     for key, read in _READERS.items():
       with mistakes.noted():
         if key in values or key in ('method', 'parameters'):
           parts[key] = read(values.get(key), key)
     if not mistakes.found:
-      with mistakes.noted():
-        _check_together(parts)
+      mistakes.check(_check_together, parts)
   return SweepFile(values=dict(values), **parts)
 
 
@@ -190,8 +188,7 @@ def _check_together(parts: json_types.JsonMapping) -> None:
   method, metric = parts['method'], parts['metric']
   with errors.Mistakes() as mistakes:
     for parameter in parts['parameters']:
-      with mistakes.noted():
-        _check_parameter(parameter, method)
+      mistakes.check(_check_parameter, parameter, method)
     if metric is None and (method == 'bayes' or parts['early_terminate']):
       with mistakes.noted():
         raise errors.UserError(f'metric: {"method bayes" if method == "bayes" else "early_terminate"} needs one')
@@ -233,21 +230,14 @@ def _read_metric(values: object, path: str) -> Metric:
     raise errors.UserError(f'{path}.name: expected the name of a metric, got {name!r}')
   if goal not in (None, 'minimize', 'maximize'):
     raise errors.UserError(f'{path}.goal: {goal!r} is invalid; choose one of minimize, maximize')
-  if goal is None and _tells_max(name):
+  if goal is None and better.implies_max(name):
     raise errors.UserError(f'{path}.goal: is missing, which means minimize; {name} requires goal: maximize')
   target, summary = values.get('target'), values.get('summary', 'last')
-  if target is not None and not _is_number(target):
+  if target is not None and not json_types.is_finite(target):
     raise errors.UserError(f'{path}.target: expected a number, got {target!r}')
   if summary not in _SUMMARIES:
     raise errors.UserError(f'{path}.summary: {summary!r} is invalid; choose one of {", ".join(_SUMMARIES)}')
   return Metric(name, goal or 'minimize', target, summary)
-
-
-def _tells_max(metric: str) -> bool:
-  try:
-    return better.mode_of(metric) == 'max'
-  except ValueError:
-    return False
 
 
 def _read_text(value: object, path: str) -> str:
@@ -277,15 +267,11 @@ def _read_words(value: object, path: str) -> tuple[str, ...]:
 
 def _at_least(least: int):
   def read(value: json_types.Json, path: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not json_types.is_int(value) or value < least:
       raise errors.UserError(f'{path}: expected an integer of {least} or more, got {value!r}')
     return value
 
   return read
-
-
-def _is_number(value: object) -> bool:
-  return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 _READERS = {

@@ -87,7 +87,7 @@ class _Store:
     log.log_metrics(lacks)
     self._set_tags(log, found.data.tags if found is not None else {})
     if self._tracked.is_over:
-      log.set_status(self._tracked.status, _milliseconds(self._tracked.ended))
+      log.set_status(self._tracked.status, round(self._tracked.ended * 1000))
     else:
       log.set_status(None)
     return len(lacks)
@@ -113,7 +113,7 @@ class _Store:
 
   def _new_log(self) -> tracker_logs.MlflowLog:
     tracked = self._tracked
-    tags, start_time = {_IDENTITY: tracked.identity}, _milliseconds(tracked.started)
+    tags, start_time = {_IDENTITY: tracked.identity}, round(tracked.started * 1000)  # Milliseconds.
     return tracker_logs.MlflowLog.create(self._client, self._project, tracked.name, start_time=start_time, tags=tags)
 
   def _set_tags(self, log: tracker_logs.MlflowLog, there: Mapping[str, str]) -> None:
@@ -138,7 +138,3 @@ def _metrics_of(tracked: tracked_run.TrackedRun) -> dict[str, list[tuple[int, in
     for name, step, milliseconds, value in tracker_values.mlflow_points(event['event'], event['step'], time, values):
       found.setdefault(name, {})[step, milliseconds] = value
   return {name: [(*point, value) for point, value in points.items()] for name, points in found.items()}
-
-
-def _milliseconds(seconds: float) -> int:
-  return round(seconds * 1000)

@@ -112,8 +112,8 @@ class EventActions:
       if event in event_names.LAST_EVENTS:
         self._take_at_last(name, trigger, logs)
       elif trigger.by_clock:
-        if self._from_chief(f'action {name}', functools.partial(_is_met, trigger, logs)):
-          for action in _as_sequence(trigger.action):
+        if self._from_chief(f'action {name}', functools.partial(trigger.condition, logs)):
+          for action in trigger.action if isinstance(trigger.action, Sequence) else [trigger.action]:
             self.call(action, logs)
       else:
         self.call(trigger, logs)
@@ -143,11 +143,3 @@ def _state_in(checkpoint: str) -> json_types.JsonMapping:
     return manifests.read(checkpoint).get(STATE, {})
   except (ValueError, tf.errors.OpError):
     return {}
-
-
-def _is_met(trigger: triggers.Trigger, logs: triggers.Logs) -> bool:
-  return bool(trigger.condition(logs))
-
-
-def _as_sequence(action: object) -> Sequence[Any]:
-  return action if isinstance(action, Sequence) else [action]

@@ -10,6 +10,7 @@ import json
 import os
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.files import storage
@@ -120,7 +121,7 @@ def _parse(content: bytes) -> list[Rollback]:
   found = [Rollback(**entry) for entry in entries]
   for entry in found:
     for name, value in dataclasses.asdict(entry).items():
-      if not isinstance(value, int) or isinstance(value, bool):
+      if not json_types.is_int(value):
         raise ValueError(f'{name}: expected a whole number, got {value!r}')
   return found
 

@@ -26,6 +26,7 @@ from official.modeling.hyperparams import params_dict
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import model_garden_internals
 from official_ext.base import protocols
 from official_ext.base.files import paths
@@ -66,23 +67,15 @@ def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
     UserError: naming all fields that are wrong.
   """
   with errors.Mistakes() as mistakes:
-    with mistakes.noted():
-      check_values(params)
-    with mistakes.noted():
-      file_checks.check_subdirs(params.trainer)
-    with mistakes.noted():
-      _check_lengths(params.trainer, mode)
-    with mistakes.noted():
-      _check_batch_sizes(params, mode)
-    with mistakes.noted():
-      _check_evaluation_ends(params, mode)
-    with mistakes.noted():
-      _check_unmasked(params, mode)
-    with mistakes.noted():
-      _check_utf8(params)
+    mistakes.check(check_values, params)
+    mistakes.check(file_checks.check_subdirs, params.trainer)
+    mistakes.check(_check_lengths, params.trainer, mode)
+    mistakes.check(_check_batch_sizes, params, mode)
+    mistakes.check(_check_evaluation_ends, params, mode)
+    mistakes.check(_check_unmasked, params, mode)
+    mistakes.check(_check_utf8, params)
     if mode is not None:
-      with mistakes.noted():
-        check_complete(params, mode)
+      mistakes.check(check_complete, params, mode)
 
 
 def check_values(config: base_config.Config, path: str = '') -> None:
@@ -96,14 +89,11 @@ def check_values(config: base_config.Config, path: str = '') -> None:
     UserError: naming all fields that are wrong.
   """
   with errors.Mistakes() as mistakes:
-    with mistakes.noted():
-      ranges.check(config, path)
+    mistakes.check(ranges.check, config, path)
     for part_path, part in configs(config, path):
-      with mistakes.noted():
-        _check_choices(part_path, part)
-      with mistakes.noted():
-        if hasattr(part, 'check_values'):
-          part.check_values(part_path)
+      mistakes.check(_check_choices, part_path, part)
+      if hasattr(part, 'check_values'):
+        mistakes.check(part.check_values, part_path)
 
 
 def unread_now(params: base_config.Config) -> dict[str, str]:
@@ -136,9 +126,8 @@ def check_given(params: base_config.Config, given: Collection[str]) -> None:
   """
   with errors.Mistakes() as mistakes:
     for path, part in configs(params):
-      with mistakes.noted():
-        if hasattr(part, 'check_given'):
-          part.check_given(path, params, given)
+      if hasattr(part, 'check_given'):
+        mistakes.check(part.check_given, path, params, given)
 
 
 def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> None:
@@ -190,7 +179,7 @@ def _check_choices(path: str, config: base_config.Config) -> None:
     for name, choices in choices_of(type(config)).items():
       value = vars(config)[name]
       with mistakes.noted():
-        if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
+        if value not in choices or json_types.is_int(value):
           told = overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
           raise errors.UserError(f'{path}.{name}: {value!r} is {told}')
 
@@ -212,20 +201,18 @@ def check_files(
   Raises:
     UserError: naming all that do not exist and cannot be made.
   """
-  used = [(path, data) for path, data in data_configs(params) if mode is None or _is_used(path, mode)]
+  used = [(path, data) for path, data in data_configs(params.task) if mode is None or _is_used(path, mode)]
   with errors.Mistakes() as mistakes:
-    with mistakes.noted():
-      if model_dir:
-        file_checks.check_model_dir(model_dir)
-    with mistakes.noted():
-      file_checks.check_inputs(params, used, mode is None or mode in EVAL_MODES, checkpoint)
+    if model_dir:
+      mistakes.check(file_checks.check_path, model_dir, '--model_dir')
+    mistakes.check(file_checks.check_inputs, params, used, mode is None or mode in EVAL_MODES, checkpoint)
 
 
-def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas: int, task: protocols.Task) -> None:
+def check_replicas(task_config: base_config.Config, mode: str, num_replicas: int, task: protocols.Task) -> None:
   """Checks that replicas can share the batches of Model Garden's tasks; others may share them in their own way.
 
   Args:
-    params: an upgraded experiment.
+    task_config: the configuration of the task.
     mode: of its use.
     num_replicas: of the strategy.
     task: the experiment's task.
@@ -236,7 +223,7 @@ def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas
   if not type(task).__module__.startswith('official.'):
     return
   with errors.Mistakes() as mistakes:
-    for path, data in data_configs(params):
+    for path, data in data_configs(task_config):
       size = vars(data).get('global_batch_size')
       if _is_used(path, mode) and size and size % num_replicas:
         with mistakes.noted():
@@ -272,16 +259,14 @@ def check_complete(params: definitions.ExperimentConfig, mode: str | None = None
   """
   trains = mode is None or mode in TRAIN_MODES
   with errors.Mistakes() as mistakes:
-    with mistakes.noted():
-      named_writers.check([name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING])
+    mistakes.check(
+      named_writers.check, [name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING]
+    )
     for path, config in configs(params):
-      with mistakes.noted():
-        if hasattr(config, 'check_run'):
-          config.check_run(path, params, mode)
-    with mistakes.noted():
-      _check_schedules(params.trainer.optimizer_config)
-    with mistakes.noted():
-      check_restrictions(params)
+      if hasattr(config, 'check_run'):
+        mistakes.check(config.check_run, path, params, mode)
+    mistakes.check(_check_schedules, params.trainer.optimizer_config)
+    mistakes.check(check_restrictions, params)
 
 
 def check_restrictions(params: base_config.Config) -> None:
@@ -308,10 +293,10 @@ def value_at(params: base_config.Config, path: str) -> object:
   return value
 
 
-def data_configs(params: base_config.Config) -> Iterator[tuple[str, base_config.Config]]:
+def data_configs(task_config: base_config.Config) -> Iterator[tuple[str, base_config.Config]]:
   """Yields the dotted path and the configuration of each training and validation data set of the task or tasks."""
-  tasks = [('task', params.task)]
-  for index, routine in enumerate(getattr(params.task, 'task_routines', None) or ()):
+  tasks = [('task', task_config)]
+  for index, routine in enumerate(getattr(task_config, 'task_routines', None) or ()):
     tasks.append((f'task.task_routines.{index}.task_config', routine.task_config))
   for path, task in tasks:
     for name in ('train_data', 'validation_data'):
@@ -327,7 +312,7 @@ def check_data_service(params: base_config.Config) -> None:
     UserError: none are. Data that never could be have refused the address themselves.
   """
   name = 'enable_tf_data_service'
-  data = dict(data_configs(params))
+  data = dict(data_configs(params.task))
   able = {path: each for path, each in data.items() if name in vars(each)}
   if not able:
     raise errors.UserError('--tf_data_service: this experiment has no data that could come from there; leave it out')
@@ -362,9 +347,8 @@ def _check_batch_sizes(params: base_config.Config, mode: str | None) -> None:
   """Checks that batch sizes are above 0, if the mode reads the data. A zero without any data source is left to the
   task."""
   with errors.Mistakes() as mistakes:
-    for path, data in data_configs(params):
-      with mistakes.noted():
-        _check_batch_size(path, data, mode)
+    for path, data in data_configs(params.task):
+      mistakes.check(_check_batch_size, path, data, mode)
 
 
 def _check_batch_size(path: str, data: base_config.Config, mode: str | None) -> None:
@@ -408,21 +392,21 @@ def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | No
     )
 
 
-def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
+def schedule_warnings(config: definitions.TrainerConfig) -> list[str]:
   """Reports which fields of the schedule were made for another length of training, and of a constant rate of 0.
 
   Model Garden's schedules do not follow `train_steps`: a shorter run ends in the middle of the decay, a longer one goes
   on at a learning rate that no longer changes, which often is 0.
 
   Args:
-    params: an experiment whose `train_epochs`, if any, is resolved.
+    config: of a trainer whose `train_epochs`, if any, is resolved.
 
   Returns:
     One line for each field that does not fit.
   """
-  train_steps = params.trainer.train_steps
+  train_steps = config.train_steps
   lines = []
-  for path, kind, schedule in _selected_schedules(params.trainer.optimizer_config):
+  for path, kind, schedule in _selected_schedules(config.optimizer_config):
     for name, value in schedule.items():
       consequence = _misfit(kind, name, value, schedule, train_steps)
       if consequence:

@@ -15,9 +15,11 @@ from typing import Any, ClassVar, TypeVar
 
 from official.modeling.hyperparams import params_dict
 
+from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.base import model_garden_configs
 from official_ext.base import model_garden_internals
+from official_ext.base import yaml_text
 from official_ext.data import bad_examples
 from official_ext.data.service import request
 from official_ext.training.config import mesh_config
@@ -317,6 +319,10 @@ class ExperimentConfig(model_garden_configs.ExperimentConfig):
   def lock(self):
     """Makes this configuration immutable at every depth: see `lock`."""
     lock(self)
+
+  def masked_yaml(self) -> str:
+    """The text of params.yaml: YAML with masked secrets."""
+    return yaml_text.dump(credentials.mask_values(self.as_dict()))
 
 
 def lock(config: params_dict.ParamsDict) -> None:

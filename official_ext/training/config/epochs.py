@@ -15,29 +15,30 @@ INTERVALS = {
 FIELDS = {'train_epochs': 'train_steps', **INTERVALS}
 
 
-def effective_batch_size(params: definitions.ExperimentConfig) -> int:
+def effective_batch_size(config: definitions.TrainerConfig, task_config: object) -> int:
   """The examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 if a task has neither."""
-  data = getattr(params.task, 'train_data', None)
-  return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
+  data = getattr(task_config, 'train_data', None)
+  return (getattr(data, 'global_batch_size', 0) or 0) * config.gradient_accumulation_steps
 
 
-def resolve(params: definitions.ExperimentConfig, task: protocols.Task) -> definitions.ExperimentConfig:
-  """Replaces epochs by steps, rounded up to whole steps, and prints the result.
+def in_steps(config: definitions.TrainerConfig, task_config: object, task: protocols.Task) -> dict[str, object]:
+  """Computes the steps for fields in epochs, rounded up to whole steps, and prints them.
 
   Args:
-    params: the experiment.
+    config: of the trainer.
+    task_config: of the task: its `train_data`, if it has any.
     task: knows the number of its training examples, by `num_examples`.
 
   Returns:
-    A copy whose fields in epochs are 0; `params` itself if they already are.
+    The trainer's fields that change, among them those in epochs, which become 0; {} if these already are.
 
   Raises:
     UserError: the number of examples is not known.
   """
-  given = {name: getattr(params.trainer, name) for name in FIELDS if getattr(params.trainer, name)}
+  given = {name: getattr(config, name) for name in FIELDS if getattr(config, name)}
   if not given:
-    return params
-  data, batch_size = getattr(params.task, 'train_data', None), effective_batch_size(params)
+    return {}
+  data, batch_size = getattr(task_config, 'train_data', None), effective_batch_size(config, task_config)
   num_examples = task.num_examples(data) if hasattr(task, 'num_examples') else None
   if not (num_examples and batch_size):
     name = next(iter(given))
@@ -50,4 +51,4 @@ def resolve(params: definitions.ExperimentConfig, task: protocols.Task) -> defin
     steps = max(1, math.ceil(round(epochs * num_examples / batch_size, 6)))  # 0.1 * 30 is more than 3.
     changes.update({FIELDS[name]: steps, name: 0.0})
     print(f'trainer.{FIELDS[name]}: {steps}, {epochs:g} epochs of {num_examples} examples', flush=True)
-  return params.replace(trainer=changes)
+  return changes

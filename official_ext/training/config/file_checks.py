@@ -94,15 +94,6 @@ def _can_connect(address: tuple[str, int]) -> bool:
   return bool(connected)
 
 
-def check_model_dir(model_dir: str) -> None:
-  """Makes sure that --model_dir can name a folder.
-
-  Raises:
-    UserError: see `check_path`.
-  """
-  check_path(model_dir, '--model_dir')
-
-
 def check_subdirs(trainer: definitions.TrainerConfig) -> None:
   """Makes sure that the folders named in a configuration are inside the run's folder, and apart from each other.
 
@@ -157,8 +148,7 @@ def check_inputs(
     for path, config in data:
       if 'input_path' not in getattr(type(config), 'UNREAD_FIELDS', {}):
         for pattern in input_files.patterns(vars(config).get('input_path')):
-          with mistakes.noted():
-            _check_pattern(pattern, f'{path}.input_path')
+          mistakes.check(_check_pattern, pattern, f'{path}.input_path')
     for path, value in _files(params, [path for path, _ in data], evaluates):
       with mistakes.noted():
         check_path(value, path)
@@ -166,8 +156,7 @@ def check_inputs(
           raise errors.UserError(f'{path}: {value}: No such file or directory')
     for field, given in (('task.init_checkpoint', params.task.init_checkpoint), ('--checkpoint', checkpoint)):
       if isinstance(given, str):
-        with mistakes.noted():
-          check_path(given, field)
+        mistakes.check(check_path, given, field)
 
 
 def _check_pattern(pattern: str, field: str) -> None:

@@ -117,8 +117,7 @@ def override(config: base_config.Config, values: Mapping[str, object], path: str
   selected = getattr(config, 'type', None)
   with errors.Mistakes() as mistakes:
     for name, value in values.items():
-      with mistakes.noted():
-        _override_field(config, name, value, path, others)
+      mistakes.check(_override_field, config, name, value, path, others)
     if isinstance(config, oneof.OneOfConfig):
       _check_selection(config, values, path, selected)
 
@@ -176,7 +175,7 @@ def _convert_scalar(value: object, hint: object, path: str) -> object:
   if isinstance(value, yaml_text.Literal):
     value, text = value
   allowed = members(hint)
-  if isinstance(value, int) and not isinstance(value, bool) and float in allowed and int not in allowed:
+  if json_types.is_int(value) and float in allowed and int not in allowed:
     value = _to_float(value)
   if isinstance(value, float) and value.is_integer() and int in allowed and float not in allowed:
     value = int(value)

@@ -87,8 +87,7 @@ class ExperimentParser(train_utils.ExperimentParser):
       self.fill_seeds,
       self.check_given,
     ):
-      with mistakes.noted():
-        source(params)
+      mistakes.check(source, params)
 
   def base_experiment(self) -> definitions.ExperimentConfig:
     """The registered experiment, with the fields of this library."""
@@ -115,7 +114,7 @@ class ExperimentParser(train_utils.ExperimentParser):
   def parse_data_service(self, params):
     """See base class."""
     address = self._flag('tf_data_service')
-    for path, data in checks.data_configs(params) if address else ():
+    for path, data in checks.data_configs(params.task) if address else ():
       overrides.override(data, {'tf_data_service_address': address}, path)
     return params
 
@@ -168,16 +167,12 @@ class ExperimentParser(train_utils.ExperimentParser):
 
     choosing = [name for name in by_short_name if short_names.chooses(name, experiment)]
     for name in choosing:
-      with mistakes.noted():
-        use_short_name(name)
-    with mistakes.noted():
-      overrides.override(params, _nest(by_path))
+      mistakes.check(use_short_name, name)
+    mistakes.check(overrides.override, params, _nest(by_path))
     for name in by_short_name:
       if name not in choosing:
-        with mistakes.noted():
-          overrides.override(params, _nest(use_short_name(name)))
-    with mistakes.noted():
-      overrides.override(params, _nest(self._unset(followers, shares, by_path, params)))
+        mistakes.check(overrides.override, params, _nest(use_short_name(name)))
+    mistakes.check(overrides.override, params, _nest(self._unset(followers, shares, by_path, params)))
     self._given.update(by_path)
     _settle_length(params, _nest(by_path))
 
@@ -201,7 +196,7 @@ class ExperimentParser(train_utils.ExperimentParser):
 
   def fill_seeds(self, params):
     """Makes the order of training data a function of `runtime.seed`, unless the data's own fields are set."""
-    for path, data in checks.data_configs(params):
+    for path, data in checks.data_configs(params.task):
       if path.endswith('train_data'):
         for name, value in (('seed', params.runtime.seed), ('deterministic', True)):
           if name in vars(data) and vars(data)[name] is None:
@@ -253,8 +248,7 @@ def _nest(values: Mapping[str, object]) -> dict[str, object]:
 def _override(params: definitions.ExperimentConfig, values: Mapping[str, object]) -> None:
   """Applies the values of one source."""
   with errors.Mistakes() as mistakes:
-    with mistakes.noted():
-      overrides.override(params, values)
+    mistakes.check(overrides.override, params, values)
     _settle_length(params, values)
 
 
@@ -304,8 +298,7 @@ def parse_configuration(
       # A field may seem to be missing because its source could not be read.
       checks.check(params, None if mistakes.found else mode)
     if runs_once and not mistakes.found:
-      with mistakes.noted():
-        checks.check_complete(params)
+      mistakes.check(checks.check_complete, params)
     model_dir = getattr(flags_obj, 'model_dir', None)
     if runs_once or (mode and model_dir):
       with mistakes.noted():

@@ -18,6 +18,7 @@ from official.modeling.optimization.configs import learning_rate_config as rates
 from official.modeling.optimization.configs import optimizer_config as optimizers
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.training.config import overrides
 
 _NOT_NEGATIVE = '[0, inf)'
@@ -195,5 +196,5 @@ def _numbers(value: object) -> Iterator[float]:
   if isinstance(value, (list, tuple)):
     for element in value:
       yield from _numbers(element)
-  elif isinstance(value, (int, float)) and not isinstance(value, bool):
+  elif json_types.is_number(value):
     yield value

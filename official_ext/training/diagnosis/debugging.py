@@ -58,7 +58,7 @@ def run(
   with tempfile.TemporaryDirectory(prefix='debug-') as folder, strategy.scope():
     task = task_factory.get_task(params.task, logging_dir=folder)
     task.goes_on_from = manifests.folder_of(checkpoint) if checkpoint else ''
-    params = epochs.resolve(params, task)
+    params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
     trainer = building.build_trainer(strategy, task, params, folder, train=True, evaluate=False)
     _restore(trainer, params, model_dir, checkpoint)
     _say('devices', distribute.describe(strategy))

@@ -59,7 +59,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
   with tempfile.TemporaryDirectory(prefix='dry_run-') as folder:
     with strategy.scope():
       task = task_factory.get_task(params.task, logging_dir=folder)
-    params = epochs.resolve(params, task)
+    params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
     _say('task', type(task).__name__)
     if isinstance(task, loop_task.LoopTask):
       _rehearse_loop(task, params, folder)
@@ -84,7 +84,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
       for line in task.check_result(trainer.model, os.path.join(folder, 'result')):
         _say('result', line)
   _say('would', _intention(params))
-  for line in checks.schedule_warnings(params):
+  for line in checks.schedule_warnings(params.trainer):
     _say('warning', line)
 
 
@@ -194,7 +194,8 @@ def _save_and_restore(trainer, folder):
 
 
 def _intention(params) -> str:
-  trainer, batch_size = params.trainer, epochs.effective_batch_size(params)
+  trainer = params.trainer
+  batch_size = epochs.effective_batch_size(trainer, params.task)
   return (
     f'train {trainer.train_steps} steps{f" of {batch_size} examples" if batch_size else ""}, evaluate every '
     f'{trainer.validation_interval}, save every {trainer.checkpoint_interval}'

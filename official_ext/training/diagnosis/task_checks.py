@@ -43,7 +43,7 @@ def find(params: definitions.ExperimentConfig, logging_dir: str = '') -> list[fi
     The findings, errors first; [] if there are none.
   """
   task = task_factory.get_task(params.task, logging_dir=logging_dir)
-  params = epochs.resolve(params, task)
+  params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
   found, train, validation = data_checks.find(task, params)
   try:
     model, optimizer, train = _parts(task, params, logging_dir, train)

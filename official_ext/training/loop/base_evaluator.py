@@ -13,6 +13,7 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.base import protocols
 from official_ext.training.checkpoints import best_history
+from official_ext.training.config import definitions
 from official_ext.training.devices import workers
 from official_ext.training.loop import base_task
 from official_ext.training.loop import evaluation_length
@@ -49,7 +50,7 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     if self._ema is not None and not self._ema.has_shadow_copy:
       self._ema.shadow_copy(model)
       self._ema.check_covers(model)
-    super().__init__(config, task, model, optimizer, **kwargs)
+    super().__init__(definitions.upgrade(config), task, model, optimizer, **kwargs)
     self._evaluation_state = evaluation_state.EvaluationState()
     self._named_not_finite = False
 

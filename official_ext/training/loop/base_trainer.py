@@ -369,21 +369,23 @@ class Trainer(base_evaluator.Evaluator):
 
   def plan_step(self) -> None:
     """Decides how the step is compiled, if that is not decided yet. Call it when the input has an iterator."""
-    step, params = self.training_step, self.config
+    step, runtime = self.training_step, self.config.runtime
     self.step_inputs.begin(self._input.data_offset)
     if step.plan is not None:
       return
     with self.strategy.scope():
-      traits = step.probe(self.step_inputs.take_one, self._train_iter, check_xla=params.runtime.enable_xla == 'auto')
+      traits = step.probe(self.step_inputs.take_one, self._train_iter, check_xla=runtime.enable_xla == 'auto')
       in_memory = self._in_memory()
       traits = dataclasses.replace(traits, in_memory=in_memory is not None)
       if self.parameter_groups is not None:  # Frozen variables have slots too: a later run may train them.
         gradient_tap.build(self.optimizer, self.model.trainable_variables)
       plan = step_planning.choose_plan(
         traits,
-        params,
+        self.config.trainer,
+        runtime,
         self.strategy,
         type(self.task).__name__,
+        self._batch_size,
         single_trace=step.single_trace,
         owns_loop=self.owns_loop,
         inputs_by=type(self).__name__ if self._takes_own_inputs() else '',

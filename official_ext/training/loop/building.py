@@ -22,7 +22,6 @@ from official_ext.training.loop import experiment_run
 from official_ext.training.loop import loop_task
 from official_ext.training.loop import profiling
 from official_ext.training.loop import required_fields
-from official_ext.training.loop import run_arguments
 from official_ext.training.loop import run_checks
 from official_ext.training.optimization import learning_rate_scale
 from official_ext.training.step import gradient_tap
@@ -90,7 +89,7 @@ def build_trainer(
   if isinstance(task, loop_task.LoopTask):
     raise errors.UserError(f'--experiment: {type(task).__name__} trains in a custom loop, and has no step to run')
   trainer_cls = getattr(task, 'trainer_cls', None) or base_trainer.Trainer
-  run_arguments.check_trainer_class(f'{type(task).__name__}.trainer_cls', trainer_cls)
+  experiment_run.check_trainer_class(f'{type(task).__name__}.trainer_cls', trainer_cls)
   if profiler is not None:
     trainer_cls = _with_profiler(trainer_cls, profiler)
   exporter = None

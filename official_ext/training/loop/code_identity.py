@@ -26,6 +26,7 @@ import gin
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base import model_garden_internals
+from official_ext.base import optional_packages
 from official_ext.data import data_identity
 
 Digests = dict[str, str]
@@ -55,31 +56,25 @@ def versions() -> dict[str, str | None]:
   """The versions of Python and of the packages that decide the result of a run; None for those that are missing."""
   found: dict[str, str | None] = {'python': platform.python_version()}
   for package in _PACKAGES:
-    of_names = map(_version, _TENSORFLOW if package == 'tensorflow' else (package,))
+    of_names = map(optional_packages.version, _TENSORFLOW if package == 'tensorflow' else (package,))
     found[package] = next((version for version in of_names if version is not None), None)
   return found
 
 
-def _version(package: str) -> str | None:
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return None
-
-
-def of_task(task: Any, params: Any = None, origin: json_types.JsonMapping | None = None) -> Digests:
+def of_task(task: Any, config_class: type | None = None, origin: json_types.JsonMapping | None = None) -> Digests:
   """The digests of the code of a run, by the names of modules' files and of other files.
 
   Args:
     task: the task.
-    params: the experiment.
+    config_class: the class of the experiment's configuration, if known.
     origin: `experiment`, the name of the experiment, and `registry`, the names of the modules of --registry, if known.
 
   Raises:
     UserError: a file that the task names cannot be read.
   """
   origin = origin or {}
-  classes = [each for value in (task, getattr(task, 'task_config', None), params) for each in type(value).__mro__]
+  of_values = (type(task), type(getattr(task, 'task_config', None)), config_class or object)
+  classes = [each for cls in of_values for each in cls.__mro__]
   code = [*classes, getattr(task, 'trainer_cls', None), _factory(origin.get('experiment'))]
   named = [getattr(each, '__module__', '') for each in code] + list(origin.get('registry') or ())
   files: dict[str, bytes] = {}

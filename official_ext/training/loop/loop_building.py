@@ -106,7 +106,7 @@ def _train_actions(
     return list(experiment.options.train_actions)
   return [
     *experiment.options.train_actions,
-    *recovery.get_train_actions(experiment.params, run.trainer, experiment.model_dir, manager, run.events),
+    *recovery.get_train_actions(experiment.params.trainer, run.trainer, experiment.model_dir, manager, run.events),
   ]
 
 
@@ -115,7 +115,10 @@ def _eval_actions(experiment: experiment_run.Experiment, trainer: protocols.Trai
   return [
     *experiment.options.eval_actions,
     *recovery.get_eval_actions(
-      experiment.params, trainer, experiment.model_dir, lambda: owns is None or from_chief('owner of averages', owns)
+      experiment.params.trainer.max_to_keep,
+      trainer,
+      experiment.model_dir,
+      lambda: owns is None or from_chief('owner of averages', owns),
     ),
   ]
 

@@ -1,47 +1,33 @@
 """The edge to Model Garden's Trainer: configuration, datasets and `init_checkpoint`, with one-line errors."""
 
+import functools
 import traceback
 from typing import Any
 
 from official.core import base_trainer
 import tensorflow as tf
-import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
-from official_ext.base import protocols
 from official_ext.data import pipelines
 from official_ext.training.checkpoints import warm_start
-from official_ext.training.config import definitions
 from official_ext.training.devices import distribute
 from official_ext.training.loop import input_report
 from official_ext.training.loop import training_input
 
 
 class ModelGardenTrainer(base_trainer.Trainer):
-  """Model Garden's Trainer for any task, with this library's configuration and reports of its input.
+  """Model Garden's Trainer for any task, with reports of its input. `config` must be upgraded: see definitions.py."""
 
-  Attributes:
-    config: the upgraded copy of the experiment (see definitions.py).
-    inputs: the reports of both inputs, by 'train_data' and 'validation_data'.
-  """
+  _evaluation_repeats = False  # Set when a dataset for evaluation is made.
 
-  def __init__(
-    self,
-    config: object,
-    task: protocols.Task,
-    model: tf_keras.Model,
-    optimizer: tf_keras.optimizers.Optimizer,
-    **kwargs: object,
-  ):
-    """Initializes the trainer, inside the strategy's scope; see base class."""
-    config = definitions.upgrade(config)
-    self._evaluation_repeats = False  # Set when a dataset for evaluation is made.
-    self.inputs = {
-      name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
+  @functools.cached_property
+  def inputs(self) -> dict[str, input_report.InputReport]:
+    """The reports of both inputs, by 'train_data' and 'validation_data'. The base class's constructor uses them."""
+    return {
+      name: input_report.InputReport(f'task.{name}', getattr(self.config.task, name, None), self.task)
       for name in ('train_data', 'validation_data')
     }
-    super().__init__(config, task, model, optimizer, **kwargs)
 
   def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
     """See base class. If the configuration names no data, the error names the field that must."""

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 import contextlib
+import os
 import sys
+
+from absl import logging
 
 from official_ext.base import protocols
 from official_ext.base.run_folder import run_lock
@@ -16,9 +19,13 @@ from official_ext.training.loop import experiment_run
 from official_ext.training.loop import recorded_run
 from official_ext.training.loop import run_events
 from official_ext.training.loop import run_record
-from official_ext.training.loop import run_writers
+from official_ext.training.writers import events_writer
+from official_ext.training.writers import named_writers
+from official_ext.training.writers import notifications
+from official_ext.training.writers import progress
 from official_ext.training.writers import tensorboard
 from official_ext.training.writers import writer_registry
+from official_ext.training.writers import writers as writers_lib
 
 
 @contextlib.contextmanager
@@ -35,7 +42,7 @@ def recorded(
   params, is_chief = experiment.params, experiment.is_chief
   devices = distribute.describe(experiment.strategy)
   record = run_record.RunRecord(
-    experiment.model_dir, experiment.mode, params, params.runtime.seed, devices, is_chief, lock
+    experiment.model_dir, experiment.mode, params.trainer.train_steps, params.runtime.seed, devices, is_chief, lock
   )
   try:
     tell_params(experiment, record, saves=not manifests.paths(experiment.model_dir))
@@ -58,10 +65,36 @@ def _make_events(
   writes_summaries = experiment.save_summary and is_chief and 'tensorboard' in params.trainer.writers
   summaries = tensorboard.make(run_info) if writes_summaries else None
   return run_events.RunEvents(
-    run_writers.make_writers(run_info, summaries, is_chief),
+    _make_writers(run_info, summaries, is_chief),
     event_actions_lib.EventActions(actions, experiment.workers.from_chief, summaries),
     was_finished,
   )
+
+
+def _make_writers(
+  run_info: writer_registry.RunInfo, summaries: tensorboard.TensorBoardWriter | None, is_chief: bool
+) -> writers_lib.Writer:
+  """Makes the writers of a run: events.jsonl, progress, those that the configuration names. Only for the chief.
+
+  A mode that does not train writes `events.{mode}.jsonl`: it may run beside a training in the same folder.
+  """
+  if not is_chief:
+    return writers_lib.Writers([])
+  trainer, model_dir = run_info.params.trainer, run_info.model_dir
+  name = 'events.jsonl' if run_info.trains else f'events.{run_info.mode}.jsonl'
+  writers: list[writers_lib.Writer] = [events_writer.EventsWriter(os.path.join(model_dir, name))]
+  writers.append(progress.ProgressWriter(trainer.train_steps if run_info.trains else 0, bar=trainer.progress_bar))
+  if summaries is not None:
+    writers.append(summaries)
+  for name in trainer.writers:
+    if name != 'tensorboard':
+      try:
+        writers.append(named_writers.make(name, run_info))
+      except Exception as error:  # pylint: disable=broad-except  # As for one that fails later.
+        logging.exception('The writer %s cannot be made; the run continues without it: %s', name, error)
+  if trainer.notifications.urls:
+    writers.append(notifications.make(trainer.notifications, model_dir))
+  return writers_lib.Writers(writers)
 
 
 def tell_params(
@@ -73,10 +106,10 @@ def tell_params(
   record.update(**(experiment.options.origin or {}), code=experiment.code.get('code'))
   tells = experiment.is_chief and experiment.trains
   if tells and saves:
-    run_record.save_params(experiment.params, experiment.model_dir)
+    run_record.save_params(experiment.params.masked_yaml(), experiment.model_dir)
     if hasattr(experiment.task, 'keep_files'):
       experiment.task.keep_files(experiment.model_dir)
-  for line in checks.schedule_warnings(experiment.params) if tells and warns else ():
+  for line in checks.schedule_warnings(experiment.params.trainer) if tells and warns else ():
     print(f'warning: {line}', file=sys.stderr, flush=True)
 
 
@@ -84,11 +117,8 @@ def tell_start(experiment: experiment_run.Experiment, run: recorded_run.Recorded
   """Writes the event `start`, and prints a line about each input."""
   if experiment.is_chief and hasattr(run.trainer, 'data_summary'):
     run.events.print_lines(run.trainer.data_summary())
-  values = {
-    'mode': experiment.mode,
-    'devices': run.record.values['devices'],
-    'seed': experiment.params.runtime.seed,
-  }
-  if batch_size := epochs.effective_batch_size(experiment.params):
+  params = experiment.params
+  values = {'mode': experiment.mode, 'devices': run.record.values['devices'], 'seed': params.runtime.seed}
+  if batch_size := epochs.effective_batch_size(params.trainer, params.task):
     values['effective_batch_size'] = batch_size
   run.events.tell('start', int(run.trainer.global_step.numpy()), values)

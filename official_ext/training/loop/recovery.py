@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 import math
-from typing import Any
 
 from official.core import actions
 import orbit
@@ -194,38 +193,31 @@ def may_roll_back(config: definitions.TrainerConfig) -> bool:
 
 
 def get_train_actions(
-  params: definitions.ExperimentConfig,
-  trainer: Any,
+  config: definitions.TrainerConfig,
+  trainer: base_trainer.Trainer,
   model_dir: str,
   checkpoint_manager: manager.CheckpointManager,
   events: run_events.RunEvents,
 ) -> list[orbit.Action]:
-  """Model Garden's train actions, except those that this library replaces, and the library's own."""
-  config = params.trainer
-  ours = isinstance(trainer, base_trainer.Trainer)
-  replaced: dict = {'preemption_on_demand_checkpoint': False}
-  if ours:
-    replaced['recovery_max_trials'] = -1
+  """The actions that watch for divergence, and Model Garden's that prunes; its others are replaced by this library."""
   train_actions: list[orbit.Action] = []
-  if ours and trainer.guards_updates:
+  if trainer.guards_updates:
     train_actions.append(NonfiniteAction(trainer, config.nonfinite, events, checkpoint_manager))
-  if ours and config.recovery_max_trials >= 0:
+  if config.recovery_max_trials >= 0:
     train_actions.append(LossBoundAction(trainer, config, checkpoint_manager))
-  return train_actions + actions.get_train_actions(
-    params.replace(trainer=replaced),
-    trainer,
-    workers.own_folder(trainer.strategy, model_dir),
-    checkpoint_manager=checkpoint_manager,
-  )
+  if getattr(trainer.config.task, 'pruning', None):
+    folder = workers.own_folder(trainer.strategy, model_dir)
+    train_actions.append(actions.PruningAction(folder, trainer.model, trainer.optimizer))
+  return train_actions
 
 
 def get_eval_actions(
-  params: definitions.ExperimentConfig, trainer: protocols.Trainer, model_dir: str, owns: Callable[[], bool]
+  max_to_keep: int, trainer: protocols.Trainer, model_dir: str, owns: Callable[[], bool]
 ) -> list[orbit.Action]:
   """Model Garden's eval actions; only the chief's files count.
 
   Args:
-    params: the experiment.
+    max_to_keep: the number of checkpoints with averages to keep.
     trainer: the trainer that evaluates.
     model_dir: the run's folder.
     owns: called at every evaluation: whether this process may write the training's files.
@@ -237,7 +229,7 @@ def get_eval_actions(
       model_dir,
       trainer.optimizer,
       trainer.checkpoint,
-      params.trainer.max_to_keep,
+      max_to_keep,
       is_chief=trainer.strategy.extended.should_checkpoint,
       owns=owns,
     )

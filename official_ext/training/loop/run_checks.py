@@ -23,7 +23,6 @@ from official_ext.training.checkpoints import training_lines
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
-from official_ext.training.config import epochs
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import code_identity
 from official_ext.training.loop import experiment_run
@@ -35,28 +34,27 @@ from official_ext.training.step import gradient_tap
 _EXTENSION_SUFFIXES = tuple({f'.{suffix.rpartition(".")[2]}' for suffix in machinery.EXTENSION_SUFFIXES})
 
 
-def check_run(experiment: experiment_run.Experiment) -> experiment_run.Experiment:
-  """Refuses invalid settings before a model is built: see `train_lib.run_experiment`.
-
-  Returns:
-    The experiment with the start of the run, and with everything that depends on the data resolved.
-  """
-  task, mode, model_dir, workers = experiment.task, experiment.mode, experiment.model_dir, experiment.workers
+def check_run(experiment: experiment_run.Experiment) -> training_lines.Start:
+  """Refuses invalid settings before a model is built: see `train_lib.run_experiment`. Returns the start of the run."""
+  task, mode, model_dir, params = experiment.task, experiment.mode, experiment.model_dir, experiment.params
   start = choose_start(experiment)
   task.evaluates = experiment.evaluates
   task.goes_on_from = _folder_of_weights(start, mode, model_dir)
   run_record.check_writable(model_dir)
   if experiment.trains and experiment.is_chief:
     run_lock.check_free(model_dir)
-  if experiment.trains and experiment.params.task.init_checkpoint and not manifests.paths(model_dir):
-    warm_start.find(experiment.params.task.init_checkpoint)
-  params = epochs.resolve(experiment.params, task)
+  if experiment.trains and params.task.init_checkpoint and not manifests.paths(model_dir):
+    warm_start.find(params.task.init_checkpoint)
   run_record.check_places(model_dir, mode, params.trainer)
-  checks.check_replicas(params, mode, experiment.strategy.num_replicas_in_sync, task)
-  options = experiment.options
-  command = {'--mode': mode, '--checkpoint': options.checkpoint, '--branch': options.branch, **params.as_dict()}
-  workers.check_same('params', yaml_text.dump(command), flat_params.text_differences)
-  return dataclasses.replace(experiment, params=params, start=start)
+  checks.check_replicas(params.task, mode, experiment.strategy.num_replicas_in_sync, task)
+  return start
+
+
+def check_same_params(experiment: experiment_run.Experiment) -> None:
+  """Refuses workers whose configuration or flags differ from the chief's, before they build different models."""
+  options, params = experiment.options, experiment.params.as_dict()
+  command = {'--mode': experiment.mode, '--checkpoint': options.checkpoint, '--branch': options.branch, **params}
+  experiment.workers.check_same('params', yaml_text.dump(command), flat_params.text_differences)
 
 
 def check_same_on_workers(
@@ -85,7 +83,7 @@ def check_same_on_workers(
   for topic, here, differences in (
     ('flags', flags, of_names),
     ('packages', _compared_versions(versions), of_names),
-    ('code', {name: digest for name, digest in code.items() if not _is_extension_module(name)}, of_names),
+    ('code', {name: digest for name, digest in code.items() if not name.endswith(_EXTENSION_SUFFIXES)}, of_names),
     ('data', data, _data_differences),
   ):
     workers.check_same(topic, json.dumps(here, sort_keys=True, default=str), differences)
@@ -93,10 +91,6 @@ def check_same_on_workers(
 
 def _compared_versions(versions: Mapping[str, object]) -> json_types.JsonObject:
   return {**versions, 'python': '.'.join(str(versions.get('python')).split('.')[:2])}
-
-
-def _is_extension_module(name: str) -> bool:
-  return name.endswith(_EXTENSION_SUFFIXES)
 
 
 def _data_differences(one: str, other: str) -> list[str]:

@@ -17,7 +17,6 @@ from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.base import flat_params
 from official_ext.base import json_types
-from official_ext.base import yaml_text
 from official_ext.base.files import moments
 from official_ext.base.files import paths
 from official_ext.base.files import readable_paths
@@ -59,7 +58,7 @@ class RunRecord:
     self,
     model_dir: str,
     mode: str,
-    params: definitions.ExperimentConfig,
+    train_steps: int,
     seed: int,
     devices: str,
     is_chief: bool = True,
@@ -70,7 +69,7 @@ class RunRecord:
     Args:
       model_dir: the run's folder, which is made if it does not exist.
       mode: the driver's --mode.
-      params: the resolved configuration.
+      train_steps: the step at which training ends.
       seed: the seed of the run.
       devices: one line about the devices, from `distribute.describe`.
       is_chief: whether this process writes. The record of another process writes nothing.
@@ -86,31 +85,7 @@ class RunRecord:
     self._failed: errors.StorageError | None = None
     self._writing = threading.Lock()
     self._heartbeat: heartbeat.Heartbeat | None = None
-    now = moments.now()
-    self._values: json_types.JsonObject = {
-      'status': 'running',
-      'stage': 'start',
-      'step': None,
-      'error': None,
-      'mode': mode,
-      **process_identity.own().as_dict(),
-      'folder_number': None,
-      'command': invocation.command(),
-      'cwd': os.getcwd(),
-      'environment': invocation.environment(),
-      'launcher': launcher.own(),
-      'git_commit': _git_commit(os.getcwd()),
-      'versions': code_identity.versions(),
-      'devices': devices,
-      'seed': seed,
-      'train_steps': params.trainer.train_steps,
-      'attempt': 1,
-      'started': now,
-      'updated': now,
-      'heartbeat': now,
-      'monotonic': _monotonic('updated', 'heartbeat'),
-      'finished': None,
-    }
+    self._values = _first_values() | {'mode': mode, 'devices': devices, 'seed': seed, 'train_steps': train_steps}
     if is_chief:
       if 'train' in mode:
         storage.remove_abandoned(model_dir)
@@ -271,12 +246,7 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
       pass
 
 
-def params_text(params: definitions.ExperimentConfig) -> str:
-  """A resolved configuration as params.yaml has it: YAML, with masked secrets."""
-  return yaml_text.dump(credentials.mask_values(params.as_dict()))
-
-
-def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[str]:
+def save_params(text: str, model_dir: str) -> list[str]:
   """Writes the resolved configuration to params.yaml, which --config_file reads back as the same configuration.
 
   If the folder has other params already, the difference is printed, a line for each field (one for all that an older
@@ -285,7 +255,7 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[st
   difference in them alone does not count.
 
   Args:
-    params: the resolved configuration.
+    text: `ExperimentConfig.masked_yaml` of the resolved configuration.
     model_dir: the run's folder, which is made if it does not exist.
 
   Returns:
@@ -295,7 +265,6 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[st
     StorageError: it cannot be written.
   """
   path = os.path.join(model_dir, 'params.yaml')
-  text = params_text(params)
   differences: list[str] = []
   if 'params.yaml' in paths.names(model_dir):
     old = paths.read(path, regular_files.MAX_RECORD)
@@ -358,6 +327,35 @@ def _keep(path: str, content: bytes) -> str:
   kept = os.path.join(folder, f'{stem}.{number}{extension}')
   storage.write_bytes(kept, content)
   return kept
+
+
+def _first_values() -> json_types.JsonObject:
+  """The values of a run that has just started, by this process."""
+  now = moments.now()
+  return {
+    'status': 'running',
+    'stage': 'start',
+    'step': None,
+    'error': None,
+    'mode': None,
+    **process_identity.own().as_dict(),
+    'folder_number': None,
+    'command': invocation.command(),
+    'cwd': os.getcwd(),
+    'environment': invocation.environment(),
+    'launcher': launcher.own(),
+    'git_commit': _git_commit(os.getcwd()),
+    'versions': code_identity.versions(),
+    'devices': None,
+    'seed': None,
+    'train_steps': None,
+    'attempt': 1,
+    'started': now,
+    'updated': now,
+    'heartbeat': now,
+    'monotonic': _monotonic('updated', 'heartbeat'),
+    'finished': None,
+  }
 
 
 def _to_json(values: Mapping[str, object]) -> str:

@@ -11,9 +11,11 @@ from official_ext.training.step import step_plan
 
 def choose_plan(
   traits: step_plan.StepTraits,
-  params: definitions.ExperimentConfig,
+  config: definitions.TrainerConfig,
+  runtime: definitions.RuntimeConfig,
   strategy: tf.distribute.Strategy,
   task_name: str,
+  batch_size: int,
   *,
   single_trace: bool,
   owns_loop: bool,
@@ -23,9 +25,11 @@ def choose_plan(
 
   Args:
     traits: the results of tracing it once.
-    params: the experiment.
+    config: of the trainer.
+    runtime: of the devices.
     strategy: the strategy.
     task_name: the class of the task, for messages.
+    batch_size: the `global_batch_size` of the training data; 0 if there is none.
     single_trace: see `StepParts.single_trace`.
     owns_loop: whether the loop may run several steps as one program.
     inputs_by: see `step_plan.choose_plan`.
@@ -33,27 +37,26 @@ def choose_plan(
   Raises:
     UserError: the configuration needs something that a task that owns its updates cannot have.
   """
-  runtime, trainer = params.runtime, params.trainer
   if runtime.mesh.sizes():
-    return _mesh_plan(traits, params, task_name, owns_loop)
+    return _mesh_plan(traits, runtime, task_name, batch_size, owns_loop)
   if traits.owns_updates:
-    _check_task_that_owns_its_updates(traits, trainer, task_name)
+    _check_task_that_owns_its_updates(traits, config, task_name)
   return step_plan.choose_plan(
     traits,
     enable_xla=runtime.enable_xla,
     device_type=distribute.device_type(strategy),
     single_trace=single_trace,
-    steps_per_execution=trainer.steps_per_execution if owns_loop else 1,
+    steps_per_execution=config.steps_per_execution if owns_loop else 1,
     inputs_by=inputs_by,
-    steps_per_loop=trainer.steps_per_loop,
-    gradient_accumulation_steps=trainer.gradient_accumulation_steps,
-    run_eagerly=not trainer.train_tf_function,
+    steps_per_loop=config.steps_per_loop,
+    gradient_accumulation_steps=config.gradient_accumulation_steps,
+    run_eagerly=not config.train_tf_function,
     fast_products=processor.fast_products(),
   )
 
 
 def _mesh_plan(
-  traits: step_plan.StepTraits, params: definitions.ExperimentConfig, task_name: str, owns_loop: bool
+  traits: step_plan.StepTraits, runtime: definitions.RuntimeConfig, task_name: str, batch_size: int, owns_loop: bool
 ) -> step_plan.StepPlan:
   """The plan for a mesh; refuses settings that no mesh supports."""
   if traits.owns_updates:
@@ -63,12 +66,11 @@ def _mesh_plan(
     )
   if not owns_loop:
     raise errors.UserError(f'runtime.mesh: the trainer of {task_name} overrides train_step, and no mesh carries that')
-  mesh = params.runtime.mesh
-  size, axis = getattr(getattr(params.task, 'train_data', None), 'global_batch_size', 0) or 0, mesh.batch_axis()
-  if axis and size % mesh.sizes()[axis]:
+  mesh, axis = runtime.mesh, runtime.mesh.batch_axis()
+  if axis and batch_size % mesh.sizes()[axis]:
     raise errors.UserError(
-      f'task.train_data.global_batch_size: {size} examples cannot be split evenly over {axis}={mesh.sizes()[axis]} of '
-      'runtime.mesh'
+      f'task.train_data.global_batch_size: {batch_size} examples cannot be split evenly over '
+      f'{axis}={mesh.sizes()[axis]} of runtime.mesh'
     )
   return step_plan.mesh_plan(' x '.join(f'{name} {size}' for name, size in mesh.sizes().items()))
 

@@ -16,6 +16,7 @@ from official_ext.base import protocols
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
 from official_ext.training.config import definitions
+from official_ext.training.config import epochs
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import building
@@ -24,7 +25,6 @@ from official_ext.training.loop import controller
 from official_ext.training.loop import experiment_run
 from official_ext.training.loop import loop_building
 from official_ext.training.loop import recording
-from official_ext.training.loop import run_arguments
 from official_ext.training.loop import run_checks
 
 RunOptions = experiment_run.RunOptions
@@ -81,19 +81,25 @@ def run_experiment(
     WorkerError: another worker was lost.
   """
   strategy = distribution_strategy or tf.distribute.get_strategy()
-  options = run_arguments.merged(
+  options = experiment_run.merged(
     options,
     dict(train_actions=train_actions, eval_actions=eval_actions, trainer=trainer, controller_cls=controller_cls),
     summary_manager if save_summary else None,
     eval_summary_manager,
   )
-  params = run_arguments.with_async_checkpointing(definitions.upgrade(params), enable_async_checkpointing)
+  params = definitions.upgrade(params)
+  if enable_async_checkpointing is not None:
+    params = params.replace(trainer={'async_checkpointing': enable_async_checkpointing})
   # Refuse: nothing is written yet.
   with workers_lib.get(strategy).guarded():
     experiment = experiment_run.Experiment(
       strategy, task, mode, params, model_dir, run_post_eval, save_summary, options
     )
-    experiment = run_checks.check_run(experiment)
+    start = run_checks.check_run(experiment)
+    if in_steps := epochs.in_steps(params.trainer, params.task, task):
+      params = params.replace(trainer=in_steps)
+    experiment = dataclasses.replace(experiment, start=start, params=params)
+    run_checks.check_same_params(experiment)
     built, actions = building.build_trainer_and_actions(experiment)
     experiment = dataclasses.replace(experiment, code=_identify_code(experiment, built))
     _warn_of_unused_bindings(experiment, 'while the experiment was built', of_classes=True)
@@ -120,7 +126,8 @@ def _warn_of_unused_bindings(experiment: experiment_run.Experiment, when: str, o
 def _identify_code(experiment: experiment_run.Experiment, trainer: protocols.Trainer) -> Mapping[str, Any]:
   """Returns `code` and `versions` of the run; refuses workers with other packages, code or data than the chief's."""
   options = experiment.options
-  versions, code = code_identity.versions(), code_identity.of_task(experiment.task, experiment.params, options.origin)
+  versions = code_identity.versions()
+  code = code_identity.of_task(experiment.task, type(experiment.params), options.origin)
   data = trainer.data_identity() if hasattr(trainer, 'data_identity') else {}
   flags = {name: (options.origin or {}).get(name) for name in ('experiment', 'registry')}
   flags['run_post_eval'] = experiment.run_post_eval

@@ -5,6 +5,7 @@ first value. A warm-up (`optimizer_config.warmup`) replaces the schedule's first
 `warmup_steps`, the schedule begins when the warm-up ends.
 """
 
+import dataclasses
 import math
 
 import tensorflow as tf
@@ -16,189 +17,135 @@ DECAY_SHAPES = ('linear', 'cosine', 'sqrt')
 
 
 class _Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
-  """A schedule that subtracts whole steps: their difference is exact even for steps that no float32 can represent."""
+  """A schedule that subtracts whole steps: their difference is exact even for steps that no float32 can represent.
 
-  def __init__(self, offset: int = 0, **fields: object):
-    super().__init__()
-    self._offset = offset
-    self._fields = fields
+  Subclasses are dataclasses, whose fields are the arguments of the constructor and the configuration. Each has
+  `offset`, the step at which it begins, and `name`.
+  """
+
+  offset: int
 
   def __call__(self, step):
-    return self.value_at(tf.maximum(tf.cast(step, tf.int64) - self._offset, 0))
+    return self.value_at(tf.maximum(tf.cast(step, tf.int64) - self.offset, 0))
 
   def value_at(self, step: tf.Tensor) -> tf.Tensor:
     """The learning rate, a float32 scalar, at a number of steps since `offset`, an int64 scalar of at least 0."""
     raise NotImplementedError
 
   def get_config(self) -> dict[str, object]:
-    return {**self._fields, 'offset': self._offset}
+    return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
+@dataclasses.dataclass(eq=False)
 class Cyclical(_Schedule):
   """A triangular wave between two learning rates (Smith 2017, https://arxiv.org/abs/1506.01186).
 
   The learning rate is b + (m - b) * x * scale, with base b, maximum m, and an x that goes linearly from 0 to 1 and back
   within a cycle. The scale is 1 (triangular), 2^-c in cycle c = 0, 1, ... (triangular2) or gamma^step (exp_range).
+
+  Attributes:
+    initial_learning_rate: the lower bound, at which every cycle begins and ends.
+    maximal_learning_rate: the upper bound of the first cycle.
+    step_size: the number of steps in half a cycle, from one bound to the other.
+    mode: one of CYCLES.
+    gamma: the factor of 'exp_range' for every step.
   """
 
-  def __init__(
-    self,
-    initial_learning_rate: float,
-    maximal_learning_rate: float,
-    step_size: int,
-    mode: str = 'triangular',
-    gamma: float = 1.0,
-    offset: int = 0,
-    name: str = 'Cyclical',
-  ):
-    """Initializes the schedule.
-
-    Args:
-      initial_learning_rate: the lower bound, at which every cycle begins and ends.
-      maximal_learning_rate: the upper bound of the first cycle.
-      step_size: the number of steps in half a cycle, from one bound to the other.
-      mode: one of CYCLES.
-      gamma: the factor of 'exp_range' for every step.
-      offset: the step at which the first cycle begins.
-      name: of the schedule.
-    """
-    super().__init__(
-      offset,
-      initial_learning_rate=initial_learning_rate,
-      maximal_learning_rate=maximal_learning_rate,
-      step_size=step_size,
-      mode=mode,
-      gamma=gamma,
-      name=name,
-    )
-    self._base, self._height = initial_learning_rate, maximal_learning_rate - initial_learning_rate
-    self._step_size, self._mode, self._gamma = step_size, mode, gamma
+  initial_learning_rate: float
+  maximal_learning_rate: float
+  step_size: int
+  mode: str = 'triangular'
+  gamma: float = 1.0
+  offset: int = 0
+  name: str = 'Cyclical'
 
   def value_at(self, step):
-    cycle = step // (2 * self._step_size)
-    position = step - cycle * 2 * self._step_size
-    x = tf.cast(tf.minimum(position, 2 * self._step_size - position), tf.float32) / self._step_size
+    cycle = step // (2 * self.step_size)
+    position = step - cycle * 2 * self.step_size
+    x = tf.cast(tf.minimum(position, 2 * self.step_size - position), tf.float32) / self.step_size
     scale = tf.constant(1.0)
-    if self._mode == 'triangular2':
+    if self.mode == 'triangular2':
       scale = tf.pow(2.0, -tf.cast(cycle, tf.float32))
-    elif self._mode == 'exp_range':
-      scale = tf.pow(tf.constant(self._gamma, tf.float32), tf.cast(step, tf.float32))
-    return self._base + self._height * x * scale
+    elif self.mode == 'exp_range':
+      scale = tf.pow(tf.constant(self.gamma, tf.float32), tf.cast(step, tf.float32))
+    return self.initial_learning_rate + (self.maximal_learning_rate - self.initial_learning_rate) * x * scale
 
 
+@dataclasses.dataclass(eq=False)
 class OneCycle(_Schedule):
   """One rise to a maximum and one fall to almost 0 (Smith and Topin 2018, https://arxiv.org/abs/1708.07120).
 
   Rises from `maximal_learning_rate / div_factor` to the maximum during the first `pct_start` of the steps, and falls to
   `maximal_learning_rate / (div_factor * final_div_factor)` at `total_decay_steps`. The parameters are those of
   PyTorch's OneCycleLR with two phases. Momentum does not change.
+
+  Attributes:
+    maximal_learning_rate: the peak.
+    total_decay_steps: the length of the cycle in steps.
+    pct_start: the fraction of the cycle in which the learning rate rises.
+    div_factor: the peak divided by the first learning rate.
+    final_div_factor: the first learning rate divided by the last.
+    anneal_strategy: one of ANNEAL_STRATEGIES, the shape of both the rise and the fall.
   """
 
-  def __init__(
-    self,
-    maximal_learning_rate: float,
-    total_decay_steps: int,
-    pct_start: float = 0.3,
-    div_factor: float = 25.0,
-    final_div_factor: float = 1e4,
-    anneal_strategy: str = 'cosine',
-    offset: int = 0,
-    name: str = 'OneCycle',
-  ):
-    """Initializes the schedule.
-
-    Args:
-      maximal_learning_rate: the peak.
-      total_decay_steps: the length of the cycle in steps.
-      pct_start: the fraction of the cycle in which the learning rate rises.
-      div_factor: the peak divided by the first learning rate.
-      final_div_factor: the first learning rate divided by the last.
-      anneal_strategy: one of ANNEAL_STRATEGIES, the shape of both the rise and the fall.
-      offset: the step at which the cycle begins.
-      name: of the schedule.
-    """
-    super().__init__(
-      offset,
-      maximal_learning_rate=maximal_learning_rate,
-      total_decay_steps=total_decay_steps,
-      pct_start=pct_start,
-      div_factor=div_factor,
-      final_div_factor=final_div_factor,
-      anneal_strategy=anneal_strategy,
-      name=name,
-    )
-    self._peak, self._first = maximal_learning_rate, maximal_learning_rate / div_factor
-    self._last = self._first / final_div_factor
-    self._total, self._rise = total_decay_steps, pct_start * total_decay_steps
-    self._anneal_strategy = anneal_strategy
+  maximal_learning_rate: float
+  total_decay_steps: int
+  pct_start: float = 0.3
+  div_factor: float = 25.0
+  final_div_factor: float = 1e4
+  anneal_strategy: str = 'cosine'
+  offset: int = 0
+  name: str = 'OneCycle'
 
   def value_at(self, step):
-    now = tf.cast(tf.minimum(step, self._total), tf.float32)
-    up = self._between(self._first, self._peak, now / self._rise)
-    down = self._between(self._peak, self._last, (now - self._rise) / (self._total - self._rise))
-    return tf.where(now < self._rise, up, down)
+    peak, total, rise = self.maximal_learning_rate, self.total_decay_steps, self.pct_start * self.total_decay_steps
+    first = peak / self.div_factor
+    now = tf.cast(tf.minimum(step, total), tf.float32)
+    up = self._between(first, peak, now / rise)
+    down = self._between(peak, first / self.final_div_factor, (now - rise) / (total - rise))
+    return tf.where(now < rise, up, down)
 
   def _between(self, start, end, fraction):
-    if self._anneal_strategy == 'cosine':
+    if self.anneal_strategy == 'cosine':
       fraction = (1.0 - tf.cos(math.pi * fraction)) / 2.0
     return start + (end - start) * fraction
 
 
+@dataclasses.dataclass(eq=False)
 class WarmupStableDecay(_Schedule):
   """A rise, a constant level, a decay (Hu et al. 2024, https://arxiv.org/abs/2404.06395).
 
   Rises linearly from 0 during `warmup_steps`, stays at `initial_learning_rate`, and falls to `alpha` times it during
   the last `decay_fraction` of `total_decay_steps`: linearly, along half a cosine, or as 1 - sqrt(x) (Haegele et al.
   2024, https://arxiv.org/abs/2405.18392).
+
+  Attributes:
+    initial_learning_rate: the level.
+    total_decay_steps: the length of all three parts in steps.
+    warmup_steps: the length of the first.
+    decay_fraction: the length of the last, as a fraction of `total_decay_steps`.
+    decay_shape: one of DECAY_SHAPES.
+    alpha: the last learning rate as a fraction of the level.
   """
 
-  def __init__(
-    self,
-    initial_learning_rate: float,
-    total_decay_steps: int,
-    warmup_steps: int = 0,
-    decay_fraction: float = 0.1,
-    decay_shape: str = 'linear',
-    alpha: float = 0.0,
-    offset: int = 0,
-    name: str = 'WarmupStableDecay',
-  ):
-    """Initializes the schedule.
-
-    Args:
-      initial_learning_rate: the level.
-      total_decay_steps: the length of all three parts in steps.
-      warmup_steps: the length of the first.
-      decay_fraction: the length of the last, as a fraction of `total_decay_steps`.
-      decay_shape: one of DECAY_SHAPES.
-      alpha: the last learning rate as a fraction of the level.
-      offset: the step at which the first part begins.
-      name: of the schedule.
-    """
-    super().__init__(
-      offset,
-      initial_learning_rate=initial_learning_rate,
-      total_decay_steps=total_decay_steps,
-      warmup_steps=warmup_steps,
-      decay_fraction=decay_fraction,
-      decay_shape=decay_shape,
-      alpha=alpha,
-      name=name,
-    )
-    self._level, self._alpha, self._shape = initial_learning_rate, alpha, decay_shape
-    self._warmup, self._total = warmup_steps, total_decay_steps
-    self._decay = round(decay_fraction * total_decay_steps)
+  initial_learning_rate: float
+  total_decay_steps: int
+  warmup_steps: int = 0
+  decay_fraction: float = 0.1
+  decay_shape: str = 'linear'
+  alpha: float = 0.0
+  offset: int = 0
+  name: str = 'WarmupStableDecay'
 
   def value_at(self, step):
-    factor = tf.constant(1.0)
-    if self._decay:
-      since = tf.clip_by_value(step - (self._total - self._decay), 0, self._decay)
-      x = tf.cast(since, tf.float32) / self._decay
-      left = {'linear': 1.0 - x, 'cosine': (1.0 + tf.cos(math.pi * x)) / 2.0, 'sqrt': 1.0 - tf.sqrt(x)}[self._shape]
-      factor = self._alpha + (1.0 - self._alpha) * left
-    if self._warmup:
-      factor *= tf.cast(tf.minimum(step, self._warmup), tf.float32) / self._warmup
-    return self._level * factor
+    factor, decay = tf.constant(1.0), round(self.decay_fraction * self.total_decay_steps)
+    if decay:
+      x = tf.cast(tf.clip_by_value(step - (self.total_decay_steps - decay), 0, decay), tf.float32) / decay
+      left = {'linear': 1.0 - x, 'cosine': (1.0 + tf.cos(math.pi * x)) / 2.0, 'sqrt': 1.0 - tf.sqrt(x)}
+      factor = self.alpha + (1.0 - self.alpha) * left[self.decay_shape]
+    if self.warmup_steps:
+      factor *= tf.cast(tf.minimum(step, self.warmup_steps), tf.float32) / self.warmup_steps
+    return self.initial_learning_rate * factor
 
 
 class CosineRestarts(tf_keras.optimizers.schedules.CosineDecayRestarts):

@@ -121,11 +121,11 @@ def _remembers_seeds(f: Callable[..., Any]) -> Callable[..., Any]:
   @functools.wraps(f)
   def first(*args, **kwargs):
     seeds: list[tuple[str | None, tf.Tensor]] = []
-    with _inside(_Region(_graph_here(), seeds, is_again=False)):
+    with _inside(_Region(graph_here(), seeds, is_again=False)):
       result, gradient = f(*args, **kwargs)
 
     def again(*result_gradients, variables=None):
-      region = _Region(_graph_here(), seeds, is_again=True)
+      region = _Region(graph_here(), seeds, is_again=True)
       with _inside(region):
         gradients = gradient(*result_gradients, **({} if variables is None else {'variables': variables}))
       if region.difference:
@@ -140,7 +140,8 @@ def _remembers_seeds(f: Callable[..., Any]) -> Callable[..., Any]:
   return first
 
 
-def _graph_here() -> Any:
+def graph_here() -> Any:
+  """The graph that ops are made in; None if they run at once."""
   return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 

@@ -145,9 +145,17 @@ def choose_plan(
     return dataclasses.replace(plain(reason), clusters=clusters)
   if not single_trace:
     return StepPlan('split', True, 1, False, manual, reason)
-  on_cpu_with_convolutions = device_type == 'CPU' and traits.convolutions
+  step_bytes = traits.input_bytes * gradient_accumulation_steps
   steps = 1 if run_eagerly else steps_per_execution
-  gathers = traits.in_memory and device_type == 'CPU' and not on_cpu_with_convolutions and not inputs_by
+  return _fused_plan(traits, reason, device_type == 'CPU', inputs_by, steps, steps_per_loop, step_bytes)
+
+
+def _fused_plan(
+  traits: StepTraits, reason: str, on_cpu: bool, inputs_by: str, steps: int, steps_per_loop: int, step_bytes: int
+) -> StepPlan:
+  """The plan of a step that XLA compiles as a whole. If `steps` is 0, it chooses how many a program runs."""
+  on_cpu_with_convolutions = on_cpu and traits.convolutions
+  gathers = traits.in_memory and on_cpu and not on_cpu_with_convolutions and not inputs_by
   if not traits.static_shapes:
     steps, reason = 1, f'{reason}; batches of changing shape are not stacked'
   elif not steps and on_cpu_with_convolutions:
@@ -164,8 +172,9 @@ def choose_plan(
     steps = _balanced(steps_per_loop, _MAX_STEPS_PER_EXECUTION)
   elif not steps:
     # At least two programs in a loop: the first of a run compiles, and another one shows how fast it is.
-    at_most = min(steps_per_loop // 2, _stackable_steps(traits.input_bytes * gradient_accumulation_steps))
+    at_most = min(steps_per_loop // 2, _stackable_steps(step_bytes))
     steps = _without_much_rest(steps_per_loop, max(1, at_most))
+  manual = traits.owns_updates
   return StepPlan('fused', True, steps, on_cpu_with_convolutions, manual, reason, gathers=gathers and steps > 1)
 
 

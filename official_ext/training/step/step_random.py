@@ -68,7 +68,7 @@ def current_key() -> StepKey | None:
 def step_key(key: StepKey) -> Iterator[StepKey]:
   """Makes `key` the current one in this thread. TensorFlow's own random ops use it too: see `_RAW_OPS`."""
   before = current_key()
-  key.graph = _graph_here()
+  key.graph = recomputation.graph_here()
   _LOCAL.key = key
   try:
     with _RAW_OPS_ARE_KEYED, recomputation.draws_the_same():
@@ -100,7 +100,7 @@ def make_seed(salt: str | None = None) -> tf.Tensor:
 
 def _seed_here(salt: str | None) -> tf.Tensor:
   """`make_seed`, for the present graph: the body of a loop draws anew in every iteration."""
-  graph = _graph_here()
+  graph = recomputation.graph_here()
   seed = recomputation.seed_of(graph, salt, lambda: _seed_in(graph, salt))
   element = _vectorized_element(graph)
   return seed if element is None else keyed_draws.numbered(seed, element)
@@ -119,11 +119,6 @@ def _seed_in(graph: tf.Graph, salt: str | None) -> tf.Tensor:
   iteration = graph.get_operations()[0].outputs[0]  # TensorFlow's own counter is the body's first argument.
   assert iteration.op.type == 'Placeholder' and iteration.dtype == tf.int32 and iteration.shape.rank == 0, iteration
   return keyed_draws.numbered(seed, iteration)
-
-
-def _graph_here() -> Any:
-  """The graph that ops are made in; None if they run at once."""
-  return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def _is_inline(graph: tf.Graph) -> bool:
@@ -319,7 +314,7 @@ def _raw_seed() -> tf.Tensor:
   salt = f'tf.random{_NUMBERED}'
   if _belongs_to_step():
     return make_seed(salt)
-  return recomputation.seed_of(_graph_here(), salt, _stateful_seed)
+  return recomputation.seed_of(recomputation.graph_here(), salt, _stateful_seed)
 
 
 def _stateful_seed() -> tf.Tensor:
@@ -338,7 +333,7 @@ def _belongs_to_step() -> bool:
   key = current_key()
   if key is None:
     return False
-  graph = _graph_here()
+  graph = recomputation.graph_here()
   while graph is not key.graph and _is_inline(graph):
     graph = graph.outer_graph
   return graph is key.graph
@@ -347,7 +342,7 @@ def _belongs_to_step() -> bool:
 def _keyed_or(original: Callable[..., object], keyed: Callable[..., object]) -> Callable[..., Any]:
   @functools.wraps(original)
   def op(*args, **kwargs):
-    if not (_belongs_to_step() or recomputation.is_in(_graph_here())):
+    if not (_belongs_to_step() or recomputation.is_in(recomputation.graph_here())):
       recomputation.warn_of_other_draws()
       return original(*args, **kwargs)
     kwargs.pop('name', None)

@@ -4,19 +4,21 @@ from collections.abc import Callable, Sequence
 import threading
 from typing import Any
 
+from absl import logging
 import tensorflow as tf
 
 from official_ext.data import in_memory as in_memory_lib
 from official_ext.training.devices import mesh as mesh_lib
 from official_ext.training.step import executions
 from official_ext.training.step import gradient_tap
-from official_ext.training.step import input_shapes
 from official_ext.training.step import mesh_execution
 from official_ext.training.step import step_means
 from official_ext.training.step import step_parts
 from official_ext.training.step import step_plan
 from official_ext.training.step import task_step as task_step_lib
 from official_ext.training.step import updates
+
+_MAX_NAMED = 8  # Shapes in the warning about compilations.
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 
@@ -46,7 +48,7 @@ class TrainingStep:
     self.probe: Callable[..., step_plan.StepTraits] = self._task_step.probe
     self.plan: step_plan.StepPlan | None = None
     self.means: step_means.StepMeans | None = None
-    self.input_shapes = input_shapes.InputShapes(parts.strategy)
+    self.input_shapes = InputShapes(parts.strategy)
 
   @property
   def single_trace(self) -> bool:
@@ -176,3 +178,47 @@ class TrainingStep:
 
     outputs = self._parts.strategy.run(of_replica, args=tuple(micro_batches))
     return tf.nest.map_structure(lambda output: self._parts.strategy.experimental_local_results(output)[0], outputs)
+
+
+class InputShapes:
+  """Counts the programs to which a step is compiled, one for each combination of its inputs' shapes; warns of many."""
+
+  def __init__(self, strategy: tf.distribute.Strategy):
+    """Initializes it; nothing is counted before `start`."""
+    self._strategy = strategy
+    self._seen: tf.lookup.experimental.MutableHashTable | None = None
+    self.num_compilations = 1
+
+  def start(self) -> None:
+    """Starts to count. A step whose shapes are fixed does not need it."""
+    with self._strategy.scope():
+      self._seen = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+
+  def note(self, micro_batches: Sequence[object]) -> None:
+    """Remembers the shapes of a step's inputs. Cross-replica context, in a graph or outside."""
+    if self._seen is None:
+      return
+    for inputs in micro_batches:
+      local = tf.nest.map_structure(lambda x: self._strategy.experimental_local_results(x)[0], inputs)
+      shapes = [
+        tf.strings.join(['(', tf.strings.reduce_join(tf.strings.as_string(tf.shape(t)), separator=', '), ')'])
+        for t in tf.nest.flatten(local, expand_composites=True)
+      ]
+      self._seen.insert(tf.strings.reduce_join(shapes, separator=' '), tf.constant(1, tf.int64))
+
+  def count(self, max_silent_recompilations: int) -> None:
+    """Counts again, and warns if the step was compiled again, and too often."""
+    shapes = self._shapes()
+    before, self.num_compilations = self.num_compilations, max(1, len(shapes))
+    if self.num_compilations > max(before, max_silent_recompilations):
+      varying = ', '.join(shapes[:_MAX_NAMED])
+      logging.warning(
+        'The training step was compiled %d times, because the shapes of its inputs vary: %s. Pad them to one shape '
+        '(drop_remainder, padded_batch), or set runtime.enable_xla=false.',
+        self.num_compilations,
+        varying,
+      )
+
+  def _shapes(self) -> list[str]:
+    """The shapes seen so far, one string for each combination."""
+    return [] if self._seen is None else sorted(key.decode() for key in self._seen.export()[0].numpy())

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from official_ext.operations.doctor import findings
+from official_ext.operations.doctor import check_results
 from official_ext.operations.doctor import gpus
 
 _TENSORFLOW = {'version': '2.20.0', 'cuda': '12.5.1', 'capabilities': ['sm_60', 'sm_80', 'compute_90'], 'gpus': 1}
@@ -42,7 +42,7 @@ def test_a_gpu_that_tensorflow_finds_is_no_problem(plant):
 def test_a_capability_that_xla_cannot_target_is_a_problem(plant, capability):
   plant(f"print('NVIDIA X, 570.1, {capability}, 100')")
   _, found, _ = gpus.check(gpus.read()[0], _TENSORFLOW)
-  assert found.level == findings.PROBLEM
+  assert found.level == check_results.PROBLEM
   assert found.text.endswith(f'compute capability {capability}: TensorFlow 2.20.0 is built for 6.0 to 9.0')
   assert '--set=runtime.enable_xla=false' in found.fix
 
@@ -50,7 +50,7 @@ def test_a_capability_that_xla_cannot_target_is_a_problem(plant, capability):
 def test_an_old_driver_is_a_problem(plant):
   plant("print('NVIDIA X, 470.82.01, 8.0, 100')")
   found, *_ = gpus.check(gpus.read()[0], _TENSORFLOW)
-  assert (found.name, found.level, found.fix) == ('driver', findings.PROBLEM, 'install driver 525 or later')
+  assert (found.name, found.level, found.fix) == ('driver', check_results.PROBLEM, 'install driver 525 or later')
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_an_old_driver_is_a_problem(plant):
 def test_a_gpu_that_tensorflow_does_not_find_is_a_problem(plant, tensorflow, fix):
   plant("print('NVIDIA X, 550.1, 8.0, 100')")
   *_, found = gpus.check(gpus.read()[0], {**_TENSORFLOW, **tensorflow})
-  assert (found.name, found.level, found.fix) == ('cuda', findings.PROBLEM, fix)
+  assert (found.name, found.level, found.fix) == ('cuda', check_results.PROBLEM, fix)
   assert found.text.startswith('requested 1 GPUs, TensorFlow finds 0')
 
 
@@ -85,9 +85,9 @@ def test_gpus_that_are_hidden_are_not_missed(plant, monkeypatch):
 def test_a_driver_that_does_not_answer_is_a_problem(plant, code, text):
   plant(code)
   found, (wrong,) = gpus.read(0.5 if 'Event' in code else 30)
-  assert found == [] and (wrong.name, wrong.level, wrong.text) == ('driver', findings.PROBLEM, text)
+  assert found == [] and (wrong.name, wrong.level, wrong.text) == ('driver', check_results.PROBLEM, text)
 
 
 def test_no_gpu_is_no_problem():
   (found,) = gpus.check([], None)
-  assert (found.name, found.level) == ('gpu', findings.OK)
+  assert (found.name, found.level) == ('gpu', check_results.OK)

@@ -5,21 +5,23 @@ import socket
 
 import pytest
 
-from official_ext.operations.doctor import findings
+from official_ext.operations.doctor import check_results
 from official_ext.operations.doctor import machine
 
 
 def test_memory_is_compared_with_what_is_needed():
-  assert machine.memory(1).level == findings.OK
+  assert machine.memory(1).level == check_results.OK
   found = machine.memory(1e15)
-  assert found.level == findings.PROBLEM and found.fix == 'end other programs: 1e+06 GB are needed'
+  assert found.level == check_results.PROBLEM and found.fix == 'end other programs: 1e+06 GB are needed'
 
 
 def test_a_full_disk_is_a_problem(tmp_path):
-  assert {found.level for found in machine.disk(str(tmp_path), 1)} == {findings.OK}
+  assert {found.level for found in machine.disk(str(tmp_path), 1)} == {check_results.OK}
   first, *_ = machine.disk(str(tmp_path / 'not/there/yet'), 1e18)
   assert (
-    first.level == findings.PROBLEM and first.text.startswith(f'{tmp_path}: ') and first.fix.startswith('free 1e+09')
+    first.level == check_results.PROBLEM
+    and first.text.startswith(f'{tmp_path}: ')
+    and first.fix.startswith('free 1e+09')
   )
 
 
@@ -27,13 +29,15 @@ def test_a_full_disk_is_a_problem(tmp_path):
 def test_a_folder_that_cannot_be_written_is_a_problem(tmp_path):
   (tmp_path / 'runs').mkdir(mode=0o500)
   first, *_ = machine.disk(str(tmp_path / 'runs'))
-  assert first.level == findings.PROBLEM and first.text == f'{tmp_path}/runs: cannot be written'
+  assert first.level == check_results.PROBLEM and first.text == f'{tmp_path}/runs: cannot be written'
 
 
 def test_a_port_of_the_console_that_is_taken_is_a_note():
   with socket.create_server(('127.0.0.1', 0)) as taken:
     port = taken.getsockname()[1]
     found = machine.ports(port)
-    assert found.level == findings.NOTE and found.text.startswith(f"{port}, the console's default, cannot be used: ")
+    assert found.level == check_results.NOTE and found.text.startswith(
+      f"{port}, the console's default, cannot be used: "
+    )
     assert found.fix == 'official-ext console runs --port=0'
-  assert machine.ports(port).level == findings.OK
+  assert machine.ports(port).level == check_results.OK

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from official_ext.operations.doctor import findings
+from official_ext.operations.doctor import check_results
 from official_ext.operations.doctor import software
 
 
 def test_a_python_that_is_not_supported_is_a_problem():
-  assert software.python().level == findings.OK
+  assert software.python().level == check_results.OK
   found = software.python('>=3.11,<3.14', (3, 14, 0))
-  assert found.level == findings.PROBLEM
+  assert found.level == check_results.PROBLEM
   assert (found.text, found.fix) == ('3.14.0 is not supported', 'install a Python >=3.11,<3.14')
 
 
@@ -22,17 +22,17 @@ def test_packages_that_are_missing_or_of_another_version_are_problems():
   import numpy as np
 
   assert levels == [
-    (findings.PROBLEM, f'numpy {np.__version__} is not in <1', "pip install 'numpy<1'"),
-    (findings.PROBLEM, 'no-such-package is not installed', "pip install 'no-such-package>=2'"),
+    (check_results.PROBLEM, f'numpy {np.__version__} is not in <1', "pip install 'numpy<1'"),
+    (check_results.PROBLEM, 'no-such-package is not installed', "pip install 'no-such-package>=2'"),
   ]
   (found,) = software.packages(['numpy>=1'])
-  assert found.level == findings.OK and found.text == 'all 1 required packages'
+  assert found.level == check_results.OK and found.text == 'all 1 required packages'
 
 
 def test_every_extra_is_listed_once():
   found = list(software.extras())
-  assert {each.level for each in found} <= {findings.OK, findings.NOTE}
-  assert found[-1].level == findings.OK
+  assert {each.level for each in found} <= {check_results.OK, check_results.NOTE}
+  assert found[-1].level == check_results.OK
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ print('some output of its import')
 def test_an_import_that_succeeds_describes_tensorflow(planted):
   planted(_TENSORFLOW)
   found, values = software.probe_tensorflow(60)
-  assert found.level == findings.OK and found.text.startswith('2.20.0, imported in ')
+  assert found.level == check_results.OK and found.text.startswith('2.20.0, imported in ')
   assert values['cuda'] == '12.5.1' and values['capabilities'] == ['sm_60', 'compute_90'] and values['gpus'] == 1
   json.dumps(values)
 
@@ -75,5 +75,5 @@ def test_an_import_that_succeeds_describes_tensorflow(planted):
 def test_an_import_that_fails_or_hangs_is_a_problem(planted, code, seconds, text):
   planted(code)
   found, values = software.probe_tensorflow(seconds)
-  assert (found.level, found.text, values) == (findings.PROBLEM, text, None)
+  assert (found.level, found.text, values) == (check_results.PROBLEM, text, None)
   assert found.fix

@@ -56,7 +56,10 @@ def test_steps_are_whole_and_at_least_one(given, num_examples, batch_size, steps
   params = small_run.make_params(validation_interval_epochs=float(given))
   params.task.train_data.global_batch_size = batch_size
   task = types.SimpleNamespace(num_examples=lambda data: num_examples)
-  assert epochs.resolve(params, task).trainer.validation_interval == steps
+  assert epochs.in_steps(params.trainer, params.task, task) == {
+    'validation_interval': steps,
+    'validation_interval_epochs': 0.0,
+  }
 
 
 def test_an_unknown_number_of_examples_is_one_line(tmp_path):

@@ -2,13 +2,14 @@
 
 import fnmatch
 import os
+import re
 
 import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base.run_folder import run_lock
-from official_ext.cli import summary
+from official_ext.cli import runs
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manager
 from official_ext.training.checkpoints import manifests
@@ -34,7 +35,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_model_dir_with_an_odd_name_is_a_path_and_no_pattern(trained, tmp_path):
+def test_a_model_dir_with_an_odd_name_is_a_path_and_no_pattern(trained, tmp_path, capsys):
   name = 'r?*\\1[1]'
   assert fnmatch.fnmatch('run11', name.replace('\\', ''))
   os.symlink(trained, tmp_path / 'run11')  # The files that the name would match, were it a pattern.
@@ -47,7 +48,8 @@ def test_a_model_dir_with_an_odd_name_is_a_path_and_no_pattern(trained, tmp_path
   assert [event['step'] for event in small_run.events(folder, 'restored')] == [8] and _steps(folder) == [12]
   _, logs = small_run.run(folder, 'eval', checkpoint=str(folder / 'ckpt-12'))
   assert logs
-  assert any('ckpt-12' in line for line in summary.lines(str(folder)))
+  runs.run(['show', str(folder)])
+  assert re.search(r'  checkpoints +ckpt-12, best/\S+-12\n', capsys.readouterr().out)
   assert _contents(trained) == before
 
 

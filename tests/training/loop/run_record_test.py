@@ -23,7 +23,7 @@ def _params(**trainer):
 
 
 def _record(model_dir, mode='train', **kwargs):
-  return run_record.RunRecord(str(model_dir), mode, _params(train_steps=8), seed=3, devices='one CPU', **kwargs)
+  return run_record.RunRecord(str(model_dir), mode, train_steps=8, seed=3, devices='one CPU', **kwargs)
 
 
 def _file(model_dir, name='run.json'):
@@ -82,9 +82,8 @@ def test_a_run_that_hangs_has_a_new_heartbeat_and_an_old_update(tmp_path, monkey
 def test_attempts_count_across_processes(tmp_path, start_script):
   code = """
     import sys
-    from official_ext.training.config import definitions as cfg
     from official_ext.training.loop import run_record
-    run_record.RunRecord(sys.argv[1], 'train_and_eval', cfg.ExperimentConfig(), 0, '')
+    run_record.RunRecord(sys.argv[1], 'train_and_eval', 8, 0, '')
   """
   assert start_script(code, [str(tmp_path)]).finish().returncode == 0
   first = _file(tmp_path)
@@ -207,9 +206,9 @@ def test_git_commit(tmp_path):
 
 def test_params_are_saved_once(tmp_path, capsys):
   params = _params(train_steps=100)
-  assert run_record.save_params(params, str(tmp_path)) == []
+  assert run_record.save_params(params.masked_yaml(), str(tmp_path)) == []
   before = os.stat(tmp_path / 'params.yaml')
-  assert run_record.save_params(_params(train_steps=100), str(tmp_path)) == []
+  assert run_record.save_params(_params(train_steps=100).masked_yaml(), str(tmp_path)) == []
   after = os.stat(tmp_path / 'params.yaml')
   assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
   assert os.listdir(tmp_path) == ['params.yaml']
@@ -218,16 +217,16 @@ def test_params_are_saved_once(tmp_path, capsys):
 
 def test_defect_20_other_params_are_shown_and_the_old_ones_kept(tmp_path, capsys):
   # Stock: params.yaml is overwritten.
-  run_record.save_params(_params(train_steps=100), str(tmp_path))
+  run_record.save_params(_params(train_steps=100).masked_yaml(), str(tmp_path))
   old = (tmp_path / 'params.yaml').read_text()
-  lines = run_record.save_params(_params(train_steps=200, nonfinite={'max_skips': 0}), str(tmp_path))
+  lines = run_record.save_params(_params(train_steps=200, nonfinite={'max_skips': 0}).masked_yaml(), str(tmp_path))
   assert lines == ['trainer.train_steps: 100 -> 200', 'trainer.nonfinite.max_skips: 10 -> 0']
   printed = capsys.readouterr().out.splitlines()
   assert [line.strip() for line in printed[1:]] == lines
   assert 'params.1.yaml' in printed[0]
   assert (tmp_path / 'params.1.yaml').read_text() == old
   middle = (tmp_path / 'params.yaml').read_text()
-  assert run_record.save_params(_params(train_steps=300), str(tmp_path))
+  assert run_record.save_params(_params(train_steps=300).masked_yaml(), str(tmp_path))
   assert (tmp_path / 'params.1.yaml').read_text() == old
   assert (tmp_path / 'params.2.yaml').read_text() == middle
   assert sorted(os.listdir(tmp_path)) == ['params.1.yaml', 'params.2.yaml', 'params.yaml']
@@ -235,7 +234,7 @@ def test_defect_20_other_params_are_shown_and_the_old_ones_kept(tmp_path, capsys
 
 def test_a_run_that_goes_back_and_forth_between_parameters_keeps_each_once(tmp_path):
   for number in range(20):
-    run_record.save_params(_params(train_steps=[100, 200, 300][number % 3]), str(tmp_path))
+    run_record.save_params(_params(train_steps=[100, 200, 300][number % 3]).masked_yaml(), str(tmp_path))
   assert sorted(os.listdir(tmp_path)) == ['params.1.yaml', 'params.2.yaml', 'params.3.yaml', 'params.yaml']
 
 
@@ -253,7 +252,7 @@ def test_a_training_deletes_what_killed_processes_of_this_machine_were_writing(t
 
 def test_an_old_file_that_is_no_yaml_is_kept(tmp_path):
   (tmp_path / 'params.yaml').write_text('a: [1,')
-  (line,) = run_record.save_params(_params(train_steps=1), str(tmp_path))
+  (line,) = run_record.save_params(_params(train_steps=1).masked_yaml(), str(tmp_path))
   assert line.startswith('the old file cannot be read')
   assert (tmp_path / 'params.1.yaml').read_text() == 'a: [1,'
   assert yaml_text.load((tmp_path / 'params.yaml').read_text(), '')['trainer']['train_steps'] == 1
@@ -262,6 +261,6 @@ def test_an_old_file_that_is_no_yaml_is_kept(tmp_path):
 def test_params_read_back_equal(tmp_path):
   params = _params(train_steps=100, loss_upper_bound=1e-5, best_checkpoint_eval_metric='1e3')
   params.task.train_data.input_path = ['a', 'no', '012']
-  run_record.save_params(params, str(tmp_path))
+  run_record.save_params(params.masked_yaml(), str(tmp_path))
   values = yaml_text.load_file(str(tmp_path / 'params.yaml'), '--config_file')
   assert values == json.loads(json.dumps(params.as_dict()))  # Tuples as lists.

@@ -176,9 +176,8 @@ def test_epochs_become_steps(num_epochs, batch_size, accumulation, expected):
   params.task.train_data.global_batch_size = batch_size
   task = small_run.make_task(params)
   cfg.lock(params)
-  resolved = epochs.resolve(params, task)
-  assert resolved.trainer.train_steps == expected
-  assert params.trainer.train_steps == 0  # The arguments are unchanged.
+  steps = epochs.in_steps(params.trainer, params.task, task)
+  assert params.replace(trainer=steps).trainer.train_steps == expected
 
 
 def test_epochs_are_logged(tmp_path):

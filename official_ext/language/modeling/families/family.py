@@ -75,16 +75,16 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """An architecture of Hugging Face.
+  """An architecture of Hugging Face. Names of tensors are Llama's by default.
 
   Attributes:
     model_type: its name in config.json.
     architecture: its class in transformers.
+    fields: their name -> ours.
     prefix: the prefix of every tensor's name but the head's; files of the bare decoder lack it.
     block_prefix: the prefix of a layer's tensors, behind `prefix`, with `{}` for the layer's number.
     tensors: their name -> ours, of tensors outside of layers.
     block_tensors: the same within a layer; ours begin at the block. {} is the number of an expert.
-    fields: their name -> ours.
     fixed: fields of `DecoderConfig` that all models of the family share.
     neutral: fields that are implemented for one value alone, beside `NEUTRAL`.
     ignored: fields that change nothing, beside `IGNORED`.
@@ -96,12 +96,12 @@ class Family:
 
   model_type: str
   architecture: str
-  prefix: str
-  block_prefix: str
-  tensors: Mapping[str, Tensor]
-  block_tensors: Mapping[str, Tensor]
   fields: Mapping[str, Field]
-  fixed: json_types.JsonMapping
+  prefix: str = 'model.'
+  block_prefix: str = 'layers.{}.'
+  tensors: Mapping[str, Tensor] = dataclasses.field(default_factory=lambda: LLAMA_TENSORS)
+  block_tensors: Mapping[str, Tensor] = dataclasses.field(default_factory=lambda: LLAMA_BLOCK)
+  fixed: json_types.JsonMapping = dataclasses.field(default_factory=dict)
   neutral: Mapping[str, object] = dataclasses.field(default_factory=dict)
   ignored: frozenset[str] = frozenset()
   layers: layer_fields.LayerFields = layer_fields.FULL

@@ -25,9 +25,6 @@ _FIXED = {'norm_offset': 1.0, 'post_norms': True, 'scale_embeddings': True}
 GEMMA2 = family.Family(
   model_type='gemma2',
   architecture='Gemma2ForCausalLM',
-  prefix='model.',
-  block_prefix='layers.{}.',
-  tensors=family.LLAMA_TENSORS,
   block_tensors=family.GEMMA_BLOCK,
   fields=_fields(
     8192,
@@ -43,9 +40,6 @@ GEMMA3 = family.Family(
   model_type='gemma3_text',
   architecture='Gemma3ForCausalLM',
   sequence_classifier='Gemma3TextForSequenceClassification',
-  prefix='model.',
-  block_prefix='layers.{}.',
-  tensors=family.LLAMA_TENSORS,
   block_tensors={**family.GEMMA_BLOCK, **family.HEAD_NORMS},
   fields=_fields(
     131072,

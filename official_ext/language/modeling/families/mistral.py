@@ -7,12 +7,7 @@ from official_ext.language.modeling.families import rope_fields
 MISTRAL = family.Family(
   model_type='mistral',
   architecture='MistralForCausalLM',
-  prefix='model.',
-  block_prefix='layers.{}.',
-  tensors=family.LLAMA_TENSORS,
-  block_tensors=family.LLAMA_BLOCK,
   fields=family.llama_fields(num_key_value_heads=8, max_position_embeddings=131072),
-  fixed={},
   neutral={'attention_bias': False, 'mlp_bias': False},
   layers=layer_fields.ALL_OR_NONE,
   rope=rope_fields.RopeFields(),
@@ -20,12 +15,7 @@ MISTRAL = family.Family(
 MINISTRAL3 = family.Family(
   model_type='ministral3',
   architecture='Ministral3ForCausalLM',
-  prefix='model.',
-  block_prefix='layers.{}.',
-  tensors=family.LLAMA_TENSORS,
-  block_tensors=family.LLAMA_BLOCK,
   fields=family.llama_fields(num_key_value_heads=8, head_dim=128, max_position_embeddings=262144, rms_norm_eps=1e-5),
-  fixed={},
   neutral={'attention_bias': False, 'mlp_bias': False},
   layers=layer_fields.ALL_OR_NONE,
   rope=rope_fields.RopeFields(

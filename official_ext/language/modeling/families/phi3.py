@@ -7,9 +7,6 @@ from official_ext.language.modeling.families import rope_fields
 PHI3 = family.Family(
   model_type='phi3',
   architecture='Phi3ForCausalLM',
-  prefix='model.',
-  block_prefix='layers.{}.',
-  tensors=family.LLAMA_TENSORS,
   block_tensors={
     **family.linear('self_attn.qkv_proj', 'self_attn/q_proj', 'self_attn/k_proj', 'self_attn/v_proj'),
     **family.linear('self_attn.o_proj', 'self_attn/o_proj'),
@@ -22,7 +19,6 @@ PHI3 = family.Family(
     **family.llama_fields(max_position_embeddings=4096, rms_norm_eps=1e-5),
     'resid_pdrop': family.Field(('residual_dropout',), 0.0),
   },
-  fixed={},
   neutral={'attention_bias': False, 'mlp_bias': False},
   ignored=frozenset({'embd_pdrop'}),  # transformers makes the layer no more.
   layers=layer_fields.ALL_OR_NONE,

@@ -9,10 +9,6 @@ from official_ext.language.modeling.families import rope_fields
 QWEN2 = family.Family(
   model_type='qwen2',
   architecture='Qwen2ForCausalLM',
-  prefix='model.',
-  block_prefix='layers.{}.',
-  tensors=family.LLAMA_TENSORS,
-  block_tensors=family.LLAMA_BLOCK,
   fields=family.llama_fields(num_key_value_heads=32, max_position_embeddings=32768),
   fixed={'attention_bias': True},
   neutral={'attention_bias': True, 'mlp_bias': False},
@@ -22,9 +18,6 @@ QWEN2 = family.Family(
 QWEN3 = family.Family(
   model_type='qwen3',
   architecture='Qwen3ForCausalLM',
-  prefix='model.',
-  block_prefix='layers.{}.',
-  tensors=family.LLAMA_TENSORS,
   block_tensors={**family.LLAMA_BLOCK, **family.HEAD_NORMS},
   fields={
     **family.llama_fields(num_key_value_heads=32, max_position_embeddings=32768, head_dim=128),

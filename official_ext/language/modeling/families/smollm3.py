@@ -14,17 +14,12 @@ def _rotated(fields):
 SMOLLM3 = family.Family(
   model_type='smollm3',
   architecture='SmolLM3ForCausalLM',
-  prefix='model.',
-  block_prefix='layers.{}.',
-  tensors=family.LLAMA_TENSORS,
-  block_tensors=family.LLAMA_BLOCK,
   fields={
     **family.llama_fields(num_key_value_heads=4, max_position_embeddings=32768, tie_word_embeddings=True),
     'attention_bias': family.BIAS_OF_ALL_FOUR,
     'mlp_bias': family.Field(('mlp_bias',), False),
     'no_rope_layers': family.Field(('no_rope_layers',), _rotated),
   },
-  fixed={},
   ignored=frozenset({'no_rope_layer_interval', 'max_window_layers'}),
   layers=layer_fields.WITHOUT_ROPE,
   rope=rope_fields.RopeFields(theta=2000000.0),

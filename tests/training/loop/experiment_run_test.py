@@ -13,7 +13,7 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import controller
-from official_ext.training.loop import run_arguments
+from official_ext.training.loop import experiment_run
 from official_ext.training.loop import train_lib
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -103,7 +103,7 @@ def test_a_subclass_of_our_controller_is_used(tmp_path):
     (dict(trainer_cls=TheirTrainer), 'trainer: TheirTrainer derives from .*; derive it from ext.Trainer'),
     (dict(controller_cls=TheirController), 'controller_cls: TheirController .*train_actions'),
     (
-      dict(train_actions=[print], options=run_arguments.RunOptions(train_actions=[print])),
+      dict(train_actions=[print], options=experiment_run.RunOptions(train_actions=[print])),
       'train_actions: given twice, .*options',
     ),
   ],

@@ -6,7 +6,7 @@ OK, NOTE, PROBLEM = 'ok', 'note', 'problem'
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class Result:
   """One line of `official-ext doctor`.
 
   Attributes:
@@ -23,3 +23,18 @@ class Finding:
 
   def __str__(self) -> str:
     return f'{self.level:<8} {self.name:<11} {self.text}' + (f'; {self.fix}' if self.fix else '')
+
+
+def ok(name: str, text: str) -> Result:
+  """A check that found what it expects."""
+  return Result(name, OK, text)
+
+
+def note(name: str, text: str, fix: str = '') -> Result:
+  """A result that limits nothing, but is worth a line."""
+  return Result(name, NOTE, text, fix)
+
+
+def problem(name: str, text: str, fix: str = '') -> Result:
+  """A result that must be fixed."""
+  return Result(name, PROBLEM, text, fix)
