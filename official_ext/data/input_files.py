@@ -43,4 +43,6 @@ def matching(pattern: str) -> list[str]:
     return sorted(tf.io.gfile.glob(pattern))
   except UnicodeDecodeError as error:
     name = ascii(error.object)[2:-1]
-    raise errors.UserError(f'{pattern}: {name}: its name is not UTF-8, and TensorFlow opens no such file; rename it')
+    raise errors.UserError(
+      f'{pattern}: {name}: its name is not UTF-8, and TensorFlow opens no such file; rename it'
+    ) from error
