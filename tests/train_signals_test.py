@@ -73,7 +73,7 @@ def test_one_request_may_come_as_several_signals(numbers, start_train, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('number', [signal.SIGINT])
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_even_a_loop_that_does_not(number, start_train, tmp_path):
   process = start_train(
     flags(

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from official_ext.base import errors
 from official_ext.base import suggestions
+from official_ext.base.files import paths
 
 PROGRAM = 'official-ext'
 REPEATED = 'may be repeated'
@@ -159,6 +160,15 @@ def folder(text: str) -> str:
   """The `type` of an argument that names a folder: '' would be the current one, which nobody has named."""
   if not text:
     raise argparse.ArgumentTypeError('is empty; name a folder')
+  return text
+
+
+def tensorflow_folder(text: str) -> str:
+  """The `type` of an argument that names a folder whose files a library in C++ opens: its name must be UTF-8."""
+  try:
+    paths.check_utf8(folder(text), 'the folder')
+  except errors.UserError as error:
+    raise argparse.ArgumentTypeError(str(error)) from None
   return text
 
 

@@ -30,13 +30,13 @@ def _parser() -> arguments_lib.Parser:
     'head, is refused. The folder of a run is loaded again, and its logits are compared.',
   )
   source = 'a Hugging Face folder, one of peft with adapters, which are merged into their base, or the folder of a run'
-  found.add_argument('source', metavar='SOURCE', type=arguments_lib.folder, help=source)
-  found.add_argument('target', metavar='TARGET', type=arguments_lib.folder, help='the folder to write')
+  found.add_argument('source', metavar='SOURCE', type=arguments_lib.tensorflow_folder, help=source)
+  found.add_argument('target', metavar='TARGET', type=arguments_lib.tensorflow_folder, help='the folder to write')
   adapter = 'a folder of peft with adapters for SOURCE, which are merged into it'
-  found.add_argument('--adapter', metavar='FOLDER', type=arguments_lib.folder, help=adapter)
+  found.add_argument('--adapter', metavar='FOLDER', type=arguments_lib.tensorflow_folder, help=adapter)
   language_models.add_base_model(found)
   tokenizer = 'its tokenizer is copied; default: that of the adapters, the model or the run'
-  found.add_argument('--tokenizer', metavar='FOLDER', type=arguments_lib.folder, help=tokenizer)
+  found.add_argument('--tokenizer', metavar='FOLDER', type=arguments_lib.tensorflow_folder, help=tokenizer)
   dtype = "default: as in SOURCE's config.json, or else float32"
   found.add_argument('--dtype', choices=language_models.DTYPES, help=dtype)
   language_models.add_load_in_4bit(found, 'merge adapters into weights in 4 bits (NF4); default: as they were trained')

@@ -19,8 +19,10 @@ def _parser() -> arguments_lib.Parser:
     'the inputs and outputs; official_ext.load does the same in Python.\n\n'
     'export RUN --to=mlflow|wandb|csv fills in a tracker from the files of the run instead: see `runs export`.',
   )
-  found.add_argument('model_dir', metavar='RUN', help='the folder of the run')
-  found.add_argument('--output_dir', metavar='DIR', help='a folder that does not exist yet; default: RUN/export/STEP')
+  kind = arguments_lib.tensorflow_folder
+  found.add_argument('model_dir', metavar='RUN', type=kind, help='the folder of the run')
+  output = 'a folder that does not exist yet; default: RUN/export/STEP'
+  found.add_argument('--output_dir', metavar='DIR', type=kind, help=output)
   arguments_lib.add_run_arguments(found)
   return found
 

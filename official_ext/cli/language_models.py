@@ -12,7 +12,7 @@ def add_model_arguments(parser: arguments_lib.Parser) -> None:
   parser.add_argument(
     'folder',
     metavar='FOLDER',
-    type=arguments_lib.folder,
+    type=arguments_lib.tensorflow_folder,
     help='a Hugging Face folder, or one of peft with adapters, whose adapter_config.json names their base',
   )
   add_base_model(parser)
@@ -27,7 +27,7 @@ def add_base_model(parser: arguments_lib.Parser) -> None:
   parser.add_argument(
     '--base_model',
     metavar='FOLDER',
-    type=arguments_lib.folder,
+    type=arguments_lib.tensorflow_folder,
     help='the model of the adapters, if their adapter_config.json does not name it',
   )
 

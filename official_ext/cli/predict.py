@@ -19,7 +19,7 @@ def _parser() -> arguments_lib.Parser:
   found = arguments_lib.Parser(
     'official-ext predict', 'Prints the outputs of a SavedModel as JSON; without inputs its signatures.'
   )
-  found.add_argument('folder', metavar='FOLDER', type=arguments_lib.folder, help='the SavedModel')
+  found.add_argument('folder', metavar='FOLDER', type=arguments_lib.tensorflow_folder, help='the SavedModel')
   found.add_argument(
     '--input',
     action='append',

@@ -33,7 +33,7 @@ def _parser() -> arguments_lib.Parser:
     help='a file of JSON lines, JSON, Parquet or Arrow, a folder of such files, a folder of `datasets` (save_to_disk), '
     'a folder of images with a subfolder for each class, or a pattern',
   )
-  found.add_argument('output', metavar='OUTPUT', type=arguments_lib.folder, help='the folder of the shards')
+  found.add_argument('output', metavar='OUTPUT', type=arguments_lib.tensorflow_folder, help='the folder of the shards')
   found.add_argument('--split', default='', metavar='NAME', help='the part of a folder with several')
   size = 'the approximate amount of input of a shard; default: 64MB'
   found.add_argument('--shard_size', default='64MB', metavar='SIZE', help=size)
@@ -52,7 +52,7 @@ def _parser() -> arguments_lib.Parser:
 
 def _add_text_arguments(found: Any) -> None:
   tokenizer = "the tokenizer's folder, such as a model's"
-  found.add_argument('--tokenizer', type=arguments_lib.folder, metavar='FOLDER', help=tokenizer)
+  found.add_argument('--tokenizer', type=arguments_lib.tensorflow_folder, metavar='FOLDER', help=tokenizer)
   template = "a chat template in Jinja, instead of the folder's"
   found.add_argument('--chat_template_path', metavar='FILE', help=template)
   for name in text_formats.OF_ROWS:

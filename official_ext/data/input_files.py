@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import os
 
+from official_ext.base import errors
 from official_ext.base.files import paths
 
 
@@ -25,7 +26,11 @@ def patterns(input_path: object) -> Iterator[str]:
 
 
 def matching(pattern: str) -> list[str]:
-  """The files of one pattern, sorted: the file with exactly this name, or else all that match."""
+  """The files of one pattern, sorted: the file with exactly this name, or else all that match.
+
+  Raises:
+    UserError: the name of one that matches is not UTF-8.
+  """
   if not pattern:
     return []
   if not paths.is_remote(pattern) and os.path.isfile(pattern):
@@ -34,4 +39,10 @@ def matching(pattern: str) -> list[str]:
 
   if tf.io.gfile.exists(pattern) and not tf.io.gfile.isdir(pattern):
     return [pattern]
-  return sorted(tf.io.gfile.glob(pattern))
+  try:
+    return sorted(tf.io.gfile.glob(pattern))
+  except UnicodeDecodeError as error:
+    name = ascii(error.object)[2:-1]
+    raise errors.UserError(
+      f'{pattern}: {name}: its name is not UTF-8, and TensorFlow opens no such file; rename it'
+    ) from error

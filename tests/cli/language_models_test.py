@@ -220,6 +220,29 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(place, start_script, tm
   assert done.stderr.count('stopped; the answer so far is kept') == 2 and 'stopped after' not in done.stderr
 
 
+CONVERT = """
+import sys, time
+from official_ext.base.files import paths
+from official_ext.cli import main
+paths.sync_tree = lambda folder: time.sleep(60)  # A slow disk.
+sys.exit(main.main(['convert', *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGHUP])
+def test_a_conversion_that_is_asked_to_stop_leaves_no_partial_folder(number, place, start_script, tmp_path):
+  script = start_script(CONVERT, [place / 'adapter', tmp_path / 'new'])
+  deadline = time.monotonic() + 300
+  while not list(tmp_path.glob('.new.*.partial/model.safetensors')):
+    assert time.monotonic() < deadline and script.process.poll() is None
+    time.sleep(0.01)
+  script.process.send_signal(number)
+  done = script.finish()
+  assert done.returncode == 1 and done.stderr.splitlines()[-1] == 'error: interrupted'
+  assert not list(tmp_path.iterdir())
+
+
 BAD = [
   (['generate', 'nowhere', '--prompt=a'], 'nowhere: no such folder'),
   (['generate', 'base'], 'generate: the following arguments are required: --prompt; `official-ext generate --help`'),

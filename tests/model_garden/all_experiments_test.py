@@ -14,6 +14,7 @@ from official_ext.cli import describe
 from official_ext.training.config import checks
 from official_ext.training.config import parser
 from tests import tiers
+from tests.model_garden import tfrecords
 
 IMAGE_SIZE_AND_CLASSES = ('task.model.input_size=[64, 64, 3]', 'task.model.num_classes=4')
 OPTIMIZER = ('trainer.optimizer_config.optimizer.type=sgd', 'trainer.optimizer_config.learning_rate.type=constant')
@@ -110,24 +111,7 @@ QUICK = {
 
 @pytest.fixture(scope='module')
 def sentencepiece_model(tmp_path_factory):
-  """The path of a SentencePiece model of 64 pieces."""
-  import sentencepiece
-
-  prefix = tmp_path_factory.mktemp('sentencepiece') / 'tiny'
-  words = ['the', 'quick', 'brown', 'fox', 'jumps', 'over', 'a', 'lazy', 'dog', 'und', 'der', 'schnelle', 'fuchs']
-  sentences = [' '.join(words[i % 13] for i in range(start, start + 7)) for start in range(100)]
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(sentences),
-    model_prefix=str(prefix),
-    vocab_size=64,
-    hard_vocab_limit=False,
-    pad_id=0,
-    bos_id=1,
-    eos_id=2,
-    unk_id=3,
-    minloglevel=2,
-  )
-  return f'{prefix}.model'
+  return tfrecords.write_sentencepiece_model(tmp_path_factory.mktemp('sentencepiece'))
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from tests.model_garden.all_experiments_test import parse
 
 IMAGE = ('task.model.input_size=[64, 64, 3]', 'task.model.num_classes=4')
 MASK = (*IMAGE, 'task.train_data.output_size=[64, 64]', 'task.train_data.crop_size=[]')
+# Pools the whole map of features, a sixteenth of the image.
+CITY = (*MASK, 'task.model.decoder.aspp.pool_kernel_size=[64, 64]')
 BOX = ('task.model.input_size=[128, 128, 3]',)
 TOKENS = ('task.train_data.seq_length=16',)
 MASKED = (*TOKENS, 'task.train_data.max_predictions_per_seq=4')
@@ -38,6 +40,17 @@ DOCUMENTS = (
   'task.train_data.use_next_sentence_label=false',
   'task.train_data.vocab_file_path={folder}/vocab.txt',
 )
+VIDEO = (
+  'task.train_data.feature_shape=[4, 32, 32, 3]',
+  'task.train_data.min_image_size=32',
+  'task.train_data.temporal_stride=1',
+)
+# The batch is counted in tokens: two pairs of sentences.
+PAIRS = (
+  'task.train_data.global_batch_size=32',
+  'task.train_data.max_seq_length=16',
+  *NO_TFDS,
+)
 # Lengths vary, and XLA cannot compile the step.
 BUCKETS = ('task.train_data.seq_bucket_lengths=[16]', 'runtime.enable_xla=false')
 
@@ -48,6 +61,8 @@ WRITERS = {
   'sentences': lambda folder: tfrecords.write_sentences(folder / 'sentences'),
   'texts': lambda folder: tfrecords.write_texts(folder / 'texts'),
   'tokens': lambda folder: tfrecords.write_masked_tokens(folder / 'tokens'),
+  'translations': lambda folder: tfrecords.write_translations(folder / 'translations'),
+  'videos': lambda folder: tfrecords.write_videos(folder / 'videos'),
 }
 
 UNIT = ('resnet_imagenet', 'images', IMAGE)
@@ -66,55 +81,50 @@ EXPERIMENTS: dict[str, tuple[str, tuple[str, ...], float, float]] = {
   'deit_imagenet_pretrain': ('images', IMAGE, 1.06, 1.74),
   'electra/pretraining': ('tokens', MASKED, 3.95, 5.92),
   'mnv2_deeplabv3_pascal': ('masks', MASK, 0.94, 3.54),
+  'mobilenet_imagenet': ('images', IMAGE, 0.45, 1.02),
+  'resnet_rs_imagenet': ('images', IMAGE, 1.14, 2.66),
+  'revnet_imagenet': ('images', IMAGE, 0.47, 1.41),
+  'seg_deeplabv3_pascal': ('masks', MASK, 2.79, 8.93),
+  'seg_deeplabv3plus_pascal': ('masks', MASK, 2.57, 9.03),
+  'seg_resnetfpn_pascal': ('masks', MASK, 1.35, 4.23),
+  'semantic_segmentation': ('masks', MASK, 0.63, 2.3),
+  'video_classification': ('videos', VIDEO, 0.43, 1.07),
+  'video_classification_kinetics400': ('videos', VIDEO, 0.53, 1.28),
+  'video_classification_kinetics600': ('videos', VIDEO, 0.59, 1.46),
+  'video_classification_kinetics700': ('videos', VIDEO, 0.56, 1.45),
+  'video_classification_kinetics700_2020': ('videos', VIDEO, 0.56, 1.38),
+  'video_classification_ucf101': ('videos', (*VIDEO, *NO_TFDS), 0.47, 1.31),
+  'vit_imagenet_finetune': ('images', IMAGE, 0.76, 1.51),
+  'vit_imagenet_pretrain': ('images', IMAGE, 0.75, 1.48),
 }
 
 # Experiments without a row, and the reason.
-NOT_MEASURED = {
-  **dict.fromkeys(
-    [
-      'fasterrcnn_resnetfpn_coco',
-      'image_classification',
-      'maskrcnn_mobilenet_coco',
-      'maskrcnn_resnetfpn_coco',
-      'maskrcnn_spinenet_coco',
-      'mnv2_deeplabv3_cityscapes',
-      'mnv2_deeplabv3plus_cityscapes',
-      'mobilenet_imagenet',
-      'resnet_rs_imagenet',
-      'retinanet',
-      'retinanet_mobile_coco',
-      'retinanet_resnetfpn_coco',
-      'retinanet_spinenet_coco',
-      'revnet_imagenet',
-      'seg_deeplabv3_pascal',
-      'seg_deeplabv3plus_cityscapes',
-      'seg_deeplabv3plus_pascal',
-      'seg_resnetfpn_pascal',
-      'semantic_segmentation',
-      'vit_imagenet_finetune',
-      'vit_imagenet_pretrain',
-    ],
-    'no start was measured; the data exists',
-  ),
-  **dict.fromkeys(
-    [
-      'video_classification',
-      'video_classification_kinetics400',
-      'video_classification_kinetics600',
-      'video_classification_kinetics700',
-      'video_classification_kinetics700_2020',
-      'video_classification_ucf101',
-    ],
-    'no start was measured; the test has no data of videos',
-  ),
-  'wmt_transformer/large': 'start_seconds sets no SentencePiece model and no batch size in tokens',
-}
+NOT_MEASURED = dict.fromkeys(
+  [
+    'fasterrcnn_resnetfpn_coco',
+    'image_classification',
+    'maskrcnn_mobilenet_coco',
+    'maskrcnn_resnetfpn_coco',
+    'maskrcnn_spinenet_coco',
+    'mnv2_deeplabv3_cityscapes',
+    'mnv2_deeplabv3plus_cityscapes',
+    'retinanet',
+    'retinanet_mobile_coco',
+    'retinanet_resnetfpn_coco',
+    'retinanet_spinenet_coco',
+    'seg_deeplabv3plus_cityscapes',
+    'wmt_transformer/large',
+  ],
+  'no start was measured; the data exists',
+)
 
 # The slow tests start the experiment with the least time of each kind of data, on one replica and on two: 25 units.
 # The soak tests start the others, 45 units; boxes on two replicas are among them, for they take 16 units alone.
 SLOW = {
-  ('deit_imagenet_pretrain', 1),
-  ('deit_imagenet_pretrain', 2),
+  ('mobilenet_imagenet', 1),
+  ('mobilenet_imagenet', 2),
+  ('video_classification', 1),
+  ('video_classification', 2),
   ('mnv2_deeplabv3_pascal', 1),
   ('mnv2_deeplabv3_pascal', 2),
   ('bert/sentence_prediction', 1),
@@ -144,20 +154,21 @@ def start_seconds(name, path, settings, num_replicas):
 
   from official_ext.training.loop import building
 
-  params = parse(
-    name,
-    [
-      *OPEN.get(name, ()),
-      *SMALLER.get(name, ()),
-      f'task.train_data.input_path={path}',
-      'task.train_data.global_batch_size=2',
-      'task.train_data.shuffle_buffer_size=2',
-      'task.init_checkpoint=""',
-      *(setting.format(folder=pathlib.Path(path).parent) for setting in settings),
-      'trainer.train_steps=1',
-      'trainer.steps_per_loop=1',
-    ],
+  folder = pathlib.Path(path).parent
+  chosen = (
+    *OPEN.get(name, ()),
+    *SMALLER.get(name, ()),
+    f'task.train_data.input_path={path}',
+    'task.train_data.global_batch_size=2',
+    'task.train_data.shuffle_buffer_size=2',
+    'task.init_checkpoint=""',
+    *settings,
+    'trainer.train_steps=1',
+    'trainer.steps_per_loop=1',
   )
+  places = {'folder': folder, 'sentencepiece_model': folder / 'sentencepiece.model'}
+  by_field = {setting.partition('=')[0]: setting.format_map(places) for setting in chosen}  # The last one counts.
+  params = parse(name, list(by_field.values()))
   devices = [device.name for device in tf.config.list_logical_devices('CPU')[:num_replicas]]
   if num_replicas == 1:
     strategy = tf.distribute.OneDeviceStrategy(devices[0])

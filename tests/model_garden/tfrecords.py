@@ -221,3 +221,59 @@ def write_texts(path: str | os.PathLike, num_examples: int = 16) -> str:
   (pathlib.Path(path).parent / 'vocab.txt').write_text('\n'.join(words) + '\n')
   write_examples(path, [example] * num_examples)
   return os.fspath(path)
+
+
+def write_videos(
+  path: str | os.PathLike, num_examples: int = 16, num_frames: int = 4, image_size: int = 64, num_classes: int = 4
+) -> str:
+  """Writes clips of noise with a label, as `official.vision.dataloaders.video_input` reads them.
+
+  Returns:
+    The path, for `task.train_data.input_path`.
+  """
+  rng = np.random.default_rng(0)
+  with tf.io.TFRecordWriter(os.fspath(path)) as writer:
+    for number in range(num_examples):
+      example = tf.train.SequenceExample()
+      example.context.feature['clip/label/index'].int64_list.value.append(number % num_classes)
+      for frame in rng.integers(256, size=[num_frames, image_size, image_size, 3]).astype(np.uint8):
+        feature = example.feature_lists.feature_list['image/encoded'].feature.add()
+        feature.bytes_list.value.append(tf.io.encode_jpeg(frame).numpy())
+      writer.write(example.SerializeToString())
+  return os.fspath(path)
+
+
+def write_sentencepiece_model(folder: str | os.PathLike) -> str:
+  """Trains a SentencePiece model of 64 pieces on a few English and German words.
+
+  Returns:
+    The path of the model, `sentencepiece.model` in the folder, for `task.sentencepiece_model_path`.
+  """
+  import sentencepiece
+
+  prefix = os.path.join(folder, 'sentencepiece')
+  words = ['the', 'quick', 'brown', 'fox', 'jumps', 'over', 'a', 'lazy', 'dog', 'und', 'der', 'schnelle', 'fuchs']
+  sentences = [' '.join(words[i % 13] for i in range(start, start + 7)) for start in range(100)]
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(sentences),
+    model_prefix=prefix,
+    vocab_size=64,
+    hard_vocab_limit=False,
+    pad_id=0,
+    bos_id=1,
+    eos_id=2,
+    unk_id=3,
+    minloglevel=2,
+  )
+  return f'{prefix}.model'
+
+
+def write_translations(path: str | os.PathLike, num_examples: int = 16) -> str:
+  """Writes pairs of sentences, as `official.nlp.data.wmt_dataloader` reads them.
+
+  Returns:
+    The path, for `task.train_data.input_path`. A SentencePiece model is beside it, in `sentencepiece.model`.
+  """
+  write_sentencepiece_model(pathlib.Path(path).parent)
+  write_examples(path, [{'en': b'the quick brown fox', 'de': b'der schnelle fuchs'}] * num_examples)
+  return os.fspath(path)

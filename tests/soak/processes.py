@@ -68,7 +68,7 @@ def in_stage(stage: str, step: int = 0, delay: float = 0.0) -> Moment:
 
   def has_come(folder, elapsed):
     record = read_record(folder)
-    return started(record) >= began and record.get('stage') == stage and record.get('step', 0) >= step
+    return started(record) >= began and record.get('stage') == stage and (record.get('step') or 0) >= step
 
   return Moment(f'in {stage} from step {step}', has_come, delay)
 

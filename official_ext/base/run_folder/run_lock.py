@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import contextlib
 import json
 import os
+import threading
 import time
 import uuid
 import weakref
@@ -57,6 +58,8 @@ class RunLock:
     self._lease: dict[str, object] = {'mode': mode}
     self._file = -1
     self._heartbeat: heartbeat.Heartbeat | None = None
+    self._is_released = False
+    self._writing = threading.Lock()  # Between a heartbeat, which may hang with its file system, and the release.
     self._taken_by: str | None = None
     self._ours_at = (0.0, 0.0)  # When the lease was last seen to be this process's.
 
@@ -94,6 +97,7 @@ class RunLock:
       self._close()
       raise
     self._ours_at = _clocks()
+    self._is_released = False
     self._heartbeat = heartbeat.Heartbeat(self._beat, self._beat_seconds)
 
   def release(self) -> None:
@@ -102,6 +106,8 @@ class RunLock:
       return
     self._heartbeat.close()
     self._heartbeat = None
+    with self._writing:
+      self._is_released = True
     try:
       if self._taken_by is None and self._is_ours(self._read()):
         paths.remove(self._path)
@@ -243,11 +249,12 @@ class RunLock:
 
   def _beat(self) -> None:
     lease = self._look()
-    if self._taken_by is not None:
-      return
-    if lease is None and self._file >= 0 and os.path.isdir(self._model_dir):  # Somebody deleted it.
-      self._open()
-    self._write()
+    with self._writing:
+      if self._taken_by is not None or self._is_released:
+        return
+      if lease is None and self._file >= 0 and os.path.isdir(self._model_dir):  # Somebody deleted it.
+        self._open()
+      self._write()
 
 
 def check_free(model_dir: str) -> None:

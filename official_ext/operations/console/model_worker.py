@@ -247,9 +247,13 @@ class ModelWorkers:
       self._workers.pop(min(idle, key=lambda pair: pair[0])[1]).close()
 
   def _end_idle(self) -> None:
+    """The watching thread: it ends when no process is left."""
     while True:
       time.sleep(min(5.0, self._idle_seconds / 4))
       with self._lock:
+        if not self._workers:
+          self._watch = None  # The next model begins another.
+          return
         late = time.monotonic() - self._idle_seconds
         idle = [key for key, worker in self._workers.items() if worker.used < late and not worker.is_busy]
         workers = [self._workers.pop(key) for key in idle]

@@ -85,16 +85,21 @@ class Alerts:
     self._thread = threading.Thread(target=self._run, name='alerts', daemon=True)
     self._thread.start()
 
-  def close(self) -> None:
-    """Ends the watching. Messages in progress are sent; the rest is sent by the next dispatcher."""
+  def close(self) -> bool:
+    """Ends the watching. Messages in progress are sent; the rest is sent by the next dispatcher.
+
+    Returns:
+      Whether the thread has ended; if not, it hangs with its disk, and may still use this object.
+    """
     self._stop.set()
     if self._thread is not None:
       self._thread.join(_JOIN_SECONDS)
-      self._thread = None
+    return self._thread is None or not self._thread.is_alive()
 
   def finish(self, seconds: float = _END_SECONDS) -> None:
     """Reports the incidents until now, and waits at most so long until they are sent."""
-    self.close()
+    if not self.close():
+      return
     deadline = time.monotonic() + seconds
     self._look()
     while self._incidents.is_waiting and time.monotonic() < deadline:

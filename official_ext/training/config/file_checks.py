@@ -180,9 +180,11 @@ def _exists(path: str, field: str) -> bool:
 
 def _matches(pattern: str, field: str) -> bool:
   try:
-    return bool(tf.io.gfile.glob(pattern))
+    return bool(input_files.matching(pattern))
   except tf.errors.OpError as error:
     raise _unreadable(pattern, field, error) from error
+  except errors.UserError as error:
+    raise errors.UserError(f'{field}: {error}') from error
 
 
 def _unreadable(path: str, field: str, error: tf.errors.OpError) -> errors.UserError:

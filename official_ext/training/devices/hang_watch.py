@@ -67,6 +67,7 @@ class HangWatch:
     self._warm = {'train': False, 'eval': False}
     self._ended = threading.Event()
     self._hung = False
+    self._deciding = threading.Lock()  # Between the end of the run, and its end as hung.
     self._thread: threading.Thread | None = None
 
   def beat(self) -> None:
@@ -90,7 +91,8 @@ class HangWatch:
     return self
 
   def __exit__(self, *_) -> None:
-    self._ended.set()
+    with self._deciding:
+      self._ended.set()
     if self._hung and self._thread is not None:  # Another worker's end was faster; this thread ends the process.
       self._thread.join()
 
@@ -130,8 +132,11 @@ class HangWatch:
     signs.leave()
 
   def _end(self, still: float) -> None:
-    """Reports all that is known, and ends the process."""
-    self._hung = True
+    """Reports all that is known, and ends the process; does nothing if the run has ended meanwhile."""
+    with self._deciding:
+      if self._ended.is_set():
+        return
+      self._hung = True
     error = errors.HungError(
       f'no progress for {still:.3g} s (runtime.hang_seconds) at step {self._step or 0}, in the stage '
       f'{self._stage}; stacks of all threads: {self._path}. The same command resumes from the newest checkpoint'

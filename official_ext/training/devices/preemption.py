@@ -15,6 +15,7 @@ from official_ext.base.processes import stopping
 
 # `timeout` signals a process and then its group, and a terminal that closes sends SIGHUP from the shell and the kernel.
 _SAME_REQUEST_SECONDS = 0.5
+_END = b'\0'  # In place of the number of a signal.
 _SAVING = (
   'saving after this training loop or evaluation batch, then stopping. A second SIGTERM or SIGINT stops at once.'
 )
@@ -71,7 +72,9 @@ class PreemptionWatch:
       signal.signal(number, handler)
     self._before = {}
     signal.set_wakeup_fd(self._wakeup_before)
-    os.close(self._pipe[1])  # The thread ends.
+    with contextlib.suppress(BlockingIOError):
+      os.write(self._pipe[1], _END)  # The thread ends, even if a forked process holds the pipe too.
+    os.close(self._pipe[1])
 
   def _note(self, number, frame=None):
     del frame
@@ -81,7 +84,7 @@ class PreemptionWatch:
   def _listen(self, descriptor: int) -> None:
     first: float | None = None  # When a signal came that somebody has sent, which SIGHUP may not be.
     told = False
-    while received := os.read(descriptor, 1):
+    while (received := os.read(descriptor, 1)) not in (b'', _END):
       number = received[0]
       if number not in self._numbers:
         continue

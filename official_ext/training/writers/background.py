@@ -37,10 +37,13 @@ class BackgroundWriter(writers.Writer):
     self._close_seconds = close_seconds
     self._num_dropped = 0
     self._failed = False
+    self._is_closed = False
     self._thread: threading.Thread | None = None
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
-    """See base class. Returns at once."""
+    """See base class. Returns at once. After `close` it does nothing."""
+    if self._is_closed:
+      return
     if self._thread is None:
       self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
       self._thread.start()
@@ -51,9 +54,11 @@ class BackgroundWriter(writers.Writer):
       self._num_dropped += 1
 
   def close(self) -> None:
-    """Waits until everything is written, or the time is up."""
-    if self._thread is None:
+    """Waits until everything is written, or the time is up. The thread then ends after the events that wait."""
+    if self._is_closed or self._thread is None:
+      self._is_closed = True
       return
+    self._is_closed = True
     deadline = time.monotonic() + self._close_seconds
     try:
       self._queue.put(_END, timeout=self._close_seconds)
@@ -66,7 +71,8 @@ class BackgroundWriter(writers.Writer):
       logging.warning('%s was too slow: %d events were dropped.', self._name, self._num_dropped)
 
   def _work(self) -> None:
-    while (item := self._queue.get()) is not _END:
+    # `close` finds no room for the end in a full queue, in which case this thread does not wait for events.
+    while not (self._is_closed and self._queue.empty()) and (item := self._queue.get()) is not _END:
       self._try(self._writer.write, *item)
     self._try(self._writer.close)
 

@@ -222,6 +222,34 @@ def test_a_training_whose_folder_was_taken_stops(tmp_path):
   assert json.loads((tmp_path / run_lock.NAME).read_text())['pid'] == 4711  # The other's stays.
 
 
+def test_a_heartbeat_that_hangs_writes_nothing_after_the_release(tmp_path, monkeypatch):
+  # Before: it wrote a lease again, over that of the next training.
+  lock = run_lock.RunLock(str(tmp_path))
+  lock.acquire()
+  hangs, goes_on, read = threading.Event(), threading.Event(), run_lock._read_lease
+
+  def hang(path):
+    lease = read(path)
+    if threading.current_thread() is beat:
+      hangs.set()
+      goes_on.wait(60)
+    return lease
+
+  monkeypatch.setattr(run_lock, '_read_lease', hang)
+  beat = threading.Thread(target=lock._beat)
+  beat.start()
+  assert hangs.wait(60)
+  lock.release()
+  next_one = run_lock.RunLock(str(tmp_path))
+  next_one.acquire()
+  lease = (tmp_path / run_lock.NAME).read_bytes()
+  goes_on.set()
+  beat.join()
+  assert (tmp_path / run_lock.NAME).read_bytes() == lease
+  next_one.release()
+  assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_a_lock_file_that_somebody_deleted_comes_back(tmp_path, hold):
   lock = run_lock.RunLock(str(tmp_path), beat_seconds=0.02)

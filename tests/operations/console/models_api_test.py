@@ -278,3 +278,8 @@ def test_there_are_two_at_most_and_idle_ones_end(monkeypatch):
     assert time.monotonic() < deadline
     time.sleep(0.05)
   assert sorted(ended) == ['a', 'b', 'c', 'c']
+  while workers._watch is not None:  # Before: its thread lived as long as the process.
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+  workers.get(model_worker.ModelKey('saved_model', 'a', 0.0))
+  assert workers._watch is not None

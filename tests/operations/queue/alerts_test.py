@@ -448,3 +448,23 @@ def test_a_run_on_a_host_whose_clock_is_behind_has_not_ended_before_a_rule_was_a
   folders.make(trial.queue.runs_dir, 'a', identity=far, heartbeat=beat.isoformat())
   tell(trial, on=['killed'])
   assert len(alert_files.AlertFiles(trial.queue.folder).known_before('killed')) == num_known
+
+
+def test_while_its_thread_hangs_with_the_disk_nothing_else_looks(trial, receiver, monkeypatch):
+  # Before: the end looked beside the thread, with the same objects.
+  monkeypatch.setattr(alerts, '_JOIN_SECONDS', 0.1)
+  one = watching(trial, receiver)
+  one.start(print)
+  hangs, goes_on, looking = threading.Event(), threading.Event(), []
+
+  def hang(*unused):
+    looking.append(threading.current_thread().name)
+    hangs.set()
+    goes_on.wait(60)
+    return []
+
+  monkeypatch.setattr(one._index, 'summaries', hang)
+  assert hangs.wait(60)
+  one.finish()
+  goes_on.set()
+  assert looking == ['alerts'] and one.close()

@@ -3,6 +3,7 @@
 import official_ext  # noqa: F401
 
 # isort: split
+import os
 import time
 
 import pytest
@@ -122,6 +123,17 @@ def test_every_input_that_is_not_there_is_named(tmp_path):
     'task.validation_data.input_path: 5: No such file or directory',
     'task.train_data.vocab_file: no.txt: No such file or directory',
   ]
+
+
+def test_a_file_whose_name_is_not_utf8_is_named(tmp_path):
+  # Before: a UnicodeDecodeError of TensorFlow.
+  (tmp_path / 'a.tfrecord').touch()
+  open(os.fsencode(tmp_path) + b'/b\xff.tfrecord', 'w').close()
+  assert refusals(checks.check_files, params_with(input_path=f'{tmp_path}/*.tfrecord'), 'train') == [
+    f'task.train_data.input_path: {tmp_path}/*.tfrecord: {tmp_path}/b\\xff.tfrecord: its name is not UTF-8, and '
+    'TensorFlow opens no such file; rename it'
+  ]
+  assert not refusals(checks.check_files, params_with(input_path=f'{tmp_path}/a*.tfrecord'), 'train')
 
 
 @pytest.mark.parametrize('path', ['s3://bucket/run', 'hdfs://host/run', 'abfs://x/y'])

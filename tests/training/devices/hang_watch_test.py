@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from official_ext.training.devices import hang_watch
 from tests import tiers
 
 # A run that blocks in one of several places, or is slow there. Arguments: folder, place, seconds, hang_seconds.
@@ -101,3 +102,12 @@ def test_what_is_only_slow_or_stopped_is_left_alone(start_script, tmp_path):
   process = script.finish(300)
   assert process.returncode == 0, process.stderr
   assert not (folder / 'hung.worker-0.txt').exists()
+
+
+def test_a_run_that_has_ended_is_not_ended_as_hung(tmp_path):
+  """The last moment of a run in which the watch finds it hung."""
+  told = []
+  with hang_watch.HangWatch(1.0, lambda: 0, str(tmp_path), report=lambda error, step: told.append(error)) as watch:
+    pass
+  watch._end(1.0)  # Before: the process ended.
+  assert not told and not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -159,6 +160,21 @@ def test_a_forked_process_is_not_the_run():
     os.close(reader)
     os.close(writer)
   assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_its_thread_ends_while_a_forked_process_lives():
+  # Before: the child held the other end of the thread's pipe.
+  with preemption.PreemptionWatch():
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == 'preemption']
+    child = os.fork()
+    if not child:
+      signal.pause()
+      os._exit(0)
+  thread.join(10)
+  lives = thread.is_alive()
+  os.kill(child, signal.SIGKILL)
+  os.waitpid(child, 0)
+  assert not lives
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
 from official_ext.training.writers import background
 from official_ext.training.writers import writers
@@ -84,3 +85,22 @@ def test_one_that_fails_is_told_once_and_tried_again(caplog):
   writer.close()
   assert len(failing.calls) == 4
   assert _messages(caplog) == ['_Failing failed to write; training continues: OSError: no route to host']
+
+
+@pytest.mark.parametrize('num_events', [1, 6], ids=['with room in the queue', 'with a full queue'])
+def test_the_thread_of_one_that_hung_ends_after_the_events_that_wait(num_events):
+  # Before: with a full queue it waited for events to the end of the process, and held the writer.
+  hanging = _Hanging()
+  writer = background.BackgroundWriter(hanging, max_pending=5, close_seconds=0.1)
+  writer.write('train', 0, {})
+  while not writer._queue.empty():
+    time.sleep(0.001)
+  for step in range(1, num_events):
+    writer.write('train', step, {})
+  writer.close()
+  hanging.release.set()
+  writer._thread.join(10)
+  assert not writer._thread.is_alive() and hanging.steps == list(range(num_events))
+  writer.write('train', 7, {})
+  writer.close()
+  assert not writer._thread.is_alive() and hanging.steps == list(range(num_events))
