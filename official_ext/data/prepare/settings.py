@@ -29,6 +29,7 @@ class RowFormat(Protocol):
 
   Attributes:
     kind: the name of such folders in their manifest.
+    config_name: the file for `--config_file` that `results` writes.
     module: the dotted name of a module with a function `rows(job, records, leaves_out, report)`, which yields the rows
       of a shard as bytes. Every process that writes shards imports it.
     settings: its settings, as JSON values by name.
@@ -37,6 +38,7 @@ class RowFormat(Protocol):
 
   kind: str
   module: str
+  config_name: str
 
   @property
   def settings(self) -> json_types.JsonMapping: ...
@@ -61,5 +63,13 @@ class RowFormat(Protocol):
       UserError: there is no record that fits.
     """
 
-  def config(self, folder: str, settings: json_types.JsonMapping) -> json_types.JsonObject:
-    """The values of a `--config_file` for training on a folder that was prepared with these settings."""
+  def results(
+    self, folder: str, settings: json_types.JsonMapping, notes: Sequence[json_types.JsonMapping]
+  ) -> Mapping[str, bytes]:
+    """The files written after all shards, by name: one of them is `config_name`, for training on the folder.
+
+    Args:
+      folder: the absolute path of the prepared folder.
+      settings: with which it was prepared.
+      notes: of the shards, in order.
+    """
