@@ -85,7 +85,7 @@ def prepare_plan(
   inputs: Sequence[str],
   folder: str,
   make_engine: MakeEngine,
-  row_format: settings_lib.RowFormat | None = None,
+  outputs: settings_lib.Outputs | None = None,
   tell: Callable[[str], None] = lambda line: None,
   stopped_by: Callable[[], str | None] = lambda: None,
 ) -> Prepared:
@@ -96,7 +96,7 @@ def prepare_plan(
     inputs: the paths given, for messages.
     folder: where to: new, empty, or of this preparation.
     make_engine: makes the engine, for a number of shards.
-    row_format: makes other rows of the records; None: they are written unchanged.
+    outputs: the files beside the shards; None: there are none.
     tell: takes lines of progress.
     stopped_by: the name of a signal that asks it to end; None: continue.
 
@@ -123,7 +123,7 @@ def prepare_plan(
       _check_folder(folder, plan)
       shards.remove_partial(folder)
       _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())  # First: the folder is this plan's now.
-      _write_files(folder, row_format)
+      _write_files(folder, outputs)
     try:
       notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
       _check_unchanged(plan, folder)
@@ -132,17 +132,17 @@ def prepare_plan(
         told = f'{", ".join(inputs)}: none of the {report.records} records can be used'
         raise errors.UserErrors([told, *report.warnings(', '.join(inputs), '--')])
     except errors.UserError:
-      _forget_if_empty(folder, plan, row_format)  # So that the input may be repaired, which makes it another one.
+      _forget_if_empty(folder, plan, outputs)  # So that the input may be repaired, which makes it another one.
       raise
     finally:  # Of processes that were stopped.
       with contextlib.suppress(OSError):  # Of a disk that is gone there is another error to report.
         shards.remove_partial(folder)
     with _storing(folder):
       config_path = ''
-      if row_format:
-        for name, content in row_format.results(folder, plan.settings, notes).items():
+      if outputs:
+        for name, content in outputs.results(folder, plan.settings, notes).items():
           _write(os.path.join(folder, name), content)
-        config_path = os.path.join(folder, row_format.config_name)
+        config_path = os.path.join(folder, outputs.config_name)
       _write_manifest(folder, plan, notes, report)
   num_bytes = sum(note['bytes'] for note in notes)
   return Prepared(plan, report, sum(note['records'] for note in notes), num_bytes, num_there, config_path, notes)
@@ -328,7 +328,7 @@ def _differences(before: json_types.JsonObject, now: json_types.JsonObject) -> I
     yield 'it was another version of this library'
 
 
-def _forget_if_empty(folder: str, plan: planning.Plan, row_format: settings_lib.RowFormat | None) -> None:
+def _forget_if_empty(folder: str, plan: planning.Plan, outputs: settings_lib.Outputs | None) -> None:
   """Lets a folder be that of any preparation again, if no row is in it. Nobody may be writing there."""
   jobs = [plan.job(number, folder) for number in range(len(plan.shards))]
   if any(map(shards.num_rows, jobs)):
@@ -336,7 +336,7 @@ def _forget_if_empty(folder: str, plan: planning.Plan, row_format: settings_lib.
   with contextlib.suppress(OSError):  # The input's error is the one to report.
     for job in jobs:
       shards.remove(job)
-    for name in row_format.files if row_format else ():
+    for name in outputs.files if outputs else ():
       top = os.path.join(folder, name.split(os.sep)[0])
       if os.path.isdir(top):
         paths.remove_folder(top)
@@ -344,9 +344,9 @@ def _forget_if_empty(folder: str, plan: planning.Plan, row_format: settings_lib.
     paths.remove(os.path.join(folder, prepared_folders.PLAN))
 
 
-def _write_files(folder: str, row_format: settings_lib.RowFormat | None) -> None:
+def _write_files(folder: str, outputs: settings_lib.Outputs | None) -> None:
   """Writes the files that a killed start may have left incomplete."""
-  for name, content in row_format.files.items() if row_format else ():
+  for name, content in outputs.files.items() if outputs else ():
     path = os.path.join(folder, name)
     paths.make_folder(os.path.dirname(path))
     shards.remove_partial(os.path.dirname(path))

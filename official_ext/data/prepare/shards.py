@@ -15,6 +15,7 @@ from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.data import numbered_records
 from official_ext.data import record_report
+from official_ext.data import tf_records
 from official_ext.data.prepare import pieces as pieces_lib
 from official_ext.data.prepare import rows
 from official_ext.data.prepare import shard_writers
@@ -135,7 +136,9 @@ def _path(job):
 
 
 def _note_path(job):
-  return _path(job) + '.json'
+  """Beside TFRecord shards, under a name that patterns such as `train*` do not match."""
+  prefix = 'note-' if job['name'].endswith(tf_records.ENDING) else ''
+  return os.path.join(job['folder'], f'{prefix}{job["name"]}.json')
 
 
 def _sha256(path: str) -> str:
