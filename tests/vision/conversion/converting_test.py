@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from official_ext.base import errors
+from official_ext.cli import main
 from official_ext.data import prepared_folders
 from official_ext.vision.conversion import targets
 from tests.vision import drawn
@@ -195,3 +196,24 @@ def test_an_empty_split_is_an_error(tmp_path):
   config = yaml.safe_load((tmp_path / 'out' / 'experiment.yaml').read_text())
   assert 'validation_data' not in config['task']
   assert set(targets.EXPERIMENTS) == set(targets.TARGETS)
+
+
+FITTING = {
+  'image_classification': 'image_classification resnet_imagenet mobilenet_imagenet vit_imagenet_finetune',
+  'object_detection': 'retinanet_mobile_coco retinanet_resnetfpn_coco fasterrcnn_resnetfpn_coco',
+  'instance_segmentation': 'maskrcnn_mobilenet_coco maskrcnn_resnetfpn_coco',
+  'semantic_segmentation': 'mnv2_deeplabv3_pascal seg_deeplabv3plus_pascal seg_resnetfpn_pascal',
+}
+
+
+@pytest.mark.parametrize('target', FITTING)
+def test_the_settings_fit_the_experiments_that_the_guides_name(target, tmp_path, capsys):
+  write = {'image_classification': drawn.write_class_folders, 'semantic_segmentation': drawn.write_masks}
+  write.get(target, drawn.write_coco)(tmp_path / 'in', 24)
+  drawn.convert(tmp_path / 'in', tmp_path / 'out', target, validation_share=0.3)
+  for name in FITTING[target].split():
+    assert main.main(['describe', name, '--yaml', f'--config_file={tmp_path}/out/experiment.yaml']) == 0
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert found['task']['train_data']['input_path'] == f'{tmp_path}/out/train-*.tfrecord'
+    assert found['task']['model']['num_classes'] == (3 if target == 'image_classification' else 4)
+    assert found['trainer']['optimizer_config']['learning_rate']['type'] == 'cosine'
