@@ -35,7 +35,7 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ('diagnosis', 'trained'),
   ),
   'language': (('text',), ('modeling',), ('fine_tuning', 'serving')),
-  'vision': (('conversion',),),
+  'vision': (('conversion', 'preview'),),
   'operations': (
     ('runs', 'launch', 'doctor'),
     ('curves', 'trackers'),

@@ -26,6 +26,7 @@ _EPOCHS = 50
 _EVALUATIONS = 20
 _LEARNING_RATE = 0.001
 _FEW_STEPS = 5000
+_SCALES = (0.8, 1.25)
 
 
 def make(
@@ -46,7 +47,7 @@ def make(
   """
   num_images = {split: len(each.images) for split, each in notes.items()}
   batch_size = min(_BATCH_SIZES[target], num_images[image_set.TRAIN])
-  size = input_size(target, [image[2:] for image in notes[image_set.TRAIN].images])
+  size = input_size(target, [image[2:4] for image in notes[image_set.TRAIN].images])
   task: json_types.JsonObject = {
     'init_checkpoint': None,
     'model': {'num_classes': num_labels + (target in targets.WITH_BOXES)},
@@ -55,7 +56,12 @@ def make(
   task['train_data']['shuffle_buffer_size'] = min(
     num_images[image_set.TRAIN], 1000 if target in targets.WITH_BOXES else 10000
   )
-  trainer = _trainer(target, max(1, num_images[image_set.TRAIN] // batch_size))
+  most_objects = max(image[4] for each in notes.values() for image in each.images)
+  if target in targets.WITH_BOXES:
+    # Scales of 0.1 to 2, as in COCO's experiments, leave little of objects in a small input.
+    scales = {'aug_scale_min': _SCALES[0], 'aug_scale_max': _SCALES[1]}
+    task['train_data']['parser'] = {'aug_rand_hflip': True, **scales, 'max_num_instances': max(100, most_objects)}
+  trainer = _trainer(max(1, num_images[image_set.TRAIN] // batch_size))
   task['model']['norm_activation'] = {'norm_momentum': 0.9 if trainer['train_steps'] < _FEW_STEPS else 0.99}
   if target != targets.SEGMENTATION:
     task['model']['input_size'] = [size, size, 3]
@@ -71,6 +77,7 @@ def make(
     if target == targets.SEGMENTATION:
       task['validation_data']['resize_eval_groundtruth'] = True
     if target in targets.WITH_BOXES:
+      task['validation_data']['parser'] = {'max_num_instances': max(100, most_objects)}
       task['annotation_file'] = os.path.join(folder, annotations_name(image_set.VALIDATION))
       task['per_category_metrics'] = True
     trainer['validation_steps'] = -(-num_validation // eval_batch_size)
@@ -111,9 +118,8 @@ def _data(target: str, folder: str, split: str, batch_size: int, image_format: s
   return {**found, 'dtype': 'float32'}
 
 
-def _trainer(target: str, steps_per_epoch: int) -> json_types.JsonObject:
+def _trainer(steps_per_epoch: int) -> json_types.JsonObject:
   """A cosine schedule over a number of epochs, with as many evaluations."""
-  del target
   interval = max(1, _EPOCHS * steps_per_epoch // _EVALUATIONS)
   train_steps = interval * _EVALUATIONS
   learning_rate = {'initial_learning_rate': _LEARNING_RATE, 'decay_steps': train_steps}

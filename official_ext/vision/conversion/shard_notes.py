@@ -16,7 +16,7 @@ class ShardNotes:
 
   Attributes:
     split: 'train', 'validation' or 'test'.
-    images: [name, digest of the file, width, height] of each image, as shown.
+    images: [name, digest of the file, width, height, number of labels or objects] of each image, as shown.
     classes: how many images or objects each class has, by its number; of masks: how many images.
     dropped: [name, reason] of each image that was left out.
     counts: objects that were changed or dropped, by reason.
@@ -36,9 +36,9 @@ class ShardNotes:
     """The notes as JSON values."""
     return {**vars(self), 'classes': {str(number): count for number, count in sorted(self.classes.items())}}
 
-  def add_image(self, name: str, digest: str, size: Sequence[int], classes: Iterable[int]) -> None:
+  def add_image(self, name: str, digest: str, size: Sequence[int], classes: Sequence[int]) -> None:
     """Notes an image that is used."""
-    self.images.append([name, digest, *size])
+    self.images.append([name, digest, *size, len(classes)])
     self.classes.update(classes)
 
   def add_annotations(

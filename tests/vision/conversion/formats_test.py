@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 from official.vision.dataloaders import classification_input
+from official.vision.dataloaders import maskrcnn_input
+from official.vision.dataloaders import retinanet_input
 from official.vision.dataloaders import segmentation_input
 from official.vision.dataloaders import tf_example_decoder
 from official.vision.dataloaders import tf_example_label_map_decoder
@@ -255,3 +257,25 @@ def test_boxes_by_corners(tmp_path):
   found = input_formats.read_inputs({'': [str(tmp_path / 'in')]}, 'object_detection', reading)
   assert [image.objects[0]['bbox'] for image in found.images] == [list(box) for _, box, _ in BOXES]
   assert dataclasses.asdict(reading) == {'images': '', 'box_format': 'xyxy'}
+
+
+@pytest.mark.parametrize('name', ['retinanet', 'maskrcnn'])
+def test_images_without_objects_train_too(name, tmp_path):
+  write_yolo(tmp_path / 'in')
+  for number in range(12):
+    if number % 2:
+      (tmp_path / 'in' / 'labels' / f'{number:03d}.txt').unlink()
+  drawn.convert(tmp_path / 'in', tmp_path / 'out', 'object_detection', validation_share=0.0)
+  levels = {'min_level': 3, 'max_level': 5, 'num_scales': 1, 'aspect_ratios': [1.0], 'anchor_size': 3}
+  module = {'retinanet': retinanet_input, 'maskrcnn': maskrcnn_input}[name]
+  parse = module.Parser([64, 96], **levels).parse_fn(True)
+  decoder = tf_example_decoder.TfExampleDecoder()
+  numbers = []
+  for record in records_in(tmp_path / 'out'):
+    decoded = decoder.decode(record)
+    image, labels = parse(decoded)
+    assert np.isfinite(image.numpy()).all()
+    scores = labels['cls_targets' if name == 'retinanet' else 'rpn_score_targets']
+    positive = sum(int((level.numpy() > 0).sum()) for level in scores.values())
+    numbers.append((len(decoded['groundtruth_classes']), positive > 0))
+  assert sorted(numbers) == [(0, False)] * 6 + [(1, True)] * 6
