@@ -41,7 +41,7 @@ setuptools.setup(
     'importlib_resources',  # tensorflow-datasets imports it, without declaring it.
     'numpy>=2.0',
     'packaging>=23',
-    'pillow>=10',
+    'pillow>=10.1',
     'pyarrow>=15',
     'PyYAML>=6.0',
     'rich>=13',

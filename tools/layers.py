@@ -18,7 +18,7 @@ ORDER = (
   ('base',),
   ('data',),
   ('training',),
-  ('language', 'operations'),
+  ('language', 'operations', 'vision'),
   ('cli',),
 )
 # The imports allowed within official_ext, for packages that may import fewer than all below them.
@@ -35,6 +35,7 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ('diagnosis', 'trained'),
   ),
   'language': (('text',), ('modeling',), ('fine_tuning', 'serving')),
+  'vision': (('conversion', 'preview'),),
   'operations': (
     ('runs', 'launch', 'doctor'),
     ('curves', 'trackers'),

@@ -88,6 +88,31 @@ def run_check(arguments: list[str]) -> None:
   _module('official_ext.training.diagnosis.dry_run').run(_params()[0])
 
 
+def run_preview(arguments: list[str]) -> None:
+  """Runs `official-ext preview ARGUMENTS`."""
+  parser = _parser(
+    'preview',
+    "Draws examples as an experiment's own input pipeline yields them, augmented, with boxes, masks and labels. "
+    'docs/how_to/preview.md.',
+  )
+  positive = arguments_lib.at_least(1)
+  parser.add_argument('--rows', type=positive, default=4, metavar='N', help='of the grid; default: 4')
+  parser.add_argument('--columns', type=positive, default=4, metavar='N', help='of the grid; default: 4')
+  parser.add_argument('--tile', type=arguments_lib.at_least(16), default=256, metavar='N', help='pixels; default: 256')
+  output = 'the picture, .png or .html; default: preview.png'
+  parser.add_argument('--output', default='preview.png', metavar='FILE', help=output)
+  split = 'draw training or validation examples; default: train'
+  parser.add_argument('--split', choices=('train', 'validation'), default='train', help=split)
+  arguments_lib.add_experiment_flags(parser)
+  options, flags = _flags_of(parser, arguments)
+  named = [flag for flag in flags if flag.startswith('--experiment=')]
+  _parse(flags if named and not options.name else _with_experiment(options, flags))
+  params, absl_flags = _params()
+  previewing = _module('official_ext.vision.preview.previewing')
+  how = previewing.Options(options.rows, options.columns, options.split, options.output, options.tile)
+  previewing.run(params, absl_flags.experiment, how)
+
+
 def run_data_service(arguments: list[str]) -> None:
   """Runs `official-ext data_service ARGUMENTS`."""
   parser = _parser(

@@ -42,6 +42,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
   },
   'Data': {
     'prepare': ('prepare:run', 'write shards of texts, records or images to train on'),
+    'preview': ('experiments:run_preview', 'draw examples of an experiment, with boxes, masks and labels'),
     'data_service': ('experiments:run_data_service', 'make batches for runs on other machines: tf.data service'),
   },
 }

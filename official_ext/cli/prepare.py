@@ -8,6 +8,7 @@ from typing import Any
 from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import prepare_images
 from official_ext.data import bad_examples
 from official_ext.data.prepare import local_engine
 from official_ext.data.prepare import preparing
@@ -23,27 +24,32 @@ _ENDING = 'ending; shards that are done stay, and the same command resumes. A se
 def _parser() -> arguments_lib.Parser:
   found = arguments_lib.Parser(
     'official-ext prepare',
-    'Writes shards of ArrayRecord into the folder OUTPUT by several processes. The same command resumes a preparation '
-    'that has ended or was killed, and verifies its shards. docs/how_to/prepare.md.',
+    'Writes shards into the folder OUTPUT by several processes: of ArrayRecord, or with --for of TFRecord. The same '
+    'command resumes a preparation that has ended or was killed, and verifies its shards. docs/how_to/prepare.md.',
   )
   found.add_argument(
     'inputs',
     metavar='INPUT',
     nargs='+',
     help='a file of JSON lines, JSON, Parquet or Arrow, a folder of such files, a folder of `datasets` (save_to_disk), '
-    'a folder of images with a subfolder for each class, or a pattern',
+    'a folder of images with a subfolder for each class, or a pattern; with --for: annotated images',
   )
   found.add_argument('output', metavar='OUTPUT', type=arguments_lib.tensorflow_folder, help='the folder of the shards')
   found.add_argument('--split', default='', metavar='NAME', help='the part of a folder with several')
   size = 'the approximate amount of input of a shard; default: 64MB'
   found.add_argument('--shard_size', default='64MB', metavar='SIZE', help=size)
-  bad = 'skip: leave out and count examples that cannot be used; default: error, which names the first'
-  found.add_argument('--on_bad_example', choices=bad_examples.ACTIONS, default='error', help=bad)
+  bad = (
+    'skip: leave out and count examples that cannot be used; default: error, which names the first; with --for: skip'
+  )
+  found.add_argument('--on_bad_example', choices=bad_examples.ACTIONS, help=bad)
   workers = 'the number of processes; default: the number of cores'
   found.add_argument('--workers', type=arguments_lib.at_least(1), metavar='N', help=workers)
   engine = "ray: tasks of Ray on machines that share the folders: pip install 'official-ext[ray]'"
   found.add_argument('--engine', choices=('local', 'ray'), default='local', help=engine)
   found.add_argument('--ray_address', default='', metavar='ADDRESS', help='of the Ray cluster')
+  prepare_images.add_arguments(
+    found.add_argument_group("for Model Garden's vision experiments (docs/how_to/own_images.md)")
+  )
   _add_text_arguments(
     found.add_argument_group('texts become rows of tokens for task.train_data (docs/how_to/text_data.md)')
   )
@@ -77,32 +83,35 @@ def run(arguments: list[str]) -> None:
   settings = settings_lib.Settings(
     split=known.split,
     shard_bytes=arguments_lib.size_of(known.shard_size, '--shard_size'),
-    on_bad_example=known.on_bad_example,
+    on_bad_example=known.on_bad_example or ('skip' if known.target else 'error'),
   )
   output = os.path.expanduser(known.output)
   if paths.is_remote(output):
     raise errors.UserError(f'{output}: shards are written to local or mounted disks; copy them from there')
   if known.ray_address and known.engine != 'ray':
     raise errors.UserError('--ray_address: is for --engine=ray')
-  text = _text_settings(known)
-  row_format = token_rows.TokenRows(text, _tokenizer(known)) if text else None
 
   def make_engine(num_shards):
     if known.engine == 'ray':
       return ray_engine.RayEngine(known.ray_address, known.workers or 0)
     return local_engine.LocalEngine(min(known.workers or local_engine.num_cores(), max(1, num_shards)))
 
+  conversion = prepare_images.conversion_of(known, settings)
+  if conversion is not None and known.tokenizer:
+    raise errors.UserError(f'--tokenizer: has no meaning for --for={known.target}')
+  text = _text_settings(known)
+  row_format = token_rows.TokenRows(text, _tokenizer(known)) if text else None
+  show = lambda line: print(line, flush=True)
   with preemption.PreemptionWatch(_ENDING) as watch:
-    done = preparing.prepare(
-      known.inputs,
-      output,
-      settings,
-      make_engine,
-      row_format,
-      lambda line: print(line, flush=True),
-      lambda: watch.requested,
-    )
-  _print_summary(done, output)
+    stopped_by = lambda: watch.requested
+    if conversion is not None:
+      done = preparing.prepare_plan(conversion.plan, known.inputs, output, make_engine, conversion, show, stopped_by)
+    else:
+      done = preparing.prepare(known.inputs, output, settings, make_engine, row_format, show, stopped_by)
+  if conversion is not None:
+    prepare_images.print_summary(conversion, done, output)
+  else:
+    _print_summary(done, output)
 
 
 def _text_settings(known: argparse.Namespace) -> text_formats.TextFields | None:

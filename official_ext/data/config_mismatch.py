@@ -8,6 +8,7 @@ from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 _KEY = re.compile(r'(?:Key|Feature): (\S+?)\.? ')
+ErrorOf = Callable[[base_config.Config], BaseException | None]
 _NOT_LENGTHS = ('batch', 'buffer', 'cycle', 'seed', 'num_', 'block')
 
 
@@ -16,7 +17,7 @@ def explain(
   records: list[bytes],
   reason: str,
   data: base_config.Config,
-  error_of: Callable[[base_config.Config], BaseException | None],
+  error_of: ErrorOf,
 ) -> str:
   """Explains the mismatch, if no record of a file can be parsed.
 
@@ -44,6 +45,25 @@ def explain(
     if may_be_meant and error_of(data.replace(**{name: length})) is None:
       return f'.{name}: is {value}, and in {file} {feature} has {length} values; set it to {length}'
   return f': no record of {file} fits this configuration: {reason}'
+
+
+def of_format(file: str, reason: str, data: base_config.Config, error_of: ErrorOf) -> str:
+  """Explains that images of a file are not JPEG, if `decode_jpeg_only` is set and all can be read without it.
+
+  Args:
+    file: the file that was read.
+    reason: TensorFlow's message about one of its records.
+    data: the data configuration.
+    error_of: see `explain`.
+
+  Returns:
+    The message, as that of `explain`; '' if there is another reason.
+  """
+  if 'JPEG' not in reason or not getattr(data, 'decode_jpeg_only', False):
+    return ''
+  if error_of(data.replace(decode_jpeg_only=False)) is not None:
+    return ''
+  return f'.decode_jpeg_only: is true, and {file} holds images that are not JPEG; set it to false'
 
 
 def vars_of(data: base_config.Config) -> list[tuple[str, object]]:

@@ -374,13 +374,10 @@ def _unparsable(file: str, data: base_config.Config, build_inputs: BuildInputs) 
         error_of([records[number]]) is not None for number in (len(records) - 1, len(records) // 2)
       )
     )
-    misfit = (
-      config_mismatch.explain(
-        file, records, reason_of(error), data, functools.partial(pipeline_error, file, build_inputs=build_inputs)
-      )
-      if misfits
-      else ''
-    )
+    error_with = functools.partial(pipeline_error, file, build_inputs=build_inputs)
+    misfit = config_mismatch.of_format(file, reason_of(error), data, error_with)
+    if misfits and not misfit:
+      misfit = config_mismatch.explain(file, records, reason_of(error), data, error_with)
   return Fault(file, start, f'cannot be parsed: {reason_of(error)}', misfit)
 
 

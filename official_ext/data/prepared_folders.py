@@ -9,6 +9,7 @@ from typing import Any
 from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.data import input_files
+from official_ext.data import tf_records
 
 MANIFEST = 'prepared.json'  # There as soon as all shards are.
 PLAN = 'plan.json'  # There from the start on.
@@ -94,6 +95,12 @@ def read(folder: str, field: str = 'input_path') -> PreparedFolder:
     raise errors.UserError(f'{field}: {path}: is damaged: {type(error).__name__}: {error}') from error
   if version != VERSION:
     raise errors.UserError(f'{field}: {folder}: was prepared by another version of this library; prepare it again')
+  tfrecords = [name for name, *_ in files if name.endswith(tf_records.ENDING)]
+  if tfrecords:
+    raise errors.UserError(
+      f'{field}: {folder}: holds TFRecord files for {found.kind}; set input_path={folder}/train-*.tfrecord, or '
+      'use --config_file=experiment.yaml of the folder'
+    )
   for file, _, size, _ in files:
     try:
       there = os.stat(file).st_size

@@ -28,6 +28,7 @@ class RecordReport:
     bad_records: records that were left out, as they could not be used.
     without_loss: records that were left out, as nothing was left in them to learn.
     named: the errors of the first few bad ones.
+    details: of a row format, JSON values for its `results`.
   """
 
   records: int = 0
@@ -45,6 +46,11 @@ class RecordReport:
   bad_records: int = 0
   without_loss: int = 0
   named: list[str] = dataclasses.field(default_factory=list)
+  details: list[json_types.JsonObject] = dataclasses.field(default_factory=list)
+
+  def counts(self) -> json_types.JsonObject:
+    """All but the details."""
+    return {name: value for name, value in vars(self).items() if name != 'details'}
 
   @classmethod
   def total(cls, reports: Iterable['RecordReport']) -> 'RecordReport':

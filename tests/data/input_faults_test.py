@@ -6,6 +6,8 @@ import types
 import numpy as np
 from official.core import config_definitions
 from official.modeling.hyperparams import base_config
+from official.vision.configs import image_classification
+from official.vision.tasks import image_classification as image_classification_task
 import pytest
 import tensorflow as tf
 
@@ -325,3 +327,24 @@ def test_a_pattern_that_no_file_matches(folder):
   for error in (ValueError('no files'), errors.UserError(f"input_path: no file matches '{folder}/*.none'")):
     mistake = training_input.mistake_in_data(config, data, error)
     assert str(mistake) == f"task.train_data.input_path: no file matches '{folder}/*.none'"
+
+
+@pytest.mark.parametrize('formats', [['png'] * 5, ['jpeg', 'jpeg', 'png', 'jpeg']])
+def test_a_png_names_the_field_that_decodes_it(formats, tmp_path):
+  encode = {'png': tf.io.encode_png, 'jpeg': tf.io.encode_jpeg}
+  image = np.zeros([16, 16, 3], np.uint8)
+  records = [{'image/encoded': encode[name](image).numpy(), 'image/class/label': 0} for name in formats]
+  tfrecords.write_examples(tmp_path / 'a', records)
+  config = image_classification.ImageClassificationTask()
+  config.model.num_classes, config.model.input_size = 2, [16, 16, 3]
+  task = image_classification_task.ImageClassificationTask(config)
+  data = image_classification.DataConfig(input_path=f'{tmp_path}/a', global_batch_size=2, is_training=False)
+  with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+    list(task.build_inputs(data))
+  error = input_faults.explain(raised.value, 'task.train_data', data, task.build_inputs)
+  assert str(error) == (
+    f'task.train_data.decode_jpeg_only: is true, and {tmp_path}/a holds images that are not JPEG; set it to false'
+  )
+  tfrecords.write_examples(tmp_path / 'a', [*records, {'image/encoded': b'neither', 'image/class/label': 0}])
+  error = input_faults.explain(raised.value, 'task.train_data', data, task.build_inputs)
+  assert 'decode_jpeg_only' not in str(error) and f'{tmp_path}/a' in str(error)

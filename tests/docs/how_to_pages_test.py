@@ -18,14 +18,19 @@ import registry_imports  # noqa: F401
 from tests import documents
 from tests import tiers
 
+# Of experiments of Model Garden, whose settings are for hours.
+FEW_STEPS = [
+  f'--set=trainer.{name}=2'
+  for name in ('train_steps', 'steps_per_loop', 'summary_interval', 'validation_interval', 'checkpoint_interval')
+]
 CHAT = '{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}'
 # The page, the folder of its run, the metric of the evaluation and its least value.
 PAGES = [
   ('own_images', 'runs/my_images', 'accuracy', 0.3),
   ('preferences', 'runs/preference', 'accuracy', 0.0),
   ('text_classification', 'runs/texts', 'accuracy', 0.0),
-  ('segmentation', 'runs/segmentation', 'mean_iou', 0.0),
-  ('detection', 'runs/detection', 'AP', 0.0),
+  ('segmentation', 'runs/pixels', 'mean_iou', 0.0),
+  ('detection', 'runs/boxes', 'AP', 0.0),
 ]
 
 
@@ -65,8 +70,9 @@ def test_the_page_trains(name, run, metric, least, run_train, tmp_path, monkeypa
       exec(compile(code, name, 'exec'), {'__name__': 'page'})  # pylint: disable=exec-used
   for command in commands(page):
     program, *arguments = shlex.split(command)
-    if program == 'python':
-      process = run_train([*arguments[1:], '--set=xla=false'], cwd=tmp_path)
+    if arguments[0] in ('train.py', 'train'):
+      short = FEW_STEPS if arguments[0] == 'train' else []
+      process = run_train([*arguments[1:], '--set=xla=false', *short], cwd=tmp_path, timeout=900)
       assert process.returncode == 0, process.stderr
     else:
       assert cli.main(arguments) == 0, command

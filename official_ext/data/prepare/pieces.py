@@ -1,6 +1,6 @@
 """Pieces of input files: ranges of bytes, rows or files that make a shard together. No TensorFlow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import os
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ class Piece(NamedTuple):
   Attributes:
     path: of the file; of images, their folder.
     how: 'bytes': the lines that begin in a range of bytes. 'rows': a range of rows. 'images': files of a folder.
+      'annotated': images with annotations, which the plan holds.
     start: where it begins.
     end: where it ends.
     size: in bytes, about.
@@ -90,17 +91,25 @@ def _groups_of_arrow(path):
     return [batch.num_rows for batch in batches], [batch.nbytes for batch in batches]
 
 
-def open_piece(piece: Piece, files: list[str], labels: list[str]) -> numbered_records.Records:
+def open_piece(
+  piece: Piece,
+  files: Sequence[str] = (),
+  labels: Sequence[str] = (),
+  annotated: Sequence[numbered_records.Record] = (),
+) -> numbered_records.Records:
   """The records of a piece.
 
   Args:
     piece: which.
     files: of images, the paths of the files in it, below its folder.
     labels: of images, the names of their classes.
+    annotated: of annotated images, the records of the plan.
 
   Raises:
     UserError: the file is damaged, or has changed since the plan was made.
   """
+  if piece.how == 'annotated':
+    return numbered_records.ListRecords(annotated)
   if piece.how == 'images':
     return image_records.ImageRecords(piece.path, files, labels)
   if piece.how == 'bytes':

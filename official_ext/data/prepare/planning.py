@@ -29,11 +29,13 @@ class Shard:
     name: of its file.
     pieces: of the input, in order.
     files: of images, their paths below the folder.
+    records: of annotated images, their annotations: the plan has read the files that hold them.
   """
 
   name: str
   pieces: tuple[pieces_lib.Piece, ...]
   files: tuple[str, ...] = ()
+  records: tuple[json_types.JsonObject, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,9 @@ class Plan:
     shard = self.shards[number]
     identity = self.identity()
     identity['settings'].pop('on_bad_example')  # A shard without bad records is the same.
+    definition: list[object] = [identity, list(self.columns), [list(piece[1:]) for piece in shard.pieces]]
+    if shard.records:
+      definition.append(list(shard.records))
     return {
       'folder': folder,
       'name': shard.name,
@@ -85,7 +90,8 @@ class Plan:
       'columns': list(self.columns),
       'pieces': [list(piece) for piece in shard.pieces],
       'files': list(shard.files),
-      'plan': digest([identity, list(self.columns), [list(piece[1:]) for piece in shard.pieces]]),
+      'records': list(shard.records),
+      'plan': digest(definition),
     }
 
 
@@ -132,7 +138,7 @@ def make(
   columns: tuple[str, ...] = ()
   resolved: dict[str, object] = {}
   if row_format:
-    open_first = lambda piece: pieces_lib.open_piece(_beginning(piece), [], [])
+    open_first = lambda piece: pieces_lib.open_piece(_beginning(piece))
     columns, resolved = row_format.resolve(pieces, settings.on_bad_example == 'skip', open_first)
   contents = input_content.read(files, check)
   for file, size in zip(files, sizes):
@@ -141,10 +147,10 @@ def make(
   return Plan(
     kind=row_format.kind if row_format else 'records',
     settings={**dataclasses.asdict(settings), **(row_format.settings if row_format else {}), **resolved},
-    inputs=_identity([os.path.basename(file) for file in files], sizes, [contents[file].sha256 for file in files]),
+    inputs=identity_of([os.path.basename(file) for file in files], sizes, [contents[file].sha256 for file in files]),
     labels=(),
     columns=columns,
-    shards=_named([Shard('', tuple(group)) for group in _grouped(pieces, settings.shard_bytes)]),
+    shards=named([Shard('', tuple(group)) for group in grouped(pieces, settings.shard_bytes)]),
     contents=contents,
     row_format=row_format.module if row_format else '',
   )
@@ -162,7 +168,7 @@ def _of_images(folder, classes, settings, check):
   files = image_records.files_of(folder, classes)
   folder = os.path.abspath(folder)
   shards, start = [], 0
-  for group in _grouped([pieces_lib.Piece(name, 'images', 0, 1, size) for name, size in files], settings.shard_bytes):
+  for group in grouped([pieces_lib.Piece(name, 'images', 0, 1, size) for name, size in files], settings.shard_bytes):
     size = sum(piece.size for piece in group)
     piece = pieces_lib.Piece(folder, 'images', start, start + len(group), size)
     shards.append(Shard('', (piece,), tuple(each.path for each in group)))
@@ -172,12 +178,12 @@ def _of_images(folder, classes, settings, check):
   return Plan(
     kind='images',
     settings=dataclasses.asdict(settings),
-    inputs=_identity(
+    inputs=identity_of(
       [name for name, _ in files], [size for _, size in files], [contents[path].sha256 for path in paths_of]
     ),
     labels=tuple(classes),
     columns=(),
-    shards=_named(shards),
+    shards=named(shards),
     contents=contents,
   )
 
@@ -196,8 +202,8 @@ def _refuse_prepared(patterns: Sequence[str]) -> None:
       raise errors.UserError(f'{path}: was prepared already; name the input that it was made of')
 
 
-def _identity(names: Sequence[str], sizes: Sequence[int], digests: Sequence[str]) -> json_types.JsonObject:
-  """Folders do not count: data that was moved is the same."""
+def identity_of(names: Sequence[str], sizes: Sequence[int], digests: Sequence[str]) -> json_types.JsonObject:
+  """Returns the identity of input files. Folders do not count: data that was moved is the same."""
   return {
     'files': len(names),
     'bytes': sum(sizes),
@@ -206,7 +212,7 @@ def _identity(names: Sequence[str], sizes: Sequence[int], digests: Sequence[str]
   }
 
 
-def _grouped(pieces: Iterable[pieces_lib.Piece], shard_bytes: int) -> Iterator[list[pieces_lib.Piece]]:
+def grouped(pieces: Iterable[pieces_lib.Piece], shard_bytes: int) -> Iterator[list[pieces_lib.Piece]]:
   """Pieces that come one after the other, as many as go into a shard."""
   group: list[pieces_lib.Piece] = []
   size = 0
@@ -220,9 +226,10 @@ def _grouped(pieces: Iterable[pieces_lib.Piece], shard_bytes: int) -> Iterator[l
     yield group
 
 
-def _named(shards: Sequence[Shard]) -> tuple[Shard, ...]:
+def named(shards: Sequence[Shard], prefix: str = 'rows', ending: str = '.array_record') -> tuple[Shard, ...]:
+  """Returns shards with the names of their files: `PREFIX-00003-of-00012ENDING`."""
   width = max(5, len(str(len(shards))))
-  name = lambda number: f'rows-{number:0{width}}-of-{len(shards):0{width}}.array_record'
+  name = lambda number: f'{prefix}-{number:0{width}}-of-{len(shards):0{width}}{ending}'
   return tuple(dataclasses.replace(shard, name=name(number)) for number, shard in enumerate(shards))
 
 

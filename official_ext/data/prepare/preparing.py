@@ -8,8 +8,6 @@ import os
 import time
 from typing import Protocol
 
-import yaml
-
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base.files import file_lock
@@ -21,7 +19,6 @@ from official_ext.data.prepare import planning
 from official_ext.data.prepare import settings as settings_lib
 from official_ext.data.prepare import shards
 
-CONFIG = 'train_data.yaml'
 _LOCK = '.prepare.lock'
 _SECONDS_PER_LINE = 2.0
 
@@ -31,6 +28,9 @@ class Engine(Protocol):
 
   def answers(self, jobs: Iterable[dict[str, object]]) -> Iterator[json_types.JsonObject | None]:
     """The answers to jobs, as they come; None every now and then."""
+
+
+MakeEngine = Callable[[int], contextlib.AbstractContextManager[Engine]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Prepared:
     rows: how many were written.
     num_bytes: of all shards.
     num_there: how many shards an earlier start had written.
-    config_path: of texts, a file for `--config_file`; '' else.
+    config_path: of a row format, a file for `--config_file`; '' else.
+    notes: of the shards, in order.
   """
 
   plan: planning.Plan
@@ -52,25 +53,50 @@ class Prepared:
   num_bytes: int
   num_there: int
   config_path: str
+  notes: Sequence[json_types.JsonMapping] = ()
 
 
 def prepare(
   inputs: Sequence[str],
   folder: str,
   settings: settings_lib.Settings,
-  make_engine: Callable[[int], contextlib.AbstractContextManager[Engine]],
+  make_engine: MakeEngine,
   row_format: settings_lib.RowFormat | None = None,
   tell: Callable[[str], None] = lambda line: None,
   stopped_by: Callable[[], str | None] = lambda: None,
 ) -> Prepared:
-  """Makes shards of input, or resumes an earlier start of the same preparation.
+  """Makes shards of records, texts or images: see `prepare_plan`.
 
   Args:
     inputs: see `planning.make`.
-    folder: where to: new, empty, or of this preparation.
+    folder: see `prepare_plan`.
     settings: of the output.
-    make_engine: makes the engine, for a number of shards.
+    make_engine: see `prepare_plan`.
     row_format: makes other rows of the records; None: they are written unchanged.
+    tell: see `prepare_plan`.
+    stopped_by: see `prepare_plan`.
+  """
+  make_plan = lambda check: planning.make(inputs, settings, row_format, check)
+  return prepare_plan(make_plan, inputs, folder, make_engine, row_format, tell, stopped_by)
+
+
+def prepare_plan(
+  make_plan: Callable[[Callable[[], None]], planning.Plan],
+  inputs: Sequence[str],
+  folder: str,
+  make_engine: MakeEngine,
+  outputs: settings_lib.Outputs | None = None,
+  tell: Callable[[str], None] = lambda line: None,
+  stopped_by: Callable[[], str | None] = lambda: None,
+) -> Prepared:
+  """Makes the shards of a plan, or resumes an earlier start of the same preparation.
+
+  Args:
+    make_plan: makes the plan; calls its argument while it reads the input, whose exceptions end the planning.
+    inputs: the paths given, for messages.
+    folder: where to: new, empty, or of this preparation.
+    make_engine: makes the engine, for a number of shards.
+    outputs: the files beside the shards; None: there are none.
     tell: takes lines of progress.
     stopped_by: the name of a signal that asks it to end; None: continue.
 
@@ -87,7 +113,7 @@ def prepare(
     if signal := stopped_by():
       raise errors.PreemptedError(f'{signal}: no shard is done yet; run the same command again to resume')
 
-  plan = planning.make(inputs, settings, row_format, check)
+  plan = make_plan(check)
   for line in _repeated(plan):
     tell(f'warning: {line}')
   with _storing(folder):
@@ -97,7 +123,7 @@ def prepare(
       _check_folder(folder, plan)
       shards.remove_partial(folder)
       _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())  # First: the folder is this plan's now.
-      _write_files(folder, row_format)
+      _write_files(folder, outputs)
     try:
       notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
       _check_unchanged(plan, folder)
@@ -106,16 +132,20 @@ def prepare(
         told = f'{", ".join(inputs)}: none of the {report.records} records can be used'
         raise errors.UserErrors([told, *report.warnings(', '.join(inputs), '--')])
     except errors.UserError:
-      _forget_if_empty(folder, plan, row_format)  # So that the input may be repaired, which makes it another one.
+      _forget_if_empty(folder, plan, outputs)  # So that the input may be repaired, which makes it another one.
       raise
     finally:  # Of processes that were stopped.
       with contextlib.suppress(OSError):  # Of a disk that is gone there is another error to report.
         shards.remove_partial(folder)
     with _storing(folder):
-      config_path = _write_config(folder, row_format.config(folder, plan.settings)) if row_format else ''
+      config_path = ''
+      if outputs:
+        for name, content in outputs.results(folder, plan.settings, notes).items():
+          _write(os.path.join(folder, name), content)
+        config_path = os.path.join(folder, outputs.config_name)
       _write_manifest(folder, plan, notes, report)
   num_bytes = sum(note['bytes'] for note in notes)
-  return Prepared(plan, report, sum(note['records'] for note in notes), num_bytes, num_there, config_path)
+  return Prepared(plan, report, sum(note['records'] for note in notes), num_bytes, num_there, config_path, notes)
 
 
 def _check_apart(inputs: Sequence[str], folder: str) -> None:
@@ -129,7 +159,9 @@ def _check_apart(inputs: Sequence[str], folder: str) -> None:
 
 def _repeated(plan: planning.Plan) -> Iterator[str]:
   """A line for each input file that was given before, under any name."""
-  files = [piece.path for shard in plan.shards for piece in shard.pieces if piece.start == 0 and piece.how != 'images']
+  of_images = ('images', 'annotated')
+  pieces = [piece for shard in plan.shards for piece in shard.pieces]
+  files = [piece.path for piece in pieces if piece.start == 0 and piece.how not in of_images]
   seen: dict[str, str] = {}
   for file in files:
     content = plan.contents[file].sha256
@@ -296,7 +328,7 @@ def _differences(before: json_types.JsonObject, now: json_types.JsonObject) -> I
     yield 'it was another version of this library'
 
 
-def _forget_if_empty(folder: str, plan: planning.Plan, row_format: settings_lib.RowFormat | None) -> None:
+def _forget_if_empty(folder: str, plan: planning.Plan, outputs: settings_lib.Outputs | None) -> None:
   """Lets a folder be that of any preparation again, if no row is in it. Nobody may be writing there."""
   jobs = [plan.job(number, folder) for number in range(len(plan.shards))]
   if any(map(shards.num_rows, jobs)):
@@ -304,7 +336,7 @@ def _forget_if_empty(folder: str, plan: planning.Plan, row_format: settings_lib.
   with contextlib.suppress(OSError):  # The input's error is the one to report.
     for job in jobs:
       shards.remove(job)
-    for name in row_format.files if row_format else ():
+    for name in outputs.files if outputs else ():
       top = os.path.join(folder, name.split(os.sep)[0])
       if os.path.isdir(top):
         paths.remove_folder(top)
@@ -312,20 +344,13 @@ def _forget_if_empty(folder: str, plan: planning.Plan, row_format: settings_lib.
     paths.remove(os.path.join(folder, prepared_folders.PLAN))
 
 
-def _write_files(folder: str, row_format: settings_lib.RowFormat | None) -> None:
+def _write_files(folder: str, outputs: settings_lib.Outputs | None) -> None:
   """Writes the files that a killed start may have left incomplete."""
-  for name, content in row_format.files.items() if row_format else ():
+  for name, content in outputs.files.items() if outputs else ():
     path = os.path.join(folder, name)
     paths.make_folder(os.path.dirname(path))
     shards.remove_partial(os.path.dirname(path))
     _write(path, content)
-
-
-def _write_config(folder: str, values: Mapping[str, object]) -> str:
-  """Writes a file for `--config_file` with all that an experiment on these rows must agree in; returns its path."""
-  path = os.path.join(folder, CONFIG)
-  _write(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
-  return path
 
 
 def _write_manifest(folder, plan, notes, report) -> None:
@@ -334,7 +359,7 @@ def _write_manifest(folder, plan, notes, report) -> None:
     for shard, note in zip(plan.shards, notes)
   ]
   of_plan = {**plan.identity(), 'labels': list(plan.labels)}
-  manifest = {**of_plan, 'report': dataclasses.asdict(report), 'shards': listed}
+  manifest = {**of_plan, 'report': report.counts(), 'shards': listed}
   _write_json(os.path.join(folder, prepared_folders.MANIFEST), manifest)
 
 

@@ -24,7 +24,32 @@ class Settings:
   on_bad_example: str = 'error'
 
 
-class RowFormat(Protocol):
+class Outputs(Protocol):
+  """Files that a preparation writes beside its shards.
+
+  Attributes:
+    config_name: the file for `--config_file` that `results` writes.
+    files: the files written before the shards, by their path below the prepared folder.
+  """
+
+  config_name: str
+
+  @property
+  def files(self) -> Mapping[str, bytes]: ...
+
+  def results(
+    self, folder: str, settings: json_types.JsonMapping, notes: Sequence[json_types.JsonMapping]
+  ) -> Mapping[str, bytes]:
+    """The files written after all shards, by name: one of them is `config_name`, for training on the folder.
+
+    Args:
+      folder: the absolute path of the prepared folder.
+      settings: with which it was prepared.
+      notes: of the shards, in order.
+    """
+
+
+class RowFormat(Outputs, Protocol):
   """Makes other rows of records than the records themselves, such as rows of tokens.
 
   Attributes:
@@ -32,7 +57,6 @@ class RowFormat(Protocol):
     module: the dotted name of a module with a function `rows(job, records, leaves_out, report)`, which yields the rows
       of a shard as bytes. Every process that writes shards imports it.
     settings: its settings, as JSON values by name.
-    files: the files that `rows` needs, by their path below the prepared folder.
   """
 
   kind: str
@@ -40,9 +64,6 @@ class RowFormat(Protocol):
 
   @property
   def settings(self) -> json_types.JsonMapping: ...
-
-  @property
-  def files(self) -> Mapping[str, bytes]: ...
 
   def resolve(
     self,
@@ -60,6 +81,3 @@ class RowFormat(Protocol):
     Raises:
       UserError: there is no record that fits.
     """
-
-  def config(self, folder: str, settings: json_types.JsonMapping) -> json_types.JsonObject:
-    """The values of a `--config_file` for training on a folder that was prepared with these settings."""

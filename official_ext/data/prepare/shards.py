@@ -1,8 +1,7 @@
 """Writes one shard, in any process on any machine: the same bytes everywhere. No TensorFlow.
 
 It is written under another name, synced and renamed. Beside it lies a note with its checksum, written last: only a
-shard whose note fits counts. A process that has read ArrayRecord files must not fork one that writes them; this one may
-do both.
+shard whose note fits counts.
 """
 
 from collections.abc import Mapping
@@ -10,19 +9,18 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.data import numbered_records
 from official_ext.data import record_report
+from official_ext.data import tf_records
 from official_ext.data.prepare import pieces as pieces_lib
 from official_ext.data.prepare import rows
+from official_ext.data.prepare import shard_writers
 
-_OPTIONS = 'group_size:1'  # Each record is read by itself.
 _PARTIAL = '.partial'
-_REASON = re.compile(r': ([^;]+);')
 
 # The errors that a job can end with.
 DONE, BAD_INPUT, NO_STORAGE, FAILED = 'done', 'bad_input', 'no_storage', 'failed'
@@ -97,34 +95,15 @@ def partial(path: str) -> str:
 
 
 def _write(job):
-  from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
-
   path, note_path = _path(job), _note_path(job)
   # Of a first process that was killed, or a machine that was taken for lost, another may be writing the same.
   temporary = partial(path)
-  count = 0
   records = _records(job)
   try:
-    with _explained(path):
-      writer = array_record_module.ArrayRecordWriter(temporary, _OPTIONS)
-
-      def write(row: bytes) -> None:
-        nonlocal count
-        with _explained(path):
-          writer.write(row)
-        count += 1
-
-    try:
-      report = rows.write_rows(job, records, write)
-    except BaseException:
-      with contextlib.suppress(RuntimeError):
-        writer.close()
-      raise
-    with _explained(path):
-      writer.close()
-    _check_count(array_record_module, temporary, count, path)
+    with shard_writers.writer_of(path)(path, temporary) as writer:
+      report = rows.write_rows(job, records, writer.write)
     paths.sync_to_disk(temporary)
-    note = _note(job, temporary, count, report)
+    note = _note(job, temporary, writer.count, report)
     paths.rename(temporary, path)
     paths.write_atomically(note_path, json.dumps(note).encode(), partial(note_path))
     return note
@@ -137,7 +116,7 @@ def _records(job) -> numbered_records.Records:
   found = []
   for values in job['pieces']:
     piece = pieces_lib.Piece(*values)
-    found.append(pieces_lib.open_piece(piece, job['files'], job['labels']))
+    found.append(pieces_lib.open_piece(piece, job['files'], job['labels'], job.get('records', ())))
   return numbered_records.ConcatenatedRecords(found)
 
 
@@ -147,33 +126,9 @@ def _note(job: Mapping[str, object], path: str, count: int, report: record_repor
     'records': count,
     'bytes': os.path.getsize(path),
     'sha256': _sha256(path),
-    'report': vars(report),
+    'report': report.counts(),
+    **({'details': report.details} if report.details else {}),
   }
-
-
-def _check_count(array_record_module, temporary, count, path):
-  """A writer of files may fail silently; the number of records is at the file's end."""
-  with _explained(path):
-    reader = array_record_module.ArrayRecordReader(temporary)
-    try:
-      found = reader.num_records()
-    finally:
-      reader.close()
-  if found != count:
-    raise errors.StorageError(f'{path}: cannot be written: {found} of {count} records have arrived')
-
-
-@contextlib.contextmanager
-def _explained(path: str):
-  """A context in which ArrayRecord is written: its errors become one that names the file."""
-  try:
-    yield
-  except RuntimeError as error:
-    if isinstance(error, errors.StorageError):
-      raise
-    match = _REASON.search(str(error))
-    reason = match[1] if match else ' '.join(str(error).split())[:200]
-    raise errors.StorageError(f'{path}: cannot be written: {reason}') from error
 
 
 def _path(job):
@@ -181,7 +136,9 @@ def _path(job):
 
 
 def _note_path(job):
-  return _path(job) + '.json'
+  """Beside TFRecord shards, under a name that patterns such as `train*` do not match."""
+  prefix = 'note-' if job['name'].endswith(tf_records.ENDING) else ''
+  return os.path.join(job['folder'], f'{prefix}{job["name"]}.json')
 
 
 def _sha256(path: str) -> str:

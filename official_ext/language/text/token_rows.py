@@ -10,6 +10,7 @@ import tempfile
 
 from official_ext.base import errors
 from official_ext.base import json_types
+from official_ext.base import yaml_text
 from official_ext.data import numbered_records
 from official_ext.data import record_report
 from official_ext.data import row_encoding
@@ -37,6 +38,7 @@ class TokenRows:
 
   kind = 'texts'
   module = __name__
+  config_name = 'train_data.yaml'
 
   def __init__(self, settings: text_formats.TextFields, tokenizer: tokenizer_lib.Tokenizer):
     """Takes the settings of the rows."""
@@ -93,11 +95,14 @@ class TokenRows:
     except errors.UserError as error:
       raise errors.UserError(str(error).replace(f'{_PATH}.', '--', 1)) from error
 
-  def config(self, folder: str, settings: json_types.JsonMapping) -> json_types.JsonObject:
-    """See base class."""
+  def results(
+    self, folder: str, settings: json_types.JsonMapping, notes: Sequence[json_types.JsonMapping]
+  ) -> dict[str, bytes]:
+    """The values on which an experiment that trains on these rows must agree."""
+    del notes
     fields = {name: settings[name] for name in text_formats.OF_ROWS}
     task = {'tokenizer_path': os.path.join(folder, _TOKENIZER), 'train_data': {'input_path': folder, **fields}}
-    return {'task': task}
+    return {self.config_name: yaml_text.dump({'task': task}).encode()}
 
 
 def rows(

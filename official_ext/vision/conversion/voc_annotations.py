@@ -1,0 +1,76 @@
+"""Boxes from the XML files of Pascal VOC. No TensorFlow.
+
+Format: http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/. Corners count from 1, and both belong to the box.
+"""
+
+import glob
+import os
+from xml.etree import ElementTree
+
+from official_ext.base import errors
+from official_ext.vision.conversion import image_set
+
+_IMAGE_FOLDERS = ('JPEGImages', 'images', 'Images', 'imgs')
+_SETS = {'train': image_set.TRAIN, 'val': image_set.VALIDATION, 'test': image_set.TEST}
+
+
+def read_folder(folder: str, images_folder: str = '') -> image_set.ImageSet | None:
+  """The images of a folder with XML files, in `Annotations` or beside the images; None if it has none.
+
+  Raises:
+    UserError: an XML file is damaged.
+  """
+  place = image_set.first_folder(folder, ('Annotations', 'annotations')) or folder
+  files = sorted(glob.glob(f'{glob.escape(place)}/*.xml'))
+  if not files:
+    return None
+  images = images_folder or image_set.first_folder(folder, _IMAGE_FOLDERS) or place
+  by_stem: dict[str, str] = {}
+  for name in image_set.images_in(images):
+    by_stem.setdefault(os.path.splitext(name)[0], name)
+  found = image_set.ImageSet(files=files)
+  splits = _splits(folder)
+  for file in files:
+    found_image = _read(file, images, by_stem, found)
+    if found_image is not None and (not splits or found_image.name in splits):
+      split = splits.get(found_image.name, '')
+      found.images.append(image_set.AnnotatedImage(**{**vars(found_image), 'split': split}))
+  found.labels = sorted({each['category'] for image in found.images for each in image.objects})
+  return found
+
+
+def _read(
+  file: str, images: str, by_stem: dict[str, str], found: image_set.ImageSet
+) -> image_set.AnnotatedImage | None:
+  stem = os.path.splitext(os.path.basename(file))[0]
+  try:
+    root = ElementTree.parse(file).getroot()
+    name = by_stem.get(stem) or by_stem.get(os.path.splitext(root.findtext('filename', ''))[0])
+    if name is None:
+      found.dropped.append((stem, f'no image for {file}'))
+      return None
+    size = tuple(int(float(root.findtext(f'size/{side}', '0'))) for side in ('width', 'height'))
+    objects = []
+    for each in root.iter('object'):
+      left, top, right, bottom = (
+        float(each.findtext(f'bndbox/{side}', '')) for side in ('xmin', 'ymin', 'xmax', 'ymax')
+      )
+      objects.append({'bbox': [left - 1, top - 1, right, bottom], 'category': each.findtext('name', '').strip()})
+  except (ElementTree.ParseError, OSError, ValueError) as error:
+    raise errors.UserError(f'{file}: is not an annotation of Pascal VOC: {error}; repair or remove it') from error
+  return image_set.AnnotatedImage(
+    stem, os.path.join(images, name), objects=tuple(objects), size=size if all(size) else ()
+  )
+
+
+def _splits(folder: str) -> dict[str, str]:
+  """From the name of an image to its split, by `ImageSets/Main/train.txt` and its siblings; {} without train.txt."""
+  found: dict[str, str] = {}
+  for name, split in _SETS.items():
+    path = os.path.join(folder, 'ImageSets', 'Main', f'{name}.txt')
+    if os.path.isfile(path):
+      with open(path, encoding='utf-8') as f:
+        found.update({line.split()[0]: split for line in f if line.strip()})
+    elif name == 'train':
+      return {}
+  return found

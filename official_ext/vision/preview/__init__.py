@@ -1,0 +1,1 @@
+"""Pictures of the batches that a task's input pipeline yields. Start with `previewing.py`."""
