@@ -41,6 +41,6 @@ def test_checks_are_called_until_the_last_and_their_mistakes_raised_together():
     mistakes.check(refuse, 'a')
     mistakes.check(refuse, 'a', why='follows from the first')
     mistakes.check(refuse, 'b', why='is missing')
-  assert caught.value.lines == ['a: is wrong', 'b: is missing']
+  assert list(caught.value.lines) == ['a: is wrong', 'b: is missing']
   with pytest.raises(ZeroDivisionError), errors.Mistakes() as mistakes:
     mistakes.check(lambda: 1 / 0)
