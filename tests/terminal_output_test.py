@@ -248,4 +248,5 @@ def test_a_checkpoint_that_does_not_fit_is_one_line_in_a_check_too(tmp_path):
     text=True,
     check=False,
   )
-  assert _error(done).startswith(f'error: task.init_checkpoint: {tmp_path}/other: does not fit the model: ')
+  hint = 'task.init_checkpoint_modules=backbone loads the backbone alone'
+  assert _error(done).startswith(f'error: task.init_checkpoint: {tmp_path}/other: does not fit the model; {hint}: ')
