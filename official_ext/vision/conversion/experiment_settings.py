@@ -69,7 +69,8 @@ def make(
     task['evaluation'] = {'top_k': min(5, num_labels)}
   num_validation = num_images.get(image_set.VALIDATION, 0)
   if num_validation:
-    eval_batch_size = min(_BATCH_SIZES[target], num_validation)
+    # Model Garden's segmentation task resets its metric after the first batch: one image is lost instead of a batch.
+    eval_batch_size = 1 if target == targets.SEGMENTATION else min(_BATCH_SIZES[target], num_validation)
     task['validation_data'] = {
       **_data(target, folder, image_set.VALIDATION, eval_batch_size, image_format, size),
       'drop_remainder': False,

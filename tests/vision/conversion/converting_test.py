@@ -217,3 +217,12 @@ def test_the_settings_fit_the_experiments_that_the_guides_name(target, tmp_path,
     assert found['task']['train_data']['input_path'] == f'{tmp_path}/out/train-*.tfrecord'
     assert found['task']['model']['num_classes'] == (3 if target == 'image_classification' else 4)
     assert found['trainer']['optimizer_config']['learning_rate']['type'] == 'cosine'
+
+
+def test_segmentation_evaluates_more_than_one_batch(tmp_path):
+  """Model Garden's task resets its metric after the first one: see `aggregate_logs`."""
+  drawn.write_masks(tmp_path / 'in', 24)
+  drawn.convert(tmp_path / 'in', tmp_path / 'out', 'semantic_segmentation', validation_share=0.3)
+  config = yaml.safe_load((tmp_path / 'out' / 'experiment.yaml').read_text())
+  assert config['task']['validation_data']['global_batch_size'] == 1
+  assert config['trainer']['validation_steps'] == len(drawn.examples(tmp_path / 'out', 'validation')) > 1
