@@ -41,6 +41,7 @@ def test_runs_side_by_side_in_a_link(page, console, new_page):
   page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/2')
   assert _curves(page) == 2
   row = page.get_by_role('row', name='trainer.optimizer_config.learning_rate.cosine.initial_learning_rate')
+  row.wait_for()  # The table is drawn after the curves.
   assert row.get_by_role('cell').all_inner_texts() == ['1', '0.01']
   assert page.get_by_role('row', name='trainer.train_steps').count() == 0
   page.get_by_label('Only differences').uncheck()
