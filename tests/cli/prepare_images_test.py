@@ -1,6 +1,5 @@
 """official-ext prepare --for=TARGET: its output, its flags, kills, and the command that it prints."""
 
-import contextlib
 import os
 import pathlib
 import shlex
@@ -91,36 +90,21 @@ def test_mistakes_are_one_line(words, expected, run, tmp_path):
   assert err.count('\n') == 1 and expected in err and err.startswith('error: ')
 
 
-@contextlib.contextmanager
-def started(folder, *words):
-  """`official-ext prepare` as a separate process."""
-  command = [sys.executable, '-m', 'official_ext.cli.main', 'prepare', *words]
-  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-  process = subprocess.Popen(
-    command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-  )
-  try:
-    yield process
-  finally:
-    process.kill()
-    process.communicate()
-
-
 def test_a_killed_one_resumes_to_the_same_bytes(tmp_path):
-  drawn.write_class_folders(tmp_path / 'in', 150)
+  drawn.write_class_folders(tmp_path / 'in', 600)
   words = ['in', 'out', '--for=image_classification', '--shard_size=60KB', '--workers=2', '--validation_share=0.2']
-  with started(tmp_path, *words) as first:
+  with prepared_inputs.started(tmp_path, *words) as first:
     deadline = time.monotonic() + 60
     while len(list((tmp_path / 'out').glob('note-*'))) < 4:
       assert first.poll() is None and time.monotonic() < deadline
       time.sleep(0.002)
     first.kill()
   assert not (tmp_path / 'out' / 'experiment.yaml').exists()
-  with started(tmp_path, *words) as again:
+  with prepared_inputs.started(tmp_path, *words) as again:
     out, err = again.communicate()
   assert again.returncode == 0, err
   there = int(out.rpartition('shards, ')[2].partition(' of which')[0])
-  with started(tmp_path, 'in', 'undisturbed', *words[2:]) as whole:
+  with prepared_inputs.started(tmp_path, 'in', 'undisturbed', *words[2:]) as whole:
     whole.communicate()
   expected = drawn.files_of(tmp_path / 'undisturbed')
   found = drawn.files_of(tmp_path / 'out')

@@ -26,21 +26,6 @@ def run(capsys, tmp_path, monkeypatch):
   return inputs.command(capsys, tmp_path, monkeypatch)
 
 
-@contextlib.contextmanager
-def started(folder, *words):
-  """`official-ext prepare` as a separate process."""
-  command = [sys.executable, '-m', 'official_ext.cli.main', 'prepare', *words]
-  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-  process = subprocess.Popen(
-    command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-  )
-  try:
-    yield process
-  finally:
-    process.kill()
-    process.communicate()
-
-
 def wait_for_shards(folder, number, process):
   deadline = time.monotonic() + 120
   while len(list(folder.glob('*.array_record.json'))) < number:
@@ -149,10 +134,10 @@ def big(folder):
 
 def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
   words, _ = big(tmp_path)
-  with started(tmp_path, *words) as first:
+  with inputs.started(tmp_path, *words) as first:
     wait_for_shards(tmp_path / 'out', 2, first)
     first.send_signal(signal.SIGSTOP)  # It would be done before the second has reached the lock.
-    with started(tmp_path, *words) as second:
+    with inputs.started(tmp_path, *words) as second:
       assert second.communicate()[1] == (
         f'error: {tmp_path}/out: process {first.pid} on {os.uname().nodename} is preparing it; wait for its end, or '
         'stop it\n'
@@ -170,7 +155,7 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
 @pytest.mark.slow
 def test_a_killed_one_leaves_no_process_and_goes_on_to_the_same_bytes(tmp_path):
   words, path = big(tmp_path)
-  with started(tmp_path, *words) as first:
+  with inputs.started(tmp_path, *words) as first:
     wait_for_shards(tmp_path / 'out', 3, first)
     workers = children_of(first.pid)
     first.kill()
@@ -179,7 +164,7 @@ def test_a_killed_one_leaves_no_process_and_goes_on_to_the_same_bytes(tmp_path):
   while any(os.path.exists(f'/proc/{worker}/cwd') for worker in workers):
     assert time.monotonic() < deadline
     time.sleep(0.01)
-  with started(tmp_path, *words) as again:
+  with inputs.started(tmp_path, *words) as again:
     out, err = again.communicate()
   assert again.returncode == 0, err
   there = int(out.rpartition('shards, ')[2].partition(' of which')[0])
@@ -196,7 +181,7 @@ _needs_ray = pytest.mark.skipif(
 @_needs_ray
 def test_ray_writes_the_same_bytes_although_a_process_is_killed(tmp_path):
   words, path = big(tmp_path)
-  with started(tmp_path, *words, '--engine=ray') as process:
+  with inputs.started(tmp_path, *words, '--engine=ray') as process:
     wait_for_shards(tmp_path / 'out', 2, process)
     while not (writers := writers_of(process)):
       assert process.poll() is None, process.communicate()
@@ -224,11 +209,11 @@ def test_kills_at_many_moments_change_no_byte(engine, step, least, tmp_path):
   kills, before = 0, -1
   while there() > before:
     before = there()
-    with started(tmp_path, *words) as process:
+    with inputs.started(tmp_path, *words) as process:
       while process.poll() is None and there() < before + step:
         time.sleep(0.003 * (1 + kills % 5))
       kills += process.poll() is None
-  with started(tmp_path, *words) as process:
+  with inputs.started(tmp_path, *words) as process:
     process.communicate()
   assert process.returncode == 0 and kills > least
   assert_undisturbed(tmp_path, path)
@@ -239,7 +224,7 @@ def test_kills_at_many_moments_change_no_byte(engine, step, least, tmp_path):
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_all_processes_ends_ray_too_and_the_same_command_goes_on(number, tmp_path):
   words, path = big(tmp_path)
-  with started(tmp_path, *words, '--engine=ray') as process:
+  with inputs.started(tmp_path, *words, '--engine=ray') as process:
     wait_for_shards(tmp_path / 'out', 3, process)
     of_ray = descendants_of(process.pid)
     # Ctrl-C reaches all processes of a terminal.
@@ -249,7 +234,7 @@ def test_a_signal_to_all_processes_ends_ray_too_and_the_same_command_goes_on(num
     _, err = process.communicate()
   assert process.returncode == 75 and err.endswith('run the same command again to resume\n')
   assert not list((tmp_path / 'out').glob('*.partial'))
-  with started(tmp_path, *words) as process:  # With another engine.
+  with inputs.started(tmp_path, *words) as process:  # With another engine.
     process.communicate()
   assert process.returncode == 0
   assert_undisturbed(tmp_path, path)
@@ -269,7 +254,7 @@ def test_a_machine_of_a_cluster_that_is_lost_costs_nothing(how, tmp_path, monkey
       words.append(f'--ray_address={cluster.address}')
     else:
       monkeypatch.setenv('RAY_ADDRESS', cluster.address)
-    with started(tmp_path, *words, '--engine=ray') as process:
+    with inputs.started(tmp_path, *words, '--engine=ray') as process:
       wait_for_shards(tmp_path / 'out', 3, process)
       cluster.remove_node(lost, allow_graceful=False)
       _, err = process.communicate()
@@ -283,7 +268,7 @@ def test_a_machine_of_a_cluster_that_is_lost_costs_nothing(how, tmp_path, monkey
 @_needs_ray
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
   inputs.write_lines(tmp_path / 'a.jsonl', [{'a': 1}])
-  with started(tmp_path, 'a.jsonl', 'out', '--engine=ray', '--ray_address=auto') as process:
+  with inputs.started(tmp_path, 'a.jsonl', 'out', '--engine=ray', '--ray_address=auto') as process:
     _, err = process.communicate()
   assert process.returncode == 2 and err.startswith('error: --ray_address=auto: ConnectionError: '), err
   assert err.count('\n') == 1

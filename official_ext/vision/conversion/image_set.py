@@ -18,6 +18,7 @@ _SPLIT_NAMES = {
   'dev': VALIDATION,
   'test': TEST,
 }
+_PASCAL_VOC_SETS = {'train': TRAIN, 'val': VALIDATION, 'test': TEST}
 ENDINGS = ('.avif', '.bmp', '.gif', '.jfif', '.jpe', '.jpeg', '.jpg', '.png', '.ppm', '.tif', '.tiff', '.webp')
 
 
@@ -116,3 +117,17 @@ def images_in(folder: str) -> list[str]:
 def first_folder(folder: str, names: Sequence[str]) -> str:
   """The first of the subfolders that exists; '' if none does."""
   return next((path for name in names if os.path.isdir(path := os.path.join(folder, name))), '')
+
+
+def pascal_voc_splits(folder: str, kind: str) -> list[tuple[str, str]]:
+  """The lines of `ImageSets/KIND/train.txt`, `val.txt` and `test.txt`, each with its split; [] without train.txt."""
+  place = os.path.join(folder, 'ImageSets', kind)
+  if not os.path.isfile(os.path.join(place, 'train.txt')):
+    return []
+  found = []
+  for name, split in _PASCAL_VOC_SETS.items():
+    path = os.path.join(place, f'{name}.txt')
+    if os.path.isfile(path):
+      with open(path, encoding='utf-8') as f:
+        found += [(line.strip(), split) for line in f if line.strip()]
+  return found

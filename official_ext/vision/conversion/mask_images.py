@@ -6,7 +6,6 @@ from official_ext.vision.conversion import image_set
 
 _IMAGES = ('images', 'image', 'imgs', 'JPEGImages', 'leftImg8bit')
 _MASKS = ('masks', 'mask', 'labels', 'annotations', 'SegmentationClass', 'gtFine')
-_SETS = {'train': image_set.TRAIN, 'val': image_set.VALIDATION, 'test': image_set.TEST}
 _SUFFIXES = ('_mask', '-mask', '_label', '_labels')
 
 
@@ -32,8 +31,8 @@ def read_folder(folder: str) -> image_set.ImageSet | None:
       for split, path in below.items()
     )
   found = _read(images, masks)
-  splits = _splits(folder)
-  if splits:
+  splits = dict(image_set.pascal_voc_splits(folder, 'Segmentation'))
+  if image_set.TRAIN in splits.values():
     chosen = [(image, splits.get(os.path.splitext(image.name)[0], '')) for image in found.images]
     found.images = [image_set.AnnotatedImage(**{**vars(image), 'split': split}) for image, split in chosen if split]
     found.dropped = []  # Pascal VOC has masks for few of its images.
@@ -57,13 +56,3 @@ def _stem(name: str) -> str:
   for suffix in _SUFFIXES:
     stem = stem.removesuffix(suffix)
   return stem
-
-
-def _splits(folder: str) -> dict[str, str]:
-  found: dict[str, str] = {}
-  for name, split in _SETS.items():
-    path = os.path.join(folder, 'ImageSets', 'Segmentation', f'{name}.txt')
-    if os.path.isfile(path):
-      with open(path, encoding='utf-8') as f:
-        found.update({line.strip(): split for line in f if line.strip()})
-  return found if image_set.TRAIN in found.values() else {}

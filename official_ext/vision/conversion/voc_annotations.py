@@ -11,7 +11,6 @@ from official_ext.base import errors
 from official_ext.vision.conversion import image_set
 
 _IMAGE_FOLDERS = ('JPEGImages', 'images', 'Images', 'imgs')
-_SETS = {'train': image_set.TRAIN, 'val': image_set.VALIDATION, 'test': image_set.TEST}
 
 
 def read_folder(folder: str, images_folder: str = '') -> image_set.ImageSet | None:
@@ -29,7 +28,7 @@ def read_folder(folder: str, images_folder: str = '') -> image_set.ImageSet | No
   for name in image_set.images_in(images):
     by_stem.setdefault(os.path.splitext(name)[0], name)
   found = image_set.ImageSet(files=files)
-  splits = _splits(folder)
+  splits = {line.split()[0]: split for line, split in image_set.pascal_voc_splits(folder, 'Main')}
   for file in files:
     found_image = _read(file, images, by_stem, found)
     if found_image is not None and (not splits or found_image.name in splits):
@@ -61,16 +60,3 @@ def _read(
   return image_set.AnnotatedImage(
     stem, os.path.join(images, name), objects=tuple(objects), size=size if all(size) else ()
   )
-
-
-def _splits(folder: str) -> dict[str, str]:
-  """From the name of an image to its split, by `ImageSets/Main/train.txt` and its siblings; {} without train.txt."""
-  found: dict[str, str] = {}
-  for name, split in _SETS.items():
-    path = os.path.join(folder, 'ImageSets', 'Main', f'{name}.txt')
-    if os.path.isfile(path):
-      with open(path, encoding='utf-8') as f:
-        found.update({line.split()[0]: split for line in f if line.strip()})
-    elif name == 'train':
-      return {}
-  return found

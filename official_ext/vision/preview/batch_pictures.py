@@ -22,7 +22,7 @@ _LEAST_SHARE = 0.01  # Of a class in a label that mixes classes.
 
 @dataclasses.dataclass
 class Picture:
-  """An example as it is drawn.
+  """A drawn example.
 
   Attributes:
     image: uint8 `[height, width, 3]`.

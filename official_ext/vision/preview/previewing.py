@@ -41,7 +41,7 @@ class Options:
 
 
 def run(params: definitions.ExperimentConfig, experiment: str, options: Options) -> None:
-  """Draws the first examples of an experiment, and prints what was drawn.
+  """Draws the first examples of an experiment, and prints their number and file.
 
   Args:
     params: the experiment.

@@ -2,6 +2,10 @@
 
 import contextlib
 import json
+import os
+import pathlib
+import subprocess
+import sys
 
 from PIL import Image
 
@@ -11,6 +15,8 @@ from official_ext.data.prepare import settings as settings_lib
 from official_ext.data.prepare import shards
 from official_ext.language.text import text_formats
 from official_ext.language.text import token_rows
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 class Here:
@@ -45,6 +51,21 @@ def command(capsys, folder, monkeypatch):
     return (status, *capsys.readouterr())
 
   return run
+
+
+@contextlib.contextmanager
+def started(folder, *words):
+  """`official-ext prepare` as a separate process."""
+  command = [sys.executable, '-m', 'official_ext.cli.main', 'prepare', *words]
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  process = subprocess.Popen(
+    command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+  )
+  try:
+    yield process
+  finally:
+    process.kill()
+    process.communicate()
 
 
 def documents(number, first=0):
