@@ -22,7 +22,8 @@ ifdef UV
 INSTALL = $(UV) pip install --python $(BIN)/python --constraint constraints.txt
 CPU_TORCH = --torch-backend=cpu
 else
-INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+# pip before 23.1, as in Debian 12, else runs the setup.py of old packages, which fails beside a newer setuptools.
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --use-pep517 --constraint constraints.txt
 CPU_TORCH = --extra-index-url $(TORCH_INDEX)
 endif
 JOBS ?= 2

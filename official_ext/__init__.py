@@ -67,6 +67,7 @@ FACE = {
   'load_weights': 'training.checkpoints.warm_start:load_weights',
   'Optimizer': 'training.optimization.base_optimizer:Optimizer',
   'metrics': 'training.metrics',
+  'model_size': 'training.model_parts.model_size',
   # Language models.
   'pretrained': 'language.modeling.pretrained',
   'LanguageModel': 'language.modeling.decoder:LanguageModel',
@@ -84,12 +85,14 @@ FACE = {
   'nf4': 'language.modeling.nf4',
   'int8': 'language.modeling.int8',
   'losses': 'language.modeling.losses',
+  'token_metrics': 'language.modeling.token_metrics',
   'weighted_losses': 'language.modeling.weighted_losses',
   'LossesConfig': 'language.modeling.weighted_losses:LossesConfig',
   # Fine-tuning.
   'FineTuningConfig': 'language.fine_tuning.fine_tuning_config:FineTuningConfig',
   'PairsConfig': 'language.fine_tuning.fine_tuning_config:PairsConfig',
   'FineTuningTask': 'language.fine_tuning.task:FineTuningTask',
+  'completions': 'language.fine_tuning.completions',
   'parameter_names': 'language.fine_tuning.parameter_names',
   'whole_folders': 'base.files.whole_folders',
   'rewards': 'language.fine_tuning.rewards',
@@ -139,6 +142,7 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.data.sources import Source as Source
   from official_ext.data.sources import TfdsSource as TfdsSource
   from official_ext.data.step_indexed import build_dataset as build_dataset
+  from official_ext.language.fine_tuning import completions as completions
   from official_ext.language.fine_tuning import parameter_names as parameter_names
   from official_ext.language.fine_tuning import reward_registry as _reward_registry
   from official_ext.language.fine_tuning import rewards as rewards
@@ -154,6 +158,7 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.language.modeling import packed_documents as _packed_documents
   from official_ext.language.modeling import peft_folders as peft_folders
   from official_ext.language.modeling import pretrained as pretrained
+  from official_ext.language.modeling import token_metrics as token_metrics
   from official_ext.language.modeling import weighted_losses as weighted_losses
   from official_ext.language.modeling.decoder import Decoder as Decoder
   from official_ext.language.modeling.decoder import LanguageModel as LanguageModel
@@ -199,6 +204,7 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.training.loop.registration import register_task as register_task
   from official_ext.training.loop.train_lib import RunOptions as RunOptions
   from official_ext.training.loop.train_lib import run_experiment as run_experiment
+  from official_ext.training.model_parts import model_size as model_size
   from official_ext.training.optimization.base_optimizer import Optimizer as Optimizer
   from official_ext.training.step import gradient_tap as _gradient_tap
   from official_ext.training.step import step_random as _step_random

@@ -149,7 +149,7 @@ def evaluations(folder, name='events.jsonl'):
   """The metrics of each step; a resumed run supersedes earlier ones."""
   events = events_writer.read_events(f'{folder}/{name}')
   return {
-    event['step']: {name: value for name, value in event.items() if name not in ('time', 'seconds')}
+    event['step']: {name: value for name, value in event.items() if name not in ('time', 'seconds', 'epoch')}
     for event in events
     if event['event'] == 'eval'
   }

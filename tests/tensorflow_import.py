@@ -14,7 +14,7 @@ _REFUSING = pathlib.Path(__file__).resolve().parent / 'no_tensorflow'
 
 
 class _ConfiguringFinder(importlib.abc.MetaPathFinder):
-  """Finds TensorFlow where it is, and has `_configure` called at the end of its import."""
+  """Finds TensorFlow where it is, and has `configure` called at the end of its import."""
 
   def find_spec(self, fullname, path=None, target=None):
     if fullname != 'tensorflow':
@@ -25,7 +25,7 @@ class _ConfiguringFinder(importlib.abc.MetaPathFinder):
 
     def execute_and_configure(module):
       execute(module)
-      _configure(module)
+      configure(module)
 
     spec.loader.exec_module = execute_and_configure
     return spec
@@ -75,7 +75,8 @@ def end_saving_threads() -> None:
       helper._queue.put(False)  # The end of its thread.
 
 
-def _configure(tf) -> None:
+def configure(tf) -> None:
+  """Gives this process four logical CPUs, and input pipelines that do not tune themselves."""
   tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * NUM_CPUS
   )

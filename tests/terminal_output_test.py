@@ -88,7 +88,7 @@ def test_a_run_has_nothing_on_stderr_and_one_line_for_each_thing_on_stdout(run_t
   """In a separate interpreter, with XLA, whose first program TensorFlow's C++ code would report."""
   done = run_train([*MLP, f'--model_dir={tmp_path}/run'], fresh=True)
   assert done.returncode == 0 and done.stderr == ''
-  kinds = ['Devices:', 'Training', 'start', 'compiled', 'train', 'checkpoint', 'finished']
+  kinds = ['Devices:', 'Training', 'start', 'Model:', 'compiled', 'train', 'checkpoint', 'finished']
   assert [line.split()[0] for line in done.stdout.splitlines()] == kinds
 
 

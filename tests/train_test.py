@@ -128,7 +128,7 @@ def check_events(events):
   assert train[-1]['training_loss'] < train[0]['training_loss']
   for event in events:
     if event['event'] == 'eval':
-      assert set(event) == METRICS | {'time', 'event', 'step', 'seconds'}
+      assert set(event) == METRICS | {'time', 'event', 'step', 'seconds', 'epoch'}
 
 
 def check_files(folder, events):
@@ -338,7 +338,7 @@ def test_dry_run_leaves_nothing_behind(run_train, tmp_path):
   assert process.returncode == 0, process.stderr
   lines = dict(re.findall(r'^(\S+(?: step)?)  +(.*)$', process.stdout, re.MULTILINE))
   parameters = 64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10
-  assert lines['model'].startswith(f'Functional, {parameters:,} parameters, {parameters * 4 / 2**20:.1f} MiB')
+  assert lines['model'].startswith(f'Functional, {parameters:,} parameters; weights {parameters * 4 / 2**20:.3g} MiB')
   assert re.search(r'compiled in [\d.]+ s, then [\d.]+ ms', lines['train step'])
   assert 'accuracy' in lines['eval step'] and 'restored' in lines['checkpoint']
   assert lines['would'].startswith(f'train {-(-3 * 1437 // 64)} steps of 64 examples')

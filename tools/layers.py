@@ -19,6 +19,7 @@ ORDER = (
   ('data',),
   ('training',),
   ('language', 'operations', 'vision'),
+  ('deployment',),
   ('cli',),
 )
 # The imports allowed within official_ext, for packages that may import fewer than all below them.
@@ -33,9 +34,10 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ('actions',),
     ('loop',),
     ('diagnosis', 'trained'),
+    ('evaluation',),
   ),
-  'language': (('text',), ('modeling',), ('fine_tuning', 'serving')),
-  'vision': (('conversion', 'preview'),),
+  'language': (('text',), ('modeling',), ('fine_tuning', 'serving', 'evaluation', 'preview')),
+  'vision': (('conversion', 'preview'), ('evaluation',)),
   'operations': (
     ('runs', 'launch', 'doctor'),
     ('curves', 'trackers'),
@@ -72,6 +74,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'distribute',
   ),
   'training.step': (
+    'keras_version',
     'step_state',
     'step_parts',
     'step_plan',
@@ -103,6 +106,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'averaged_weights',
     'exports',
     'best_history',
+    'named',
     'best',
     'ema_checkpoints',
     'restoring',

@@ -89,6 +89,20 @@ def weighted(rewards: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
   return tf.linalg.matvec(present, tf.constant(weights or (1.0,) * rewards.shape[1], tf.float32))
 
 
+def token_counts(rollout: Mapping[str, tf.Tensor], mask: tf.Tensor, count: int) -> dict[str, tf.Tensor]:
+  """The tokens of a prompt with its `count` completions, and those that the loss counts, for the speed of training.
+
+  Args:
+    rollout: the completions.
+    mask: float32 [n, max_completion_length], 1 on tokens that the loss counts.
+    count: completions of a prompt.
+  """
+  tokens = tf.concat([rollout['prompt_mask'], rollout['completion_mask']], axis=1)
+  labels = tf.where(mask > 0, 0, ext.losses.IGNORED_LABEL)
+  found = ext.token_metrics.counts(tokens, labels)
+  return {name: value * count for name, value in found.items()}
+
+
 def logs_of(
   rollout: Mapping[str, tf.Tensor], rewards: tf.Tensor, names: tuple[str, ...], count: int
 ) -> dict[str, tf.Tensor]:

@@ -156,13 +156,6 @@ class HostRewards:
     """The arguments of functions, a list each."""
     tokens = [row[: int(length)].tolist() for row, length in zip(ids, mask.sum(axis=1))]
     texts = [self._source.tokenizer.decode(row, skip_special_tokens=True) for row in tokens]
-    prompts = [record[self._params.prompt_column] for record in records]
-    completions = [
-      text if isinstance(prompt, str) else [{'role': 'assistant', 'content': text}]
-      for prompt, text in zip(prompts, texts)
-    ]
-    columns = {name: [record.get(name) for record in records] for name in records[0]}
-    if self._params.output_column in columns:
-      columns['answer'] = columns[self._params.output_column]
-    columns.pop(self._params.prompt_column)
-    return {**columns, 'prompts': prompts, 'completions': completions, 'completion_ids': tokens}
+    column = self._params.output_column
+    answers = [record.get(column) for record in records] if column in records[0] else None
+    return ext.rewards.arguments(records, tokens, texts, prompt_column=self._params.prompt_column, answers=answers)

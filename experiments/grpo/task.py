@@ -93,11 +93,15 @@ class GrpoTask(ext.FineTuningTask):
     self, params: ext.TextDataConfig, input_context: tf.distribute.InputContext | None = None
   ) -> tf.data.Dataset:
     """Batches of prompts: see rollouts.py; with `answer_ids`, if a reward requires them."""
+    return ext.build_dataset(self._prompts(params), params, input_context)
+
+  def _prompts(self, params):
+    """The source of prompts, with answers if a reward requires them."""
     source: Any = self.source(params)
     scoring.check_columns(self.rewards, source, params)
     if any(scoring.takes_answers(reward) for reward in self.rewards):
       source = scoring.AnsweredPrompts(source, params.output_column, self.config.max_completion_length)
-    return ext.build_dataset(source, params, input_context)
+    return source
 
   @functools.cached_property
   def samplers(self) -> Mapping[bool, rollouts.Sampler]:
@@ -125,6 +129,30 @@ class GrpoTask(ext.FineTuningTask):
     in_python = any(not reward.in_graph for reward in self.rewards)
     host = scoring.HostRewards(self.source(params), params) if in_python else None
     return scoring.scores(self.rewards, rollout, batch, host)
+
+  def logged_completions(self, model: tf_keras.Model, step: int) -> Mapping[str, object]:
+    """Groups of completions of the first validation prompts, sampled as in training, with each reward and advantage.
+
+    Names are those of TRL's `log_completions`: see base class.
+    """
+    config, data = self.config, self.config.validation_data
+    source, count = self._prompts(data), config.num_generations
+    rows = source.fetch(range(min(config.completions.num_prompts, len(source))))
+    batch = {name: tf.stack([row[name] for row in rows]) for name in rows[0]}
+    rollout = self.samplers[True](model, batch, count, tf.constant([config.train_data.seed or 0, step], tf.int64))
+    scores = self._scores(rollout, batch, data)
+    rewards = rollouts.weighted(scores, config.reward_weights)
+    words = self.tokenizer
+    prompts = [words.decode(row['input_ids'][row['segment_ids'] > 0]) for row in rows]
+    lengths = tf.reduce_sum(rollout['completion_mask'], axis=1).numpy().tolist()
+    tokens = [ids[:length] for ids, length in zip(rollout['completion_ids'].numpy().tolist(), lengths)]
+    return ext.completions.event_values(
+      [prompt for prompt in prompts for _ in range(count)],
+      [words.decode(ids, skip_special_tokens=True) for ids in tokens],
+      num_tokens=lengths,
+      rewards=dict(zip(config.reward_names, tf.transpose(scores).numpy().tolist())),
+      advantages=ext.losses.group_advantages(rewards, count, config.scale_rewards).numpy().tolist(),
+    )
 
   # The step.
 
@@ -169,6 +197,7 @@ class GrpoTask(ext.FineTuningTask):
       'mask': self.loss_mask(rollout),
     }
     logs = rollouts.logs_of(rollout, rewards, config.reward_names, config.num_generations)
+    logs.update(rollouts.token_counts(rollout, parts['mask'], config.num_generations))
     logs['clip_fraction'] = ext.losses.clip_fraction(
       **parts, epsilon_low=settings.epsilon_low, epsilon_high=settings.epsilon_high
     )

@@ -33,8 +33,8 @@ class LanguageModelTask(ext.TextTask):
     return ext.build_dataset(self._source(params), params, input_context)
 
   def build_metrics(self, training: bool = True):
-    """The share of tokens whose logit is the largest; the bits per byte of the text."""
-    return [tf_keras.metrics.Mean('accuracy'), tf_keras.metrics.Mean('bits_per_byte')]
+    """The accuracy, the mean cross-entropy and the perplexity of tokens; the bits per byte of the text."""
+    return [*ext.token_metrics.build(), tf_keras.metrics.Mean('bits_per_byte')]
 
   def num_examples(self, params: ext.DataConfig) -> int:
     """The rows of the split."""
@@ -53,9 +53,11 @@ class LanguageModelTask(ext.TextTask):
       {'label': {'logits': logits, 'labels': labels}, 'z_loss': {'logits': logits, 'mask': is_learned}},
     )
     data_params = self.config.train_data if training else self.config.validation_data
-    bits = -ext.losses.log_probs(logits, labels) / math.log(2) * self.tokens_per_byte(data_params)
-    is_right = tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)
-    return loss, {**losses, 'accuracy': (is_right, is_learned), 'bits_per_byte': (bits, is_learned)}
+    log_probs = ext.losses.log_probs(logits, labels)
+    bits = -log_probs / math.log(2) * self.tokens_per_byte(data_params)
+    counts = ext.token_metrics.counts(segments, labels) if training else {}
+    metrics = {**ext.token_metrics.updates(logits, labels, log_probs), 'bits_per_byte': (bits, is_learned)}
+    return loss, {**losses, **metrics, **counts}
 
   def tokens_per_byte(self, params: ext.DataConfig) -> float:
     """How many tokens a byte of the split's text is, including text that was cut off."""

@@ -1,4 +1,4 @@
-"""Learning from preferences: DPO, ORPO."""
+"""Learning from preferences: DPO, IPO, SimPO, CPO, ORPO, KTO."""
 
 from .configs import preference
 from .task import PreferenceTask

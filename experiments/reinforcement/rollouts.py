@@ -1,6 +1,6 @@
 """Playing: rollouts to learn from, and whole episodes to evaluate a policy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,16 +31,12 @@ def roll_out(
     seed: int64 tensor of shape [2]: of all draws.
 
   Returns:
-    'state': where the games stand then. 'running_return': see above, at the end. 'finished': the sum of the returns of
-    the episodes that ended, and their number: float32 [2]. 'steps': the transitions: 'observation', 'next_observation'
-    float32 [t, n, size], 'action' int32, 'log_probability', 'value', 'next_value', 'reward' float32, 'terminated',
-    'truncated' bool, all of shape [t, n].
+    'state', 'running_return': after the last step. 'finished': the sum of the returns of the episodes that ended, and
+    their number: float32 [2]. 'steps': the transitions: 'observation', 'next_observation' float32 [t, n, size], and of
+    shape [t, n] 'action' int32, 'log_probability', 'value', 'next_value', 'reward' float32, 'terminated', 'truncated'.
   """
   num_games = state['observation'].shape[0]
-  # Numbers in (0, 1): the logarithms are finite.
-  uniform = ext.keyed_uniform([num_steps, num_games, environments.num_actions], seed) + 2.0**-25
-  uniform = tf.minimum(uniform, 1 - 2.0**-24)  # In float32 the largest is rounded to 1.
-  gumbel = -tf.math.log(-tf.math.log(uniform))
+  gumbel = _gumbel_noise([num_steps, num_games, environments.num_actions], seed)
   resets = ext.keyed_uniform([num_steps, num_games, environments.reset_size], tf.stack([seed[0] + 1, seed[1]]))
 
   def play_step(step, state):
@@ -56,8 +52,7 @@ def roll_out(
       **outcome,
     }
 
-  specs = _step_specs(num_games, environments.observation_size)
-  arrays = {name: tf.TensorArray(dtype, num_steps, element_shape=shape) for name, (shape, dtype) in specs.items()}
+  arrays = _step_arrays(num_steps, num_games, environments.observation_size)
 
   def body(step, state, running_return, finished, arrays):
     state, values = play_step(step, state)
@@ -79,12 +74,20 @@ def roll_out(
   return {'state': state, 'running_return': running_return, 'finished': finished, 'steps': steps}
 
 
-def _step_specs(num_games: int, observation_size: int) -> dict[str, tf.Tensor]:
-  """(shape, dtype) of everything that a step of `num_games` games leaves."""
+def _gumbel_noise(shape: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
+  # Numbers in (0, 1): the logarithms are finite.
+  uniform = ext.keyed_uniform(shape, seed) + 2.0**-25
+  uniform = tf.minimum(uniform, 1 - 2.0**-24)  # In float32 the largest is rounded to 1.
+  return -tf.math.log(-tf.math.log(uniform))
+
+
+def _step_arrays(num_steps: int, num_games: int, observation_size: int) -> dict[str, tf.TensorArray]:
+  """Arrays for the results of each step of `num_games` games."""
   floats = dict.fromkeys(('log_probability', 'value', 'reward'), ([num_games], tf.float32))
   flags = dict.fromkeys(('terminated', 'truncated'), ([num_games], tf.bool))
   observations = dict.fromkeys(('observation', 'next_observation'), ([num_games, observation_size], tf.float32))
-  return {**observations, 'action': ([num_games], tf.int32), **floats, **flags}
+  specs = {**observations, 'action': ([num_games], tf.int32), **floats, **flags}
+  return {name: tf.TensorArray(dtype, num_steps, element_shape=shape) for name, (shape, dtype) in specs.items()}
 
 
 def play_episodes(environments: Any, policy: Policy, state: Mapping[str, tf.Tensor]) -> tf.Tensor:

@@ -28,6 +28,8 @@ class RewardModelTaskConfig(ext.PairsConfig):
     named = ext.weighted_losses.selected(self.losses)
     if named:
       raise ext.UserError(f'{path}.losses.{named[0]}.weight: scores have one loss, that of their difference')
+    if self.completions.is_used:
+      raise ext.UserError(f'{path}.completions: a model of scores continues no text; unset it')
     if self.save_merged:
       raise ext.UserError(f'{path}.save_merged: the result is a whole model anyway, adapters merged')
 

@@ -18,6 +18,11 @@ class RewardModelTask(ext.FineTuningTask):
     """A `SequenceClassifier` with one score."""
     return self.build_classifier(num_labels=1)
 
+  @property
+  def learns_tokens(self) -> bool:
+    """False: a score is of a whole text."""
+    return False
+
   def built_in_records(self, split: str) -> ext.TextRecords:
     """Docstrings, each with that of another function as the rejected answer."""
     return ext.python_docstrings.preference_records(split)
@@ -47,7 +52,9 @@ class RewardModelTask(ext.FineTuningTask):
     loss = -tf.reduce_mean(tf.math.log_sigmoid(chosen - rejected))
     if self.config.center_rewards_coefficient:
       loss += self.config.center_rewards_coefficient * tf.reduce_mean(tf.square(chosen + rejected))
+    pairs = tf.concat(tf.split(segments, 2), axis=1)
     return loss, {
+      **(ext.token_metrics.counts(pairs) if training else {}),
       'accuracy': (tf.cast(chosen > rejected, tf.float32),),
       'rewards/chosen': tf.reduce_mean(chosen),
       'rewards/rejected': tf.reduce_mean(rejected),

@@ -14,13 +14,26 @@ from . import configs
 class SftTask(ext.FineTuningTask):
   """Cross-entropy with the answers, rows of several examples that do not see each other.
 
-  The loss is the mean over the tokens of a batch; that of an update is the mean of its micro-batches' losses, and
-  `validation_loss` that of its batches'. `token_loss` counts every token the same.
+  The loss is the mean over the tokens of a batch, and over those of an update, see `SftTaskConfig.token_average`.
+  `validation_loss` is the mean of the losses of batches. `token_loss` counts every token the same.
   """
 
+  def build_model(self) -> tf_keras.Model:
+    """A language model, with noise on its embeddings in training if `neftune_noise_alpha` is set: see base class."""
+    model = super().build_model()
+    model.decoder.neftune_noise_alpha = self.config.neftune_noise_alpha or 0.0
+    return model
+
+  def micro_batch_weight(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor | None:
+    """The share of learned tokens: see base class."""
+    if self.config.token_average == 'micro_batch':
+      return None
+    is_learned = tf.not_equal(inputs['labels'][:, 1:], ext.losses.IGNORED_LABEL)
+    return tf.reduce_mean(tf.cast(is_learned, tf.float32))  # All micro-batches have the same shape.
+
   def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
-    """The fraction of the learned tokens that have the largest logit; their mean cross-entropy, in nats."""
-    return [tf_keras.metrics.Mean('token_accuracy'), tf_keras.metrics.Mean('token_loss')]
+    """The accuracy, the mean cross-entropy and the perplexity of the learned tokens."""
+    return ext.token_metrics.build()
 
   def forward(
     self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
@@ -34,7 +47,5 @@ class SftTask(ext.FineTuningTask):
     loss, logs = ext.weighted_losses.total(
       self.config.losses, {'label': {'logits': logits, 'labels': labels}, 'z_loss': {'logits': logits, 'mask': mask}}
     )
-    is_right = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
-    is_learned = tf.cast(mask, tf.float32)
-    nats = -ext.losses.log_probs(logits, labels)
-    return loss, {**logs, 'token_accuracy': (is_right, is_learned), 'token_loss': (nats, is_learned)}
+    counts = ext.token_metrics.counts(inputs['segment_ids'], labels) if training else {}
+    return loss, {**logs, **ext.token_metrics.updates(logits, labels), **counts}

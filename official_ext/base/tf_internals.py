@@ -15,6 +15,7 @@ import ctypes
 import functools
 import itertools
 import os
+import re
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -45,6 +46,7 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import script_ops
 import tf_keras
 from tf_keras.src import backend as keras_backend
+from tf_keras.src.layers.activation import softmax as keras_softmax
 
 FunctionT = TypeVar('FunctionT', bound=Callable[..., object])
 
@@ -150,6 +152,44 @@ CoordinatedJob = coordination_config_pb2.CoordinatedJob
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
 # tf.config.experimental enables determinism, but does not report whether it is enabled.
 is_op_determinism_enabled = framework_config.is_op_determinism_enabled
+
+
+def enable_op_determinism() -> None:
+  """Enables TensorFlow's op determinism, also for datasets whose functions wait for one of their arguments.
+
+  tf.data then splits the function of a parallel map: one thread draws its random numbers, several compute the rest.
+  TensorFlow 2.20 leaves a control input from an argument, which `tf.control_dependencies` makes, in the second part,
+  which lacks this argument: "input[0] == '^args_3', is not found" (`SplitFunction` in
+  core/grappler/optimizers/data/split_utils.cc). Model Garden's parsers of detection wait for `is_crowds` so. Copies of
+  the arguments are operations, whose control inputs TensorFlow splits correctly.
+  """
+  tf.config.experimental.enable_op_determinism()
+  _copy_arguments_of_maps()
+
+
+@functools.cache
+def _copy_arguments_of_maps() -> None:
+  map_unchanged = tf.data.Dataset.map
+
+  @functools.wraps(map_unchanged)
+  def map_copies(dataset, map_func, *args, **kwargs):
+    if is_op_determinism_enabled():
+      map_func = _with_copied_arguments(map_func)
+    return map_unchanged(dataset, map_func, *args, **kwargs)
+
+  tf.data.Dataset.map = map_copies
+
+
+def _with_copied_arguments(function: Callable[..., object]) -> Callable[..., object]:
+  """`function`, called with copies of tensors; converted by AutoGraph if a function of a dataset here would be."""
+  converted = tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
+
+  @functools.wraps(function)
+  def call(*arguments):
+    return converted(*tf.nest.map_structure(lambda each: tf.identity(each) if tf.is_tensor(each) else each, arguments))
+
+  return autograph_unconverted(call)
+
 
 # Checkpoints.
 
@@ -321,6 +361,17 @@ def is_functional(model: tf_keras.Model) -> bool:
   return bool(getattr(model, '_is_graph_network', False))
 
 
+def names_keras_3(message: str) -> bool:
+  """Whether a message names a class of Keras 3; those of tf_keras have another package in front."""
+  return re.search(r'(?<![\w.])keras\.src\.|`keras\.\w+`', message) is not None
+
+
+def call_values(layer: tf.Module) -> list[Any]:
+  """The values other than its inputs that the calls of a layer in a functional model have; [] if there are none."""
+  nodes = getattr(layer, '_inbound_nodes', ())
+  return tf.nest.flatten([[node.call_args, node.call_kwargs] for node in nodes])
+
+
 @contextlib.contextmanager
 def layer_names_given_back() -> Iterator[None]:
   """A context: layers that are made after it have the names that they would have without the layers made in it.
@@ -336,6 +387,17 @@ def layer_names_given_back() -> Iterator[None]:
     for graph, names in numbers.items():
       keras_backend.PER_GRAPH_OBJECT_NAME_UIDS[graph] = collections.defaultdict(int, names)
     keras_backend.OBSERVED_NAMES.update(observed)
+
+
+@contextlib.contextmanager
+def softmax_mask(value: float) -> Iterator[None]:
+  """A context: tf_keras's Softmax adds `value` to masked entries in place of -1e9, for which it has no argument."""
+  own = keras_softmax._large_compatible_negative
+  keras_softmax._large_compatible_negative = lambda tensor_type: value
+  try:
+    yield
+  finally:
+    keras_softmax._large_compatible_negative = own
 
 
 def random_generator_of(module: tf.Module) -> tf.random.Generator | None:
@@ -354,6 +416,14 @@ def make_stateless(generator: Any) -> None:
 def has_batch_hooks(callback: tf_keras.callbacks.Callback) -> bool:
   """Whether a Keras callback overrides a batch hook; publicly, all callbacks have these methods."""
   return callback._implements_train_batch_hooks() or callback._implements_test_batch_hooks()
+
+
+def global_seed() -> int | None:
+  """The seed that this process has from `tf_keras.utils.set_random_seed`; None without it.
+
+  TensorFlow's own seed alone does not count: tf_keras draws initial weights from another generator.
+  """
+  return context.global_seed() if getattr(keras_backend._SEED_GENERATOR, 'generator', None) else None
 
 
 # Optimizers of tf_keras, legacy and new.

@@ -1,9 +1,7 @@
 """official-ext console: the web page of a folder of runs. No TensorFlow."""
 
-import errno
 import http.client
 import importlib
-import ipaddress
 import json
 import os
 import socket
@@ -13,6 +11,7 @@ import webbrowser
 
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import listening
 
 _PORT = 8420
 
@@ -33,10 +32,10 @@ def run(arguments: list[str]) -> int:
     raise errors.UserError(f'{options.root}: cannot be read; name a folder that you may read')
   app, context_lib, security, server = map(_console, ('app', 'context', 'security', 'server'))
   password = _password(options.host, security)
-  listener = _listen(options.host, options.port, root, app)
+  listener = listening.listen(options.host, options.port, lambda: _who_listens(options.host, options.port, root, app))
   port = listener.getsockname()[1]
   context = context_lib.make(root, registry=tuple(options.registry), host=options.host, port=port, password=password)
-  url = f'http://{_in_url(socket.gethostname() if _is_any(options.host) else options.host)}:{port}'
+  url = f'http://{listening.in_url(socket.gethostname() if listening.is_any(options.host) else options.host)}:{port}'
   note = f', with the token in {security.PASSWORD}' if password else ''
   print(f'The runs in {root}: {url}{note} (Ctrl-C ends it; runs continue)', flush=True)
   if options.open:
@@ -63,8 +62,7 @@ def _parse(arguments: list[str]) -> Any:
   arguments_lib.add_registry(parser)
   parser.add_argument('--open', action='store_true', help='open the page in the browser')
   options = parser.parse_args(arguments)
-  if not 0 <= options.port <= 65535:
-    raise errors.UserError(f'--port={options.port}: must be 1 to 65535, or 0 for any that is free')
+  listening.check_port(options.port)
   return options
 
 
@@ -93,47 +91,17 @@ def _password(host: str, security: Any) -> str | None:
   return found
 
 
-def _listen(host: str, port: int, root: str, app: object) -> socket.socket:
-  """A socket that listens at an address."""
-  try:
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-  except (OSError, UnicodeError) as error:
-    raise errors.UserError(f'--host={host}: is not an address of this machine: {error}') from None
-  listener = socket.socket(family, socket.SOCK_STREAM)
-  try:
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(address)
-    listener.listen(128)
-  except OSError as error:
-    listener.close()
-    if error.errno == errno.EADDRINUSE:
-      raise errors.UserError(f'--port={port}: {_who_listens(host, port, root, app)}') from None
-    raise errors.UserError(f'--host={host} --port={port}: cannot be listened at: {error.strerror}') from None
-  return listener
-
-
 def _who_listens(host: str, port: int, root: str, app: Any) -> str:
   """Who has a port already."""
-  here = host if not _is_any(host) else '127.0.0.1'
+  here = host if not listening.is_any(host) else '127.0.0.1'
   try:
     connection = http.client.HTTPConnection(here, port, timeout=2)
-    connection.request('GET', '/api/about', headers={'Host': f'{_in_url(here)}:{port}'})
+    connection.request('GET', '/api/about', headers={'Host': f'{listening.in_url(here)}:{port}'})
     answer = json.loads(connection.getresponse().read(10_000))
     if answer['console'] == 'official-ext':
       if answer['folder'] == app.folder_key(root):
-        return f'a console of this folder is already running: http://{_in_url(here)}:{port}'
+        return f'a console of this folder is already running: http://{listening.in_url(here)}:{port}'
       return 'a console of another folder uses this port; choose another port, or 0 for any that is free'
   except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
     pass
-  return 'another program listens there; choose another port, or 0 for any that is free'
-
-
-def _is_any(host: str) -> bool:
-  try:
-    return ipaddress.ip_address(host).is_unspecified
-  except ValueError:
-    return False
-
-
-def _in_url(host: str) -> str:
-  return f'[{host}]' if ':' in host else host
+  return listening.OTHER_PROGRAM

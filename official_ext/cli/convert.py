@@ -1,4 +1,4 @@
-"""official-ext convert: a Hugging Face folder of another one, of adapters and their base, or of a run."""
+"""official-ext convert: a Hugging Face folder, or a GGUF file, of a folder, of adapters and their base, or of a run."""
 
 import argparse
 import gc
@@ -12,6 +12,7 @@ from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
+from official_ext.data import extras
 from official_ext.language.serving import model_loading
 from official_ext.training.devices import preemption
 
@@ -20,25 +21,31 @@ if TYPE_CHECKING:
 
 _OF_RUNS = ('which', 'experiment')
 _OF_FOLDERS = ('base_model', 'load_in_4bit')
+_Q8_0 = 'q8_0'
 
 
 def _parser() -> arguments_lib.Parser:
   found = arguments_lib.Parser(
     'official-ext convert',
-    'Writes a Hugging Face folder, which transformers also loads. The model of a folder or a run is a LanguageModel or '
-    'a classifier (...ForSequenceClassification). A run with custom layers, or with weights beside the decoder and its '
-    'head, is refused. The folder of a run is loaded again, and its logits are compared.',
+    'Writes a Hugging Face folder, which transformers also loads, or a GGUF file for llama.cpp. The model of a folder '
+    'or a run is a LanguageModel or a classifier (...ForSequenceClassification). A run with custom layers, or with '
+    'weights beside the decoder and its head, is refused. The folder of a run is loaded again, and its logits are '
+    'compared.',
   )
   source = 'a Hugging Face folder, one of peft with adapters, which are merged into their base, or the folder of a run'
   found.add_argument('source', metavar='SOURCE', type=arguments_lib.tensorflow_folder, help=source)
-  found.add_argument('target', metavar='TARGET', type=arguments_lib.tensorflow_folder, help='the folder to write')
+  found.add_argument(
+    'target', metavar='TARGET', type=arguments_lib.tensorflow_folder, help='the folder or file to write'
+  )
+  kinds = 'huggingface: a folder; gguf: a file of weights, metadata and tokenizer; default: huggingface'
+  found.add_argument('--to', choices=('huggingface', 'gguf'), default='huggingface', help=kinds)
   adapter = 'a folder of peft with adapters for SOURCE, which are merged into it'
   found.add_argument('--adapter', metavar='FOLDER', type=arguments_lib.tensorflow_folder, help=adapter)
   language_models.add_base_model(found)
   tokenizer = 'its tokenizer is copied; default: that of the adapters, the model or the run'
   found.add_argument('--tokenizer', metavar='FOLDER', type=arguments_lib.tensorflow_folder, help=tokenizer)
-  dtype = "default: as in SOURCE's config.json, or else float32"
-  found.add_argument('--dtype', choices=language_models.DTYPES, help=dtype)
+  dtype = f"{_Q8_0}: 8 bits, --to=gguf alone; default: as in SOURCE's config.json, or else float32"
+  found.add_argument('--dtype', choices=(*language_models.DTYPES, _Q8_0), help=dtype)
   language_models.add_load_in_4bit(found, 'merge adapters into weights in 4 bits (NF4); default: as they were trained')
   size = 'the largest file of weights, such as 200MB or 4GiB; default: 5GB'
   found.add_argument('--max_shard_size', default='5GB', metavar='SIZE', help=size)
@@ -60,7 +67,7 @@ def run(arguments: list[str]) -> None:
 def _convert(known: Any) -> None:
   source, target = os.path.expanduser(known.source), os.path.expanduser(known.target)
   max_shard_bytes = arguments_lib.size_of(known.max_shard_size, '--max_shard_size')
-  paths.refuse_used(target)
+  _check_target(known, target)
   is_run = os.path.isfile(os.path.join(source, model_folders.RUN_FILE))
   folders = None
   if is_run:
@@ -85,9 +92,13 @@ def _convert(known: Any) -> None:
       tokenizer = _tokenizer_of_task(task)
     else:
       _check_tokenizer(known, tokenizer, model.config)
+  dtype = known.dtype or _told_dtype(model)
+  if known.to == 'gguf':
+    _write_gguf(model, target, dtype, tokenizer, os.path.basename(os.path.abspath(source)))
+    print(f'Converted {source} to {target}: {model.config.model_type}, {dtype}')
+    return
   from official_ext.base.files import whole_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
-  dtype = known.dtype or _told_dtype(model)
   model_type, origin = model.config.model_type, model.origin
   has_tokenizer = tokenizer is not None or (origin is not None and model_folders.TOKENIZER_FILE in origin.files)
   models = [model]
@@ -97,6 +108,39 @@ def _convert(known: Any) -> None:
   if not has_tokenizer:
     print('no tokenizer went along: there is none beside the weights; --tokenizer=FOLDER names one', file=sys.stderr)
   print(f'Converted {source} to {target}: {model_type}, {dtype}')
+
+
+def _check_target(known: argparse.Namespace, target: str) -> None:
+  """Refuses a target that exists, and flags of the other kind."""
+  if known.to == 'huggingface':
+    if known.dtype == _Q8_0:
+      raise errors.UserError(f'--dtype={_Q8_0}: no Hugging Face folder has it; set --to=gguf')
+    paths.refuse_used(target)
+    return
+  if paths.is_remote(target):
+    raise errors.UserError(f'{target}: GGUF files are written to a local disk')
+  if os.path.lexists(target):
+    raise errors.UserError(f'{target}: exists already; name a file that does not')
+  if not os.path.isdir(os.path.dirname(os.path.abspath(target))):
+    raise errors.UserError(f'{target}: its folder does not exist; make it first')
+  extras.load('gguf', '--to=gguf', 'gguf')  # Before anything is loaded.
+
+
+def _write_gguf(model: Any, target: str, dtype: str, tokenizer: 'tokenizer_lib.Tokenizer | None', name: str) -> None:
+  """Writes the GGUF file of a language model, with the tokenizer that goes along."""
+  from official_ext.language.modeling import decoder  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  from official_ext.language.modeling import gguf_files  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import representable  # pylint: disable=g-import-not-at-top
+
+  if not isinstance(model, decoder.LanguageModel):
+    raise errors.UserError('--to=gguf: the model is a classifier; GGUF files are written of language models')
+  representable.check(model, target)
+  if tokenizer is None:
+    raise errors.UserError('--to=gguf: found no tokenizer beside the weights; name one with --tokenizer=FOLDER')
+  gguf_files.write(model, target, tokenizer.beside(model.config.model_type), dtype, name)
+  context = gguf_files.context_length(model.config)
+  if context < model.config.max_position_embeddings:
+    print(f'context_length: {context}, the window of the model: llama.cpp has no windows for it', file=sys.stderr)
 
 
 def _save(

@@ -3,12 +3,15 @@
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 import importlib
+import os
+import sys
 from typing import Any
 
 from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import experiment_cache
+from official_ext.cli import new_settings
 
 
 def run_list(arguments: list[str]) -> None:
@@ -62,15 +65,28 @@ def run_new(arguments: list[str]) -> None:
     '--like',
     metavar='OTHER',
     default='',
-    help='copy another experiment; --like=script writes NAME.py into this folder, which the experiment `script` runs',
+    help='copy another experiment; --like=script writes NAME.py into this folder, which the experiment `script` runs; '
+    f'--like={"|".join(new_settings.KINDS)} writes NAME.yaml for small data of `official-ext prepare`',
   )
   parser.add_argument(
     '--package', action='store_true', help='write a package into this folder, which registers by its entry point'
   )
+  data = 'of these: the folder of `official-ext prepare --for`'
+  parser.add_argument('--data', metavar='FOLDER', type=arguments_lib.folder, help=data)
+  checkpoint = 'of these: a checkpoint with trained weights, or a folder with one: docs/how_to/checkpoints.md'
+  parser.add_argument('--init_checkpoint', metavar='PATH', type=arguments_lib.folder, help=checkpoint)
   options, unknown = parser.parse_known_args(arguments)
   if unknown or len(options.names) != 1:
     named = f'{unknown[0]}: no such flag;' if unknown else f'{" ".join(options.names) or "new"}:'
     raise errors.UserError(f'{named} expected official-ext new NAME [--like=EXPERIMENT] [--package]')
+  if options.like in new_settings.KINDS:
+    if options.package:
+      raise errors.UserError(f'--package: has no meaning for --like={options.like}, which writes a file of settings')
+    new_settings.run(options.names[0], options.like, options.data or '', options.init_checkpoint or '')
+    return
+  for name in ('data', 'init_checkpoint'):
+    if getattr(options, name):
+      raise errors.UserError(f'--{name}: requires --like={"|".join(new_settings.KINDS)}')
   _parse([])
   _module('official_ext.cli.new').run(options.names[0], options.like, options.package)
 
@@ -92,25 +108,34 @@ def run_preview(arguments: list[str]) -> None:
   """Runs `official-ext preview ARGUMENTS`."""
   parser = _parser(
     'preview',
-    "Draws examples as an experiment's own input pipeline yields them, augmented, with boxes, masks and labels. "
-    'docs/how_to/preview.md.',
+    "Shows examples as an experiment's own input pipeline yields them: draws images, augmented, with boxes, masks and "
+    'labels; prints texts with their special tokens, and marks the tokens that are learned. docs/how_to/preview.md.',
   )
   positive = arguments_lib.at_least(1)
-  parser.add_argument('--rows', type=positive, default=4, metavar='N', help='of the grid; default: 4')
-  parser.add_argument('--columns', type=positive, default=4, metavar='N', help='of the grid; default: 4')
-  parser.add_argument('--tile', type=arguments_lib.at_least(16), default=256, metavar='N', help='pixels; default: 256')
-  output = 'the picture, .png or .html; default: preview.png'
-  parser.add_argument('--output', default='preview.png', metavar='FILE', help=output)
-  split = 'draw training or validation examples; default: train'
+  rows = 'of the grid of images; default: 4; or number of texts; default: 5'
+  parser.add_argument('--rows', type=positive, metavar='N', help=rows)
+  parser.add_argument('--columns', type=positive, default=4, metavar='N', help='of the grid of images; default: 4')
+  tile = 'pixels of an image; default: 256'
+  parser.add_argument('--tile', type=arguments_lib.at_least(16), default=256, metavar='N', help=tile)
+  output = 'of images: the picture, .png or .html; default: preview.png; of texts: a copy, .txt or .html'
+  parser.add_argument('--output', default='', metavar='FILE', help=output)
+  split = 'show training or validation examples; default: train'
   parser.add_argument('--split', choices=('train', 'validation'), default='train', help=split)
   arguments_lib.add_experiment_flags(parser)
   options, flags = _flags_of(parser, arguments)
   named = [flag for flag in flags if flag.startswith('--experiment=')]
   _parse(flags if named and not options.name else _with_experiment(options, flags))
   params, absl_flags = _params()
-  previewing = _module('official_ext.vision.preview.previewing')
-  how = previewing.Options(options.rows, options.columns, options.split, options.output, options.tile)
-  previewing.run(params, absl_flags.experiment, how)
+  texts = _module('official_ext.language.preview.previewing')
+  if texts.is_for(params):
+    terminal = sys.stdout.isatty() and not os.environ.get('NO_COLOR')
+    shown = texts.Options(options.rows or texts.Options.rows, options.split, options.output, terminal)
+    texts.run(params, absl_flags.experiment, shown)
+    return
+  images = _module('official_ext.vision.preview.previewing')
+  output = options.output or images.Options.output
+  drawn = images.Options(options.rows or images.Options.rows, options.columns, options.split, output, options.tile)
+  images.run(params, absl_flags.experiment, drawn)
 
 
 def run_data_service(arguments: list[str]) -> None:

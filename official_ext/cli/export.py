@@ -1,40 +1,64 @@
-"""official-ext export and --mode=export: the model of a run as a SavedModel; with --to, its values in a tracker."""
+"""official-ext export and --mode=export: the model of a run for other programs; with --to, its values in a tracker."""
 
 import os
 from typing import TYPE_CHECKING
 
 from official_ext.cli import arguments as arguments_lib
+from official_ext.deployment import export_options
 from official_ext.training.devices import preemption
 
 if TYPE_CHECKING:
   import tf_keras
 
+  from official_ext.deployment import exporting
   from official_ext.training.config import definitions
 
 
 def _parser() -> arguments_lib.Parser:
   found = arguments_lib.Parser(
     'official-ext export',
-    'Writes the model of a run as a SavedModel, and prints its signature. docs/how_to/export.md explains '
-    'the inputs and outputs; official_ext.load does the same in Python.\n\n'
+    'Writes the model of a run as a SavedModel, for LiteRT or for ONNX, and prints its signature. Then runs it in its '
+    'own runtime on examples of the run, and compares it with the model: a difference beyond the tolerance is exit '
+    'status 1. docs/how_to/export.md explains the inputs and outputs; official_ext.load does the same in Python.\n\n'
     'export RUN --to=mlflow|wandb|csv fills in a tracker from the files of the run instead: see `runs export`.',
   )
   kind = arguments_lib.tensorflow_folder
   found.add_argument('model_dir', metavar='RUN', type=kind, help='the folder of the run')
-  output = 'a folder that does not exist yet; default: RUN/export/STEP'
+  output = 'a folder that does not exist yet; default: RUN/export/STEP, followed by -FORMAT and -QUANTIZATION'
   found.add_argument('--output_dir', metavar='DIR', type=kind, help=output)
+  formats = 'saved_model (default): TensorFlow; litert: phones and boards; onnx: onnxruntime and others'
+  found.add_argument('--format', choices=export_options.FORMATS, default=export_options.SAVED_MODEL, help=formats)
+  quantization = (
+    'the weights in 16 bits, in 8, or the computation in 8 bits, calibrated on data of the run; default: none'
+  )
+  found.add_argument('--quantize', choices=export_options.QUANTIZATIONS, default=export_options.NONE, help=quantization)
+  inputs = 'the input of a SavedModel: tensors (default), encoded images, serialized tf.Examples, or texts'
+  found.add_argument('--input', choices=export_options.INPUTS, default=export_options.TENSOR, help=inputs)
+  examples = (
+    f'examples to verify with; default: {export_options.DEFAULT_EXAMPLES} if the data are there; 0: no verification'
+  )
+  found.add_argument('--examples', type=arguments_lib.at_least(0), metavar='N', help=examples)
+  defaults = ', '.join(f'{name} {value:g}' for name, value in export_options.TOLERANCES.items())
+  tolerance = f'accepted difference, relative to the largest output; default: {defaults}'
+  found.add_argument('--tolerance', type=float, metavar='SHARE', help=tolerance)
   arguments_lib.add_run_arguments(found)
   return found
 
 
-def run(arguments: list[str]) -> None:
-  """Runs `official-ext export ARGUMENTS`."""
+def run(arguments: list[str]) -> int:
+  """Runs `official-ext export ARGUMENTS`.
+
+  Returns:
+    The exit status: 1 if the export differs from the model beyond the tolerance.
+  """
   if any(argument == '--to' or argument.startswith('--to=') for argument in arguments):
     from official_ext.cli import runs  # pylint: disable=g-import-not-at-top
 
     runs.run(['export', *arguments])
-    return
+    return 0
   known = _parser().parse_args(arguments)
+  options = export_options.ExportOptions(known.format, known.quantize, known.input, known.examples, known.tolerance)
+  options.check()
   from official_ext.cli import flags  # pylint: disable=g-import-not-at-top  # TensorFlow, as the next.
 
   flags.define_for_command()
@@ -43,7 +67,8 @@ def run(arguments: list[str]) -> None:
     from official_ext.training.trained import trained_run  # pylint: disable=g-import-not-at-top
 
     params = trained_run.read_params(model_dir, known.experiment, known.registry)
-    export_run(params, model_dir, known.which, known.ema == 'true', known.output_dir)
+    found = export_run(params, model_dir, known.which, known.ema == 'true', known.output_dir, options)
+  return 1 if found.verification is not None and not found.verification.is_verified else 0
 
 
 def export_run(
@@ -52,29 +77,32 @@ def export_run(
   which: str | int | None = None,
   ema: bool = True,
   output_dir: str | None = None,
-) -> str:
-  """Writes the model of a run as a SavedModel, and prints its folder and its signatures.
+  options: export_options.ExportOptions = export_options.UNVERIFIED,
+) -> 'exporting.Exported':
+  """Exports the model of a run, and prints its folder, its signatures and its verification.
 
   Args:
     params: the run's experiment.
     model_dir: its folder.
     which: see `load`.
     ema: see `load`.
-    output_dir: a folder that does not exist yet; by default MODEL_DIR/export/STEP.
-
-  Returns:
-    The folder.
+    output_dir: a folder that does not exist yet; by default MODEL_DIR/export/STEP, with the format and quantization.
+    options: the format, the quantization, the verification.
   """
-  from official_ext.training.trained import serving  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  from official_ext.deployment import exporting  # pylint: disable=g-import-not-at-top  # TensorFlow, as the next.
   from official_ext.training.trained import trained_model  # pylint: disable=g-import-not-at-top
 
-  trained = trained_model.load(params, model_dir, which, ema)
-  output_dir = output_dir or os.path.join(model_dir, 'export', str(trained.step))
-  signatures = serving.export(trained, output_dir, _base_of(trained.model))
-  print(f'Exported {trained.checkpoint} ({trained.weights} weights) to {output_dir}')
-  for name, line in signatures.items():
-    print(f'  {name}: {line}', flush=True)
-  return output_dir
+  dtype = None if options.format == export_options.SAVED_MODEL else 'float32'
+  trained = trained_model.load(params, model_dir, which, ema, dtype)
+  output_dir = output_dir or os.path.join(model_dir, 'export', options.folder_name(trained.step))
+  found = exporting.export(trained, output_dir, options, _base_of(trained.model))
+  print(f'Exported {trained.checkpoint} ({trained.weights} weights) to {found.folder}')
+  for name, line in found.signatures.items():
+    print(f'  {name}: {line}')
+  if found.tensorflow_ops:
+    print(f'  needs the Flex delegate, for operations that LiteRT lacks: {", ".join(found.tensorflow_ops)}')
+  print(found.report(), flush=True)
+  return found
 
 
 def _base_of(model: 'tf_keras.Model') -> dict[str, object]:

@@ -13,10 +13,11 @@ from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base import suggestions
 from official_ext.base.files import paths
+from official_ext.training.config import checks
 from official_ext.training.config import definitions
 from official_ext.training.config import short_names
 
-MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval', 'export')
+MODES = (*checks.MODES, 'export')
 
 # Model Garden defines these for programs that are not part of it.
 _UNREAD = ('tpu_platform', 'tfhub_handle', 'tflex_output_uri')
@@ -58,7 +59,10 @@ def define_flags() -> None:
   )
   flags.DEFINE_multi_string('registry', None, 'A module to import that registers experiments.')
   flags.DEFINE_string(
-    'checkpoint', None, 'The checkpoint to evaluate or to export, or from which a new line of training starts.'
+    'checkpoint',
+    None,
+    'The checkpoint to evaluate or to export, or from which a new line of training starts: its path, or that of its '
+    'folder.',
   )
   flags.DEFINE_bool(
     'branch',

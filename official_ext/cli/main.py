@@ -23,9 +23,11 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     'check': ('experiments:run_check', 'look for mistakes in a task, and run it once, small'),
   },
   'Models': {
-    'export': ('export:run', 'write the model of a run as a SavedModel'),
+    'export': ('export:run', 'write the model of a run as a SavedModel, for LiteRT or for ONNX, and verify it'),
     'convert': ('convert:run', 'write a Hugging Face folder of a run, of adapters or of another folder'),
+    'evaluate': ('evaluate:run', 'print and draw figures and mistakes of a run on data'),
     'predict': ('predict:run', 'print the outputs of a SavedModel'),
+    'serve': ('serve:run', 'answer predictions over HTTP'),
     'generate': ('generate:run', 'continue a text by a language model'),
     'chat': ('chat:run', 'talk to a language model'),
   },
@@ -42,7 +44,10 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
   },
   'Data': {
     'prepare': ('prepare:run', 'write shards of texts, records or images to train on'),
-    'preview': ('experiments:run_preview', 'draw examples of an experiment, with boxes, masks and labels'),
+    'preview': (
+      'experiments:run_preview',
+      'show examples of an experiment: images with their labels, texts with learned tokens',
+    ),
     'data_service': ('experiments:run_data_service', 'make batches for runs on other machines: tf.data service'),
   },
 }
@@ -63,12 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = list(sys.argv[1:] if argv is None else argv)
   if arguments[:1] == ['help']:
     arguments = [*arguments[1:2], '--help']
-  if not arguments or arguments[0] in arguments_lib.HELP:
-    print(_overview())
-    return 0 if arguments else errors.UserError.exit_status
-  if arguments[0] == 'train':  # It ends the process, with its own output and exit status.
+  if arguments[:1] == ['train']:  # It ends the process, with its own output and exit status.
     importlib.import_module('official_ext.cli.train').run_command(arguments[1:])
   try:
+    if not arguments or arguments[0] in arguments_lib.HELP:
+      print(_overview(), flush=True)
+      return 0 if arguments else errors.UserError.exit_status
     return _run(arguments[0], arguments[1:])
   except arguments_lib.HelpPrinted:
     return 0

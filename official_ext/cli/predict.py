@@ -7,12 +7,9 @@ import sys
 
 from official_ext.base import errors
 from official_ext.base import json_types
-from official_ext.base.files import paths
+from official_ext.base.run_folder import export_notes
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
-
-_NOTE = 'export.json'
-_MAX_NOTE_BYTES = 2**20
 
 
 def _parser() -> arguments_lib.Parser:
@@ -35,7 +32,9 @@ def _parser() -> arguments_lib.Parser:
     help="a tensor from a PNG, JPEG, GIF or BMP, resized to the signature's size",
   )
   found.add_argument(
-    '--range', choices=('0..255', '0..1', '-1..1'), default='0..255', help='of pixels in floats; default: 0..255'
+    '--range',
+    choices=('0..255', '0..1', '-1..1'),
+    help='of pixels in floats; default: that of export.json, or else 0..255',
   )
   found.add_argument('--signature', metavar='NAME', help='default: serving_default')
   language_models.add_load_in_4bit(found, 'the expected base of a language model; another than the exported is refused')
@@ -71,7 +70,7 @@ def run(arguments: list[str]) -> None:
 
 def _check_base(folder: str, load_in_4bit: bool | None) -> None:
   """Refuses another base than the one that was exported, which a SavedModel holds; prints how it is kept."""
-  base = _note(folder).get('base')
+  base = export_notes.read(folder).get('base')
   quantization = base.get('quantization') if isinstance(base, dict) else None
   method = quantization.get('method', 'none') if isinstance(quantization, dict) else 'none'
   kept = f'{base.get("frozen_dtype")} weights' if isinstance(base, dict) and method == 'none' else f'{method} weights'
@@ -83,15 +82,6 @@ def _check_base(folder: str, load_in_4bit: bool | None) -> None:
     )
   if isinstance(base, dict):
     print(f'base: {kept} of {base.get("folder")}', file=sys.stderr)
-
-
-def _note(folder: str) -> dict[str, object]:
-  """The notes of an export beside the SavedModel; {} if there are none."""
-  try:
-    found = json.loads(paths.read(os.path.join(folder, _NOTE), _MAX_NOTE_BYTES))
-  except (OSError, ValueError):
-    return {}
-  return found if isinstance(found, dict) else {}
 
 
 def _read(path: str) -> str:

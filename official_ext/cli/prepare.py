@@ -9,15 +9,22 @@ from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import prepare_images
+from official_ext.cli import prepare_splits
+from official_ext.cli import prepare_texts
 from official_ext.data import bad_examples
 from official_ext.data.prepare import local_engine
 from official_ext.data.prepare import preparing
 from official_ext.data.prepare import ray_engine
 from official_ext.data.prepare import settings as settings_lib
+from official_ext.language.text import bert_conversion
+from official_ext.language.text import bert_targets
 from official_ext.language.text import text_formats
 from official_ext.language.text import token_rows
 from official_ext.training.devices import preemption
+from official_ext.vision.conversion import converting
+from official_ext.vision.conversion import targets
 
+_TARGETS = (*targets.TARGETS, *bert_targets.TARGETS)
 _ENDING = 'ending; shards that are done stay, and the same command resumes. A second SIGTERM or SIGINT stops at once.'
 
 
@@ -47,9 +54,15 @@ def _parser() -> arguments_lib.Parser:
   engine = "ray: tasks of Ray on machines that share the folders: pip install 'official-ext[ray]'"
   found.add_argument('--engine', choices=('local', 'ray'), default='local', help=engine)
   found.add_argument('--ray_address', default='', metavar='ADDRESS', help='of the Ray cluster')
-  prepare_images.add_arguments(
-    found.add_argument_group("for Model Garden's vision experiments (docs/how_to/own_images.md)")
+  of_model_garden = found.add_argument_group('for experiments of Model Garden (docs/how_to/prepare_images.md)')
+  target = (
+    f'the task, one of {", ".join(_TARGETS)}: writes TFRecord files, label names and settings for an experiment of '
+    'Model Garden'
   )
+  of_model_garden.add_argument('--for', dest='target', choices=_TARGETS, metavar='TARGET', help=target)
+  prepare_splits.add_arguments(of_model_garden)
+  prepare_images.add_arguments(found.add_argument_group('for images (docs/how_to/own_images.md)'))
+  prepare_texts.add_arguments(found.add_argument_group('for BERT (docs/how_to/prepare_texts.md)'))
   _add_text_arguments(
     found.add_argument_group('texts become rows of tokens for task.train_data (docs/how_to/text_data.md)')
   )
@@ -96,9 +109,7 @@ def run(arguments: list[str]) -> None:
       return ray_engine.RayEngine(known.ray_address, known.workers or 0)
     return local_engine.LocalEngine(min(known.workers or local_engine.num_cores(), max(1, num_shards)))
 
-  conversion = prepare_images.conversion_of(known, settings)
-  if conversion is not None and known.tokenizer:
-    raise errors.UserError(f'--tokenizer: has no meaning for --for={known.target}')
+  conversion = _conversion(known, settings)
   text = _text_settings(known)
   row_format = token_rows.TokenRows(text, _tokenizer(known)) if text else None
   show = lambda line: print(line, flush=True)
@@ -108,10 +119,28 @@ def run(arguments: list[str]) -> None:
       done = preparing.prepare_plan(conversion.plan, known.inputs, output, make_engine, conversion, show, stopped_by)
     else:
       done = preparing.prepare(known.inputs, output, settings, make_engine, row_format, show, stopped_by)
-  if conversion is not None:
+  if isinstance(conversion, bert_conversion.Conversion):
+    prepare_texts.print_summary(conversion, done, output)
+  elif conversion is not None:
     prepare_images.print_summary(conversion, done, output)
   else:
     _print_summary(done, output)
+
+
+def _conversion(
+  known: argparse.Namespace, settings: settings_lib.Settings
+) -> converting.Conversion | bert_conversion.Conversion | None:
+  """The conversion for --for; None without it."""
+  if known.target is None:
+    for name in (*prepare_splits.FLAGS, *prepare_images.FLAGS, *prepare_texts.FLAGS):
+      if getattr(known, name) is not None:
+        raise errors.UserError(f'--{name}: needs --for={"|".join(_TARGETS)}')
+    return None
+  if known.tokenizer:
+    raise errors.UserError(f'--tokenizer: has no meaning for --for={known.target}')
+  if known.target in bert_targets.TARGETS:
+    return prepare_texts.conversion_of(known, settings, prepare_images.FLAGS)
+  return prepare_images.conversion_of(known, settings, prepare_texts.FLAGS)
 
 
 def _text_settings(known: argparse.Namespace) -> text_formats.TextFields | None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import json_types
+from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import remote_runs
 from official_ext.cli import run_tables
 from official_ext.operations.runs import run_folder
 
@@ -39,6 +41,7 @@ def add_command(
   text: str,
   runs: str = 'RUN',
   as_json: bool = False,
+  takes_remote: bool = False,
 ) -> arguments_lib.Parser:
   """Adds a command with RUNS_DIR, with any number of runs unless `runs` is '', and with --json if it has that.
 
@@ -49,8 +52,10 @@ def add_command(
     text: its help.
     runs: the name of the runs in the help.
     as_json: whether it prints JSON too.
+    takes_remote: whether it only reads runs, so that copies of remote ones do.
   """
   found = arguments_lib.add_command(commands, name, function, text)
+  found.set_defaults(takes_remote=takes_remote)
   found.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder, help='the folder of the runs')
   if runs:
     found.add_argument('runs', metavar=runs, nargs='*', type=arguments_lib.folder, help='the path of a run below it')
@@ -60,7 +65,12 @@ def add_command(
 
 
 def runs_of(options: argparse.Namespace, at_least: int = 1) -> tuple[str, list[run_folder.Run]]:
-  """The folder with the runs, and those that are named. RUNS_DIR may itself be a run, and the first one."""
+  """The folder with the runs, and those that are named. RUNS_DIR may itself be a run, and the first one.
+
+  Runs on remote file systems are named by their paths, and are copied: see remote_runs.py.
+  """
+  if options.takes_remote and paths.is_remote(options.root):
+    return options.root, _remote_runs([options.root, *options.runs], at_least)
   root, names = root_of(options), list(options.runs)
   if run_folder.is_run(root) and not (names and all(_is_below(root, name) for name in names)):
     names, root = [root, *names], os.path.dirname(os.path.abspath(root))
@@ -70,9 +80,22 @@ def runs_of(options: argparse.Namespace, at_least: int = 1) -> tuple[str, list[r
   return root, list(found.values())
 
 
+def _remote_runs(folders: Sequence[str], at_least: int) -> list[run_folder.Run]:
+  local = [folder for folder in folders if not paths.is_remote(folder)]
+  if local:
+    raise errors.UserError(f'{local[0]}: is a local folder beside the remote {folders[0]}; copy one of the two')
+  if len(folders) < at_least:
+    raise errors.UserError(f'{folders[0]}: name two runs or more, each by its path')
+  return [remote_runs.copied(folder) for folder in folders]
+
+
 def root_of(options: argparse.Namespace) -> str:
   """RUNS_DIR, which must exist."""
   root = os.path.expanduser(options.root)
+  if paths.is_remote(root):
+    raise errors.UserError(
+      f'{root}: this command takes local folders; show, compare, config, checkpoints and events take remote runs'
+    )
   if not os.path.isdir(root):
     raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
   return root

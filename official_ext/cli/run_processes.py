@@ -40,7 +40,11 @@ def _stop(options: argparse.Namespace) -> None:
 
 def _resume(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
-  run_arguments.each(runs, lambda one: _print_or_start(one.name, commands.to_resume(one), not options.print))
+
+  def resume(one: run_folder.Run) -> None:
+    _print_or_start(one.name, commands.to_resume(one, options.train_steps), not options.print)
+
+  run_arguments.each(runs, resume)
 
 
 def _clone(options: argparse.Namespace) -> None:
@@ -117,7 +121,9 @@ def add_commands(commands: Any) -> None:
   found.add_argument(
     '--wait', type=run_arguments.number(0), default=0.0, metavar='SECONDS', help='wait so long for the end'
   )
-  found = add(commands, 'resume', _resume, 'resume runs, detached')
+  found = add(commands, 'resume', _resume, 'resume or extend runs, detached')
+  longer = 'train to this step, also if a run has finished'
+  found.add_argument('--train_steps', type=run_arguments.number(1, int), metavar='N', help=longer)
   found.add_argument('--print', action='store_true', help='print the command instead')
   found = add(commands, 'clone', _clone, 'make the folder of a similar run, and print the command that starts it')
   found.add_argument('--name', metavar='NEW', help='its name; default: a free one')

@@ -5,7 +5,7 @@ import datetime
 import math
 import shlex
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from official_ext.base.harmless_text import harmless
 from official_ext.operations.runs import comparing
@@ -14,10 +14,12 @@ from official_ext.operations.runs import summaries
 from official_ext.operations.runs import trash
 
 if TYPE_CHECKING:
-  from official_ext.operations.curves import timeline  # NumPy.
+  from official_ext.operations.curves import goodput  # NumPy, as the next.
+  from official_ext.operations.curves import timeline
 
 _MAX_METRICS = 3
 _MAX_CELL = 60
+_MAX_TEXT = 300  # Characters of a prompt or a completion.
 
 
 def of_runs(runs: Sequence[summaries.RunSummary], metrics: Sequence[str] = ()) -> list[str]:
@@ -59,6 +61,7 @@ def of_run(
   best: tuple[str, float, int] | None,
   checkpoints: Sequence[run_checkpoints.Checkpoint],
   log: Sequence[str],
+  spent: 'goodput.Goodput | None' = None,
 ) -> list[str]:
   """All about one run, on a screen.
 
@@ -68,6 +71,7 @@ def of_run(
     best: see `comparing.best_of`.
     checkpoints: those without damage.
     log: the end of its output.
+    spent: its wall time by purpose.
   """
   skipped = record.get('skipped_updates')
   rows = [
@@ -76,8 +80,9 @@ def of_run(
     ('step', None if run.step is None else f'{run.step} of {run.train_steps}' if run.train_steps else run.step),
     ('time left', duration(run.eta_seconds)),
     ('speed', None if run.steps_per_second is None else f'{run.steps_per_second:.3g} steps/s'),
+    ('goodput', None if spent is None else _goodput(spent)),
     ('training', '  '.join(f'{name} {number(value)}' for name, value in run.train.items())),
-    ('validation', '  '.join(f'{name} {number(value)}' for name, value in run.evaluation.items())),
+    ('validation', _validation(run)),
     ('skipped', f'{skipped} updates: not finite, or a spike of the loss' if skipped else None),
     ('best', None if best is None else f'{best[0]} {number(best[1])} (step {best[2]})'),
     ('checkpoints', ', '.join(each.name for each in checkpoints)),
@@ -95,6 +100,43 @@ def of_run(
   ]
   lines = [harmless(run.path), *(f'  {name:<12} {harmless(value)}' for name, value in rows if value not in (None, ''))]
   return [*lines, *(['  log'] if log else []), *(f'    {line}' for line in log)]
+
+
+def _goodput(spent: 'goodput.Goodput') -> str:
+  """The share of training in the wall time, and all other shares of a percent at least, the largest first."""
+  parts = {name: value for name, value in spent.as_dict().items() if name not in ('seconds', 'training')}
+  others = [
+    f'{name} {value / spent.seconds:.0%}'
+    for name, value in sorted(parts.items(), key=lambda item: -item[1])
+    if value >= 0.005 * spent.seconds
+  ]
+  share = f'training is {spent.training / spent.seconds:.0%} of {duration(spent.seconds)}'
+  return '; '.join([share, *([', '.join(others)] if others else [])])
+
+
+def of_completions(log: Mapping[str, Any]) -> list[str]:
+  """The completions of one step: for each prompt, its completion and the other values below it."""
+  columns = log['columns']
+  prompts, others = columns.get('prompts', ()), [name for name in columns if name not in ('prompts', 'completions')]
+  lines = [f'  completions at step {log["step"]}']
+  for number, (prompt, completion) in enumerate(zip(prompts, columns.get('completions', ()))):
+    before = prompts[number - 1] if number else None
+    lines += [f'    {_text_cell(prompt)}'] if prompt != before else []  # Completions of a group have one prompt.
+    lines.append(f'      -> {_text_cell(completion)}')
+    values = '  '.join(f'{harmless(name)} {_text_cell(columns[name][number])}' for name in others)
+    lines += [f'         {values}'] if values else []
+  return lines
+
+
+def _text_cell(value: object) -> str:
+  """A number, or the end of a text in one line."""
+  text = number(value) if value is None or isinstance(value, float) else harmless(value)
+  return text if len(text) <= _MAX_TEXT else f'...{text[-_MAX_TEXT:]}'
+
+
+def _validation(run: summaries.RunSummary) -> str | None:
+  metrics = '  '.join(f'{name} {number(value)}' for name, value in run.evaluation.items())
+  return f'{metrics}  (step {run.evaluation_step})' if metrics else None
 
 
 def of_checkpoints(found: Sequence[run_checkpoints.Checkpoint]) -> list[str]:

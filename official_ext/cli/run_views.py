@@ -1,11 +1,15 @@
 """official-ext runs list, show, log, compare, config, checkpoints, events, export. No TensorFlow."""
 
 import argparse
+import dataclasses
+import functools
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
+from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
@@ -18,11 +22,15 @@ from official_ext.operations.runs import index
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import params
 from official_ext.operations.runs import run_checkpoints
+from official_ext.operations.runs import run_completions
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import run_log
 from official_ext.operations.runs import selection
 from official_ext.operations.runs import trash
 from official_ext.operations.trackers import tracker_export
+
+if TYPE_CHECKING:
+  from official_ext.operations.curves import goodput  # NumPy.
 
 _LOG_LINES = 10
 _EVENT_LINES = 5
@@ -66,20 +74,38 @@ def _none(root: str, num_found: int, num_known: int, archived: bool) -> str:
 
 
 def _show(options: argparse.Namespace) -> None:
-  _, runs = run_arguments.runs_of(options)
+  root, runs = run_arguments.runs_of(options)
   values: list[dict[str, object]] = []
   for number, one in enumerate(runs):
     summary = index.summary_of(one)
+    if paths.is_remote(root):
+      summary = dataclasses.replace(summary, path=[root, *options.runs][number])
     record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
     # Of a run started from a shell, the output that it would have printed there.
     lines = run_log.tail(one, _LOG_LINES) or run_log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
     best, checkpoints = comparing.best_of(one), [each for each in run_checkpoints.find(one) if not each.damage]
+    completions, spent = next(iter(run_completions.read(one, 1)), None), _goodput(one)
     if options.json:
-      found = {'best': best, 'checkpoints': [each.name for each in checkpoints]}
+      found: json_types.JsonObject = {'best': best, 'checkpoints': [each.name for each in checkpoints]}
+      found |= {'completions': completions, 'goodput': spent and spent.as_dict()}
       values.append({**summary.as_dict(), **found, 'record': record, 'params': params.read(one), 'log': lines})
     else:
-      run_arguments.print_lines([''] * bool(number) + run_tables.of_run(summary, record, best, checkpoints, lines))
+      run_arguments.print_lines(
+        [''] * bool(number) + run_tables.of_run(summary, record, best, checkpoints, lines, spent)
+      )
+      if completions is not None:
+        run_arguments.print_lines(run_tables.of_completions(completions))
   run_arguments.print_json_of(values)
+
+
+def _goodput(run: run_folder.Run) -> 'goodput.Goodput | None':
+  from official_ext.operations.curves import column_store  # pylint: disable=g-import-not-at-top  # NumPy, as the next.
+  from official_ext.operations.curves import goodput  # pylint: disable=g-import-not-at-top
+
+  store = column_store.ColumnStore()
+  found = goodput.read(store, run)
+  store.trim()  # Keeps what was read, for the next time.
+  return found
 
 
 def _log(options: argparse.Namespace) -> None:
@@ -148,7 +174,9 @@ def _config(options: argparse.Namespace) -> None:
 
 
 def _checkpoints(options: argparse.Namespace) -> None:
-  found = run_checkpoints.find(run_arguments.run_of(options))
+  one = run_arguments.run_of(options)
+  evaluations = comparing.read_evaluations(one.file(run_folder.EVENTS))
+  found = run_checkpoints.with_evaluations(run_checkpoints.find(one), evaluations)
   if options.json:
     run_arguments.print_json([vars(each) for each in found])
   else:
@@ -169,20 +197,21 @@ def _events(options: argparse.Namespace) -> None:
 def add_commands(commands: Any) -> None:
   """Adds these commands to `official-ext runs`."""
   add = run_arguments.add_command
+  view = functools.partial(add, as_json=True, takes_remote=True)
   _add_list(commands)
-  add(commands, 'show', _show, 'print all about a run, and the end of its log', as_json=True)
+  view(commands, 'show', _show, 'print all about a run, and the end of its log')
   found = add(commands, 'log', _log, 'print the output of a run that was started detached')
   found.add_argument('--lines', type=run_arguments.number(0, int), default=20, metavar='N', help='default: 20')
   found.add_argument('--follow', action='store_true', help='print further lines until the run ends')
   found.add_argument('--mode', default='train', metavar='MODE', help='the process beside others; default: train')
-  add(commands, 'compare', _compare, 'print fields that differ, last and best metrics, versions', as_json=True)
-  found = add(commands, 'config', _config, 'print the configuration, a line for each field', as_json=True)
+  view(commands, 'compare', _compare, 'print fields that differ, last and best metrics, versions')
+  found = view(commands, 'config', _config, 'print the configuration, a line for each field')
   found.add_argument('--given', action='store_true', help='only fields of the command')
   changed = "only fields that differ from the experiment's defaults; requires TensorFlow"
   found.add_argument('--changed', action='store_true', help=changed)
   arguments_lib.add_registry(found)
-  add(commands, 'checkpoints', _checkpoints, 'list the checkpoints: step, size, metrics, damage', as_json=True)
-  add(commands, 'events', _events, 'list the events: starts, evaluations, checkpoints, rollbacks, ...', as_json=True)
+  view(commands, 'checkpoints', _checkpoints, 'list the checkpoints: step, size, metrics, damage')
+  view(commands, 'events', _events, 'list the events: starts, evaluations, checkpoints, rollbacks, ...')
   _add_export(commands)
 
 

@@ -4,16 +4,17 @@ import argparse
 from collections.abc import Sequence
 import importlib
 import os
+import shutil
 import sys
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import suggestions
 from official_ext.base import yaml_text
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
-from official_ext.base.processes import launcher
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import sweep as sweep_lib
 from official_ext.operations.engines import jobs
@@ -35,6 +36,19 @@ _ENGINES = {
 }
 
 
+# Names that engines, `launch` and earlier versions have for flags.
+_OTHER_NAMES = {
+  **dict.fromkeys(('num_workers', 'num_nodes', 'workers', 'replicas', 'machines', 'N'), 'nodes'),
+  **dict.fromkeys(('gpus_per_task', 'gpus-per-task', 'num_gpus', 'gpus_per_node', 'gres', 'G'), 'gpus'),
+  **dict.fromkeys(('cpus_per_task', 'cpus-per-task', 'num_cpus', 'c'), 'cpus'),
+  **dict.fromkeys(('mem', 'ram'), 'memory'),
+  **dict.fromkeys(('accelerators', 'accelerator_type', 'gpu_type'), 'accelerator'),
+  **dict.fromkeys(('ntasks-per-node', 'ntasks_per_node'), 'tasks_per_node'),
+  **dict.fromkeys(('timeout', 'time_limit', 't'), 'time'),
+  **dict.fromkeys(('image_id', 'image_uri', 'container'), 'image'),
+}
+
+
 def run(arguments: Sequence[str]) -> int:
   """Runs `official-ext submit`.
 
@@ -49,17 +63,19 @@ def run(arguments: Sequence[str]) -> int:
   if engine is None:
     raise errors.UserError(f'submit: --engine: name one of {", ".join(_ENGINES)}')
   module = _module(engine)
-  options = _engine_parser(engine).parse_args(engine_flags, options)
+  options, unknown = _engine_parser(engine).parse_known_args(engine_flags, options)
+  if unknown:
+    _refuse_unknown(unknown[0], engine)
   flags = tuple(options.behind)
-  if options.array and not options.render:
-    job = _array(options, flags, module, make=True)
-  else:
-    job = _array(options, flags, module, make=False) if options.array else _single(options, flags, module)
+  job = _array(options, flags, module, make=False) if options.array else _single(options, flags, module)
   if engine == 'local' and not options.runs_dir:
     options.runs_dir = module.runs_dir(job, options)
+  _refuse_other_letters(job, engine)
+  text = module.render(job, options)  # Before anything is made: it may be refused.
+  if options.array and not options.render:
+    return _submit_array(engine, module, flags, options)
   if not (options.render or options.output):
     job = submission.without_living(job, engine, module, options)
-  text = module.render(job, options)
   if options.output:
     _write(options.output, text)
   if options.render:
@@ -68,6 +84,60 @@ def run(arguments: Sequence[str]) -> int:
       print('values masked above (***) are written in full to the file of --output=FILE', file=sys.stderr)
     return 0
   return 0 if options.output else _submit(engine, module, job, options, text)
+
+
+def _submit_array(engine: str, module: types.ModuleType, flags: tuple[str, ...], options: argparse.Namespace) -> int:
+  """Makes the sweep of --array with its points, and submits them; one that is refused leaves no new sweep."""
+  folder = _sweep_of(options, flags)[1]
+  is_new = not folder.exists()
+  try:
+    job = _array(options, flags, module, make=True)
+    if not options.output:
+      job = submission.without_living(job, engine, module, options)
+    text = module.render(job, options)
+    if options.output:
+      _write(options.output, text)
+      return 0
+    return _submit(engine, module, job, options, text)
+  except errors.UserError:
+    if is_new and folder.exists() and not submission.is_noted(folder.path):
+      shutil.rmtree(folder.path, ignore_errors=True)
+    raise
+
+
+def _refuse_unknown(word: str, engine: str) -> NoReturn:
+  """Refuses an unknown flag, with the name that this command has for it.
+
+  Raises:
+    UserError: always.
+  """
+  flag = word.partition('=')[0]
+  name = flag.lstrip('-')
+  common = [text for action in _parser()._actions for text in action.option_strings]
+  known = [*(f'--{option}' for option in _module(engine).OPTIONS), *common]
+  owners = [each for each in _ENGINES if name in _module(each).OPTIONS]
+  if f'--{_OTHER_NAMES.get(name)}' in known:
+    hint = f'; it is --{_OTHER_NAMES[name]} here'
+  elif owners:
+    hint = f'; --engine={", ".join(owners)} has it'
+  else:
+    hint = suggestions.did_you_mean(flag, known, before='; ')
+  raise errors.UserError(f'{flag}: --engine={engine} has no such flag{hint}; `official-ext submit --help` lists all')
+
+
+def _refuse_other_letters(job: jobs.Job, engine: str) -> None:
+  """Refuses names that are not UTF-8: scripts and manifests are texts.
+
+  Raises:
+    UserError: see above.
+  """
+  words = [job.cwd, job.program, *job.env.values(), *(word for trial in job.trials for word in trial.flags)]
+  for word in words:
+    try:
+      word.encode()
+    except UnicodeEncodeError:
+      shown = word.encode(errors='backslashreplace').decode()
+      raise errors.UserError(f'{shown}: is not UTF-8, as --engine={engine} requires; choose another name') from None
 
 
 def _submit(engine: str, module: types.ModuleType, job: jobs.Job, options: argparse.Namespace, text: str) -> int:
@@ -128,7 +198,7 @@ class _Parser(arguments_lib.Parser):
 def _engine_parser(engine: str) -> arguments_lib.Parser:
   """The parser of an engine's flags."""
   module = _module(engine)
-  parser = arguments_lib.Parser('official-ext submit')
+  parser = arguments_lib.Parser('official-ext submit', takes_flags=True)
   parser.usage = argparse.SUPPRESS
   group = parser.add_argument_group(f'--engine={engine}: {module.SUMMARY}')
   for name, keywords in module.OPTIONS.items():
@@ -171,22 +241,14 @@ def _single(options: argparse.Namespace, flags: tuple[str, ...], module: types.M
 def _array(options: argparse.Namespace, flags: tuple[str, ...], module: types.ModuleType, make: bool) -> jobs.Job:
   if not module.HAS_ARRAYS:
     raise errors.UserError(f'--array: --engine={options.engine} has none; `official-ext sweep` runs a sweep itself')
-  values = sweep_file.read(options.array)
-  text = paths.read(options.array, regular_files.MAX_RECORD).decode()
-  if flags:
-    values['flags'] = [*values.get('flags', []), *flags]
-    text = yaml_text.dump(values)
-  sweep = sweep_file.parse(values)
-  sweep_trials.refuse(sweep)
-  name = sweep.name or os.path.splitext(os.path.basename(options.array))[0]
-  folder = sweep_folder.SweepFolder(options.runs_dir or 'runs', name)
+  sweep, folder, text = _sweep_of(options, flags)
   if make:
     sweep_lib.write(folder, sweep, text, options.slots)
   trials = sweep_trials.trials(folder, sweep, make)
   if not trials:
     raise errors.UserError(f'--array={options.array}: no point is left; `official-ext sweep show` prints their state')
   return jobs.Job(
-    name=_name(options, name),
+    name=_name(options, folder.name),
     program=_program(options.program or sweep.program, module),
     cwd=os.getcwd(),
     trials=trials,
@@ -195,6 +257,21 @@ def _array(options: argparse.Namespace, flags: tuple[str, ...], module: types.Mo
     max_restarts=options.max_restarts if sweep.max_restarts is None else sweep.max_restarts,
     env=_env(options.env),
   )
+
+
+def _sweep_of(
+  options: argparse.Namespace, flags: tuple[str, ...]
+) -> tuple[sweep_file.SweepFile, sweep_folder.SweepFolder, str]:
+  """The sweep of --array: its values, its folder, which need not exist, and the text of its file."""
+  values = sweep_file.read(options.array)
+  text = paths.read(options.array, regular_files.MAX_RECORD).decode()
+  if flags:
+    values['flags'] = [*values.get('flags', []), *flags]
+    text = yaml_text.dump(values)
+  sweep = sweep_file.parse(values)
+  sweep_trials.refuse(sweep)
+  name = sweep.name or os.path.splitext(os.path.basename(options.array))[0]
+  return sweep, sweep_folder.SweepFolder(options.runs_dir or 'runs', name), text
 
 
 def _name(options: argparse.Namespace, text: str) -> str:
@@ -217,8 +294,8 @@ def _env(texts: Sequence[str]) -> dict[str, str]:
     name, equals, value = text.partition('=')
     if not equals or not name.isidentifier() or not name.isascii():
       raise errors.UserError(f'--env={credentials.mask(text)}: expected NAME=VALUE')
-    if name in ('TF_CONFIG', launcher.SECRET):
-      raise errors.UserError(f'--env={name}: is set by the engine; leave it out')
+    if jobs.is_reserved(name):
+      raise errors.UserError(f'--env={name}: is set by an engine or its script; leave it out, or choose another name')
     if credentials.mask_values({name: value})[name] != value:
       raise errors.UserError(
         f'--env={name}: would be written where others can read it; docs/how_to/cluster.md lists safe ways'
@@ -231,7 +308,9 @@ def _write(path: str, text: str) -> None:
   """Writes a script or manifest that only its owner can read: flags may hold passwords."""
   path = paths.expand_home(path, '--output')
   try:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 'w', encoding='utf-8') as file:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), 'w', encoding='utf-8') as file:
+      os.fchmod(file.fileno(), 0o600)  # Before the text is in it: the file may have been there, for others to read.
+      file.truncate(0)
       file.write(text)
   except OSError as error:
     raise errors.StorageError(f'--output={path}: cannot be written: {error.strerror}') from error

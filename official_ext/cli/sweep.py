@@ -186,6 +186,8 @@ def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: s
   settings = dict(folder.settings())
   if slots:
     settings['slots'] = slots
+  program = '' if sweep.command and not sweep.program else programs.find(sweep.program or programs.DEFAULT)
+  _refuse_program(sweep, program)
   if folder.exists():
     old = folder.load()
     if dict(old.values) != dict(sweep.values):
@@ -198,10 +200,27 @@ def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: s
     return
   if paths.names(folder.path):
     raise errors.UserError(f'{folder.path}: exists already and is not a sweep; choose another name: --name=NAME')
-  program = '' if sweep.command and not sweep.program else programs.find(sweep.program or programs.DEFAULT)
   settings |= {'cwd': os.getcwd(), 'program': program}
   _check(sweep, settings)
   folder.write(text, settings)
+
+
+def _refuse_program(sweep: sweep_file.SweepFile, program: str) -> None:
+  """Refuses a program that would fail for every point, as that of a file made for Weights & Biases.
+
+  Raises:
+    UserError: the driver has no experiment, or the program cannot take the driver's flags.
+  """
+  if sweep.experiment or sweep.command:
+    return
+  name = sweep.program or programs.DEFAULT
+  if programs.is_driver(program):
+    raise errors.UserError(f'experiment: is missing, and {name} is a driver; add `experiment: NAME` to the file')
+  if not programs.reads_flag(program, 'model_dir'):
+    raise errors.UserError(
+      f'program: {name} has no flag --model_dir; add a `command` with ${{args}} and ${{model_dir}}, in which the '
+      'program writes its metrics as events.jsonl'
+    )
 
 
 def _refuse_controlled(folder: sweep_folder.SweepFolder) -> None:

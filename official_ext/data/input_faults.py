@@ -3,7 +3,8 @@
 TensorFlow's errors name neither. Nothing here runs before an error: a good run pays nothing for it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -137,6 +138,27 @@ def explain(
   if getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None):
     path = f'{path}.{_source_field(data)}'
   return errors.UserError(f'{path}: {fault}{when}; repair or replace the file, or leave it out')
+
+
+@contextlib.contextmanager
+def explained(path: str, data: base_config.Config, build_inputs: BuildInputs) -> Iterator[None]:
+  """A context that reads an input; exceptions of its pipeline become errors that name file and record: see `explain`.
+
+  Args:
+    path: see `explain`.
+    data: see `explain`.
+    build_inputs: see `explain`.
+
+  Raises:
+    UserError: of the input.
+  """
+  try:
+    yield
+  except tf.errors.OpError as error:
+    mistake = explain(error, path, data, build_inputs)
+    if mistake is None:
+      raise
+    raise mistake from error
 
 
 def named_example(error: BaseException) -> str:

@@ -144,9 +144,9 @@ def record_of(line: bytes, place: Callable[[], str]) -> numbered_records.Record:
   except strict_json.StrictJsonError as error:
     raise bad(str(error)) from error
   except (ValueError, RecursionError) as error:  # Of an integer with too many digits; of lists in lists in lists.
-    raise bad(f'is invalid JSON that can be read: {bad_examples.one_line(error)}') from error
+    raise bad(f'is invalid JSON: {bad_examples.one_line(error)}') from error
   if not isinstance(record, dict):
-    raise bad(f'is invalid JSON object, but {_json_name(record)}')
+    raise bad(f'is {_json_name(record)}; expected a JSON object')
   return record
 
 
@@ -186,7 +186,7 @@ def json_list(file: str) -> numbered_records.ListRecords:
     raise errors.UserError(f'{file}: is invalid JSON: {bad_examples.one_line(error)}') from error
   for number, record in enumerate(records):
     if not isinstance(record, dict):
-      raise errors.UserError(f'{file}, element {number}: is invalid JSON object, but {_json_name(record)}')
+      raise errors.UserError(f'{file}, element {number}: is {_json_name(record)}; expected a JSON object')
   return _FileRecords(records, file)
 
 

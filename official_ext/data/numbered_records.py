@@ -133,6 +133,11 @@ class SelectedRecords(Records):
     self._records = records
     self._numbers = np.asarray(numbers, np.int64)
 
+  @property
+  def numbers(self) -> np.ndarray:
+    """The numbers of the records among the others, int64 `[n]`."""
+    return self._numbers
+
   def __len__(self) -> int:
     return len(self._numbers)
 

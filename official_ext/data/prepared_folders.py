@@ -13,6 +13,8 @@ from official_ext.data import tf_records
 
 MANIFEST = 'prepared.json'  # There as soon as all shards are.
 PLAN = 'plan.json'  # There from the start on.
+# The files beside the shards of a conversion for Model Garden.
+LABELS, REPORT, CONFIG = 'labels.txt', 'report.json', 'experiment.yaml'
 VERSION = 1
 
 
@@ -65,7 +67,26 @@ def find(input_path: object, field: str = 'input_path') -> PreparedFolder | None
 
 
 def read(folder: str, field: str = 'input_path') -> PreparedFolder:
-  """The description in a folder.
+  """The description in a folder of ArrayRecord files.
+
+  Args:
+    folder: its path.
+    field: the flag or dotted path that it is from, for messages.
+
+  Raises:
+    UserError: see `describe`; it holds TFRecord files.
+  """
+  found = describe(folder, field)
+  if any(name.endswith(tf_records.ENDING) for name, *_ in found.files):
+    raise errors.UserError(
+      f'{field}: {folder}: holds TFRecord files for {found.kind}; set input_path={folder}/train-*.tfrecord, or '
+      'use --config_file=experiment.yaml of the folder'
+    )
+  return dataclasses.replace(found, files=[file for file in found.files if file[1]])
+
+
+def describe(folder: str, field: str = 'input_path') -> PreparedFolder:
+  """The description in a folder of any files; those without records are among `files`.
 
   Args:
     folder: its path.
@@ -95,12 +116,6 @@ def read(folder: str, field: str = 'input_path') -> PreparedFolder:
     raise errors.UserError(f'{field}: {path}: is damaged: {type(error).__name__}: {error}') from error
   if version != VERSION:
     raise errors.UserError(f'{field}: {folder}: was prepared by another version of this library; prepare it again')
-  tfrecords = [name for name, *_ in files if name.endswith(tf_records.ENDING)]
-  if tfrecords:
-    raise errors.UserError(
-      f'{field}: {folder}: holds TFRecord files for {found.kind}; set input_path={folder}/train-*.tfrecord, or '
-      'use --config_file=experiment.yaml of the folder'
-    )
   for file, _, size, _ in files:
     try:
       there = os.stat(file).st_size
@@ -108,7 +123,7 @@ def read(folder: str, field: str = 'input_path') -> PreparedFolder:
       raise errors.UserError(f'{field}: {file}: cannot be read: {error.strerror}; prepare it again') from error
     if there != size:
       raise errors.UserError(f'{field}: {file}: has {there} bytes in place of {size}; prepare it again')
-  return dataclasses.replace(found, files=[file for file in files if file[1]])
+  return found
 
 
 def _is_prepared(path: str) -> bool:

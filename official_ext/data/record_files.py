@@ -1,4 +1,4 @@
-"""Files and folders of text data: JSON lines, JSON, Parquet, Arrow, folders of Hugging Face's `datasets`.
+"""Files and folders of text data: JSON lines, JSON, Parquet, Arrow, CSV, documents, folders of `datasets`.
 
 Paths are literal, with any characters.
 """
@@ -18,9 +18,11 @@ from official_ext.data import bad_examples
 from official_ext.data import input_files
 from official_ext.data import json_records
 from official_ext.data import numbered_records
+from official_ext.data import plain_records
 from official_ext.data import table_records
 
 _KINDS = ('.jsonl', '.ndjson', '.json', '.parquet', '.arrow')
+_ALL_KINDS = (*_KINDS, *plain_records.TABLES, *plain_records.DOCUMENTS)
 _SPLITS = ('train', 'validation', 'valid', 'dev', 'eval', 'test')
 _MAX_OPEN = 64
 
@@ -51,7 +53,9 @@ def open_records(
       parts.append(_open(file, left, field))
       left = max(0, left - len(parts[-1])) if left > 0 else left
   if not parts:
-    raise errors.UserError(f'{field}: is empty; expected files of JSON lines, Parquet or Arrow, or a folder of them')
+    raise errors.UserError(
+      f'{field}: is empty; expected files of JSON lines, Parquet, Arrow, CSV or plain text, or a folder of them'
+    )
   return numbered_records.ConcatenatedRecords(parts, at_most)
 
 
@@ -106,7 +110,11 @@ def read_file(file: str, at_most: int = -1, field: str = '') -> numbered_records
       return json_records.json_list(file)
     if kind in _KINDS:
       return json_records.JsonLines(file, at_most)
-    raise errors.UserError(f'{file}: is of an unknown kind; its name should end with one of {", ".join(_KINDS)}')
+    if kind in plain_records.TABLES:
+      return plain_records.table(file)
+    if kind in plain_records.DOCUMENTS:
+      return plain_records.document(file)
+    raise errors.UserError(f'{file}: is of an unknown kind; its name should end with one of {", ".join(_ALL_KINDS)}')
 
 
 @contextlib.contextmanager
@@ -159,16 +167,38 @@ def _files_in(folder: str, split: str, field: str) -> list[str]:
     if split and own and split != own:
       raise errors.UserError(f'{_split_field(field)}: {split!r}: {folder} holds the split {own!r} alone')
     return [os.path.join(folder, file['filename']) for file in found.get('_data_files', [])]
-  files = data_files(folder, field)
+  files = data_files(folder, field) or _files_ending(folder, tuple(plain_records.TABLES), field)
+  if not files:
+    return _documents_in(folder, field)
   splits = sorted({name for name in _SPLITS for file in files if os.path.basename(file).startswith(name)})
   if split:
     files = [file for file in files if os.path.basename(file).startswith(split)]
   elif len(splits) > 1:  # Training on a test set is never intended.
     raise errors.UserError(f'{_split_field(field)}: {folder} has several splits: {", ".join(splits)}; name one')
   if not files:
-    which = f' that begin with {split!r}' if split else ''
-    raise errors.UserError(f'{field}: {folder}: holds no files{which} that end with one of {", ".join(_KINDS)}')
+    raise errors.UserError(f'{field}: {folder}: holds no files that begin with {split!r}')
   return files
+
+
+def _files_ending(folder: str, endings: tuple[str, ...], field: str) -> list[str]:
+  return [os.path.join(folder, name) for name in _names(folder, field) if name.lower().endswith(endings)]
+
+
+def _documents_in(folder: str, field: str) -> list[str]:
+  """The documents of a folder and the folders in it, sorted: only of one without other data, which may have a README.
+
+  Raises:
+    UserError: there are none.
+  """
+  files = [
+    os.path.join(place, name)
+    for place, _, names in os.walk(folder)
+    for name in names
+    if name.lower().endswith(plain_records.DOCUMENTS)
+  ]
+  if not files:
+    raise errors.UserError(f'{field}: {folder}: holds no files that end with one of {", ".join(_ALL_KINDS)}')
+  return sorted(files)
 
 
 def data_files(folder: str, field: str = '') -> list[str]:

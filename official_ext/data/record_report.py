@@ -81,6 +81,15 @@ class RecordReport:
       text += f'; held out for validation: {division["num_held_out"]} (task.validation_share)'
     return text
 
+  def token_summary(self, num_places: int) -> str:
+    """The numbers of tokens, and the share of the rows that they fill, in words.
+
+    Args:
+      num_places: the tokens that all rows have room for.
+    """
+    learned = f'{self.learned_tokens} of them to learn, ' if self.learned_tokens else ''
+    return f'{self.tokens} tokens, {learned}in rows that are {100 * self.tokens / max(num_places, 1):.0f} % full'
+
   def warnings(self, path: str, prefix: str | None = None) -> list[str]:
     """A line for each way in which something was lost.
 

@@ -48,8 +48,7 @@ def build_dataset(
   cross the end of an epoch. It starts at the batch of `position.starting_at`.
 
   For evaluation it is finite, in the source's order, and has every example exactly once. The last global batch may be
-  partial: its examples go to the first replicas, and the other replicas get a batch of no examples. If
-  `params.drop_remainder` is true, that batch is dropped.
+  partial: the first replicas get its examples, the others none; `params.drop_remainder` drops that batch.
 
   Args:
     source: the examples.
@@ -76,32 +75,40 @@ def build_dataset(
   """
   if not len(source):
     raise errors.UserError(f'{batch_share.path_of(params)}: there are no examples')
-  log = bad_examples.current_log()
-  log.describe = lambda at: _describe(source, params, at)
-  log.add_source(_identity(source, params), source.summary())
+  log = _log_of(source, params)
   share = batch_share.Share.of(params, input_context)
   load, in_graph = _loader(source, params)
   is_untransformed = transform is None and transform_per_example is None
   is_cheap = in_graph and is_untransformed
   reads_in_blocks = is_untransformed and _reads_in_blocks(source, params)
   plan = _plan(source, params, share, reads_in_blocks)
-  batches = batch_maker.BatchMaker(
-    len(source), params.seed or 0, plan.is_partial, load, transform, transform_per_example
-  )
+  seed = params.seed or 0
+  batches = batch_maker.BatchMaker(len(source), seed, plan.is_partial, load, transform, transform_per_example)
   served = _served(source, params, batches, log) if served_inputs.is_wanted(params) else None
   if served is not None:
     dataset = client.dataset(_request(served, params, share, plan))
   elif (is_cheap or reads_in_blocks) and not plan.is_partial:
-    # Gathering rows is so cheap that it is done for a block of batches at a time.
-    blocks = plan.blocks.map(do_not_convert(lambda positions, indices: load(positions, indices)[0]))
-    dataset = plan.elements(blocks if in_graph else blocks.prefetch(1))
+    dataset = _in_blocks(plan, load, in_graph)
   else:
-    num_parallel_calls = getattr(params, 'num_parallel_calls', 2)
-    dataset = plan.elements(plan.blocks).map(batches, num_parallel_calls=num_parallel_calls)
+    dataset = plan.elements(plan.blocks).map(batches, num_parallel_calls=getattr(params, 'num_parallel_calls', 2))
   dataset = _prefetched(dataset, params)
   if is_cheap and params.is_training and share.is_whole and served is None:
-    return in_memory.attach(dataset, _in_memory_batches(share, len(source), params.seed or 0, load))
+    return in_memory.attach(dataset, _in_memory_batches(share, len(source), seed, load))
   return dataset
+
+
+def _log_of(source: sources.Source, params: base_config.Config) -> bad_examples.ExampleLog:
+  """The log of bad examples, which names those of this source."""
+  log = bad_examples.current_log()
+  log.describe = lambda at: _describe(source, params, at)
+  log.add_source(_identity(source, params), source.summary())
+  return log
+
+
+def _in_blocks(plan, load, in_graph):
+  """The batches of rows that are gathered so cheaply that it is done for a block of batches at a time."""
+  blocks = plan.blocks.map(do_not_convert(lambda positions, indices: load(positions, indices)[0]))
+  return plan.elements(blocks if in_graph else blocks.prefetch(1))
 
 
 def _prefetched(dataset: tf.data.Dataset, params: base_config.Config) -> tf.data.Dataset:

@@ -17,6 +17,7 @@ from official.modeling.optimization import legacy_adamw
 import orbit
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config as framework_config
 import tf_keras
 
 from official_ext.base import model_garden_internals
@@ -271,6 +272,35 @@ def test_variables_datasets_models_and_callbacks_tell_what_is_asked():
   assert not tf_internals.has_batch_hooks(tf_keras.callbacks.CSVLogger('unused'))
   assert tf_internals.has_batch_hooks(tf_keras.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: None))
   assert tf_internals.is_op_determinism_enabled() in (False, True)
+
+
+def waiting_for_an_argument(x, y):
+  with tf.control_dependencies([y]):
+    waited = x + 1
+  if waited > 0:  # Converted by AutoGraph.
+    waited += tf.cast(y, tf.int64)
+  return {'x': waited, 'drawn': tf.random.uniform([], seed=1)}
+
+
+def test_determinism_covers_maps_that_wait_for_an_argument():
+  """TensorFlow alone: input[0] == '^args_1', is not found."""
+
+  def elements():
+    tf.random.set_seed(0)
+    dataset = tf.data.Dataset.range(200).map(lambda x: (x, tf.cast(x, tf.int32)))
+    dataset = dataset.map(waiting_for_an_argument, num_parallel_calls=8)
+    return [(int(each['x']), float(each['drawn'])) for each in dataset]
+
+  tf_internals.enable_op_determinism()
+  try:
+    first = elements()
+    assert first == elements() and [x for x, _ in first] == [2 * x + 1 for x in range(200)]
+    assert len({drawn for _, drawn in first}) == 200
+    ragged = tf.data.Dataset.from_tensors(tf.ragged.constant([[1], [2, 3]])).window(1)
+    assert [int(window.reduce(0, lambda total, row: total + row[1, 1])) for window in ragged.map(lambda x: x)] == [3]
+  finally:
+    framework_config.disable_op_determinism()
+    tf.random.set_seed(None)
 
 
 def test_a_layers_random_generator_can_be_made_stateless():

@@ -226,7 +226,7 @@ def test_model_gardens_own_tasks_are_served_as_it_serves_them(name, tmp_path):
   checkpoint = tf.train.Checkpoint(model=model, **model.checkpoint_items)
   manager.CheckpointManager(checkpoint, str(tmp_path / 'run')).save(1, check_interval=False)
   params = trained_run.read_params(str(tmp_path / 'run'), experiment=name)
-  folder = export.export_run(params, str(tmp_path / 'run'))
+  folder = export.export_run(params, str(tmp_path / 'run')).folder
   served = tf.saved_model.load(folder).signatures['serving_default']
   if name == 'resnet_imagenet':  # Of any size, and of one colour each, so that cropping makes no difference.
     colours = np.array([[10, 100, 250], [200, 20, 90]])

@@ -1,5 +1,6 @@
 """The command line: one line for every mistake, status 2."""
 
+import copy
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ from official.core import exp_factory
 import pytest
 
 from official_ext.base import errors
+from official_ext.base import model_garden_internals
 from official_ext.cli import flags as ext_flags
 from official_ext.training.config import registries
 
@@ -102,6 +104,37 @@ def test_registries_are_imported_from_the_current_folder(tmp_path, monkeypatch):
   (tmp_path / 'flags_test_registry.py').write_text('LOADED = True\n')
   registries.import_registries(['flags_test_registry'])
   assert sys.modules.pop('flags_test_registry').LOADED
+
+
+_REGISTERING = 'import official_ext as ext\n@ext.register_experiment({!r})\ndef experiment():\n  return None\n'
+_OTHER = 'flags_test/other'
+
+
+@pytest.mark.parametrize(
+  ('code', 'told'),
+  [
+    ('', 'flags_test_a was imported, and registers no experiment; decorate a function that .*@ext.register_experiment'),
+    (_REGISTERING.format(_OTHER), f'flags_test_a was imported, and registers {_OTHER}; `official-ext list` shows all$'),
+    ('import flags_test_b', f'flags_test_a was imported, and registers {_OTHER}; `official-ext list` shows all$'),
+  ],
+)
+def test_a_registry_without_the_experiment_is_named_with_those_that_it_registers(code, told, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', [*sys.path, str(tmp_path)])
+  before = copy.deepcopy(model_garden_internals.registered_configs())
+  (tmp_path / 'flags_test_a.py').write_text(code)
+  (tmp_path / 'flags_test_b.py').write_text(_REGISTERING.format(_OTHER))
+  try:
+    for _ in range(2):  # Imported before, as in a process that serves several commands.
+      with pytest.raises(errors.UserError, match=f'--experiment=flags_test: no such experiment; .*--registry={told}'):
+        registries.import_experiments(['flags_test_a'], 'flags_test')
+      registries._REGISTERED.clear()
+    if code:
+      registries.import_experiments(['flags_test_a'], _OTHER)
+  finally:
+    model_garden_internals.replace_registered_configs(before)
+    for name in ('flags_test_a', 'flags_test_b'):
+      sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(

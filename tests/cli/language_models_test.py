@@ -97,7 +97,8 @@ def test_generate_prints_what_transformers_does_alone_and_a_stream_is_the_same(r
   status, out, err = run('generate', 'base', '--prompt=hello there', '--max_new_tokens=12')
   assert (status, out, err) == (0, expected + '\n', 'stopped after 12 tokens (--max_new_tokens)\n')
 
-  # On a terminal, in pieces.
+  # On a terminal, in pieces: a reader that waits for a busy processor gets some of them at once.
+  expected = continued('base', 'hello there', 60)
   main, terminal = pty.openpty()
   pieces = []
 
@@ -108,7 +109,7 @@ def test_generate_prints_what_transformers_does_alone_and_a_stream_is_the_same(r
   reader = threading.Thread(target=read)
   reader.start()
   process = train_server().start(
-    ['generate', str(place / 'base'), '--prompt=hello there', '--max_new_tokens=12'],
+    ['generate', str(place / 'base'), '--prompt=hello there', '--max_new_tokens=60'],
     pathlib.Path(os.ttyname(terminal)),
     tmp_path / 'stderr',
     script=pathlib.Path(cli.__file__),
@@ -151,6 +152,28 @@ def test_an_adapter_folder_is_its_base_with_the_adapters(run, place):
     tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) for tokenizer in theirs
   ]
   assert told[0] == told[1] and len(told[0]) > 5
+
+
+def test_an_adapter_folder_becomes_a_gguf_file(run, place):
+  gguf = pytest.importorskip('gguf', reason="needs the test extra: pip install 'official-ext[test]'")
+  status, out, err = run('convert', 'adapter', 'merged.gguf', '--to=gguf', '--dtype=float32')
+  assert (status, out) == (0, 'Converted adapter to merged.gguf: llama, float32\n'), err
+  reader = gguf.GGUFReader('merged.gguf')
+  assert reader.fields['tokenizer.chat_template'].contents() == TEMPLATE
+  assert reader.fields['general.name'].contents() == 'adapter'
+  model = pretrained.load('base')
+  peft_folders.load(model, 'adapter')
+  lora.merge(model)
+  (found,) = [tensor.data for tensor in reader.tensors if tensor.name == 'blk.1.ffn_up.weight']
+  np.testing.assert_allclose(found, model.decoder.blocks[1].mlp.up_proj.kernel.numpy().T, atol=1e-6)
+  for target, flags, message in (
+    ('merged.gguf', [], 'merged.gguf: exists already; name a file that does not'),
+    ('none/merged.gguf', [], 'none/merged.gguf: its folder does not exist; make it first'),
+    ('other', ['--to=huggingface', '--dtype=q8_0'], '--dtype=q8_0: no Hugging Face folder has it; set --to=gguf'),
+  ):
+    status, _, err = run('convert', 'base', target, *(flags or ['--to=gguf']))
+    assert status == 2 and message in err, err
+  os.remove('merged.gguf')
 
 
 @pytest.mark.slow

@@ -346,6 +346,15 @@ def process(folder, cache, *arguments):
   return done.stdout.splitlines(), done.stderr.splitlines()[-1]
 
 
+def test_a_reader_that_is_gone_ends_the_help_without_a_traceback():
+  reader, writer = os.pipe()
+  os.close(reader)
+  command = [sys.executable, '-m', 'official_ext.cli.main', '--help']
+  done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+  os.close(writer)
+  assert (done.returncode, done.stderr) == (0, b'')
+
+
 def test_help_does_not_import_tensorflow(tmp_path):
   for arguments in (['--help'], ['check', '--help'], ['export', '--help'], ['data_service', '--help'], ['new', '-h']):
     assert process(tmp_path, tmp_path, *arguments)[1] == '0 False'

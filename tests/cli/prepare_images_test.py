@@ -29,6 +29,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.tensorflow
 def test_the_output_and_the_printed_command(run, tmp_path):
   drawn.write_coco(tmp_path / 'in', 12)
   (tmp_path / 'in' / 'images' / '003.jpg').write_bytes(b'no image')
@@ -79,7 +80,7 @@ def test_the_printed_command_trains_and_evaluates(target, run, run_train, tmp_pa
     (['in', 'out', '--for=image_classification', '--test_share=0.95'], 'the shares must sum to less than 1'),
     (
       ['in', 'out', '--for=image_classification', '--validation_input=in', '--validation_share=0.2'],
-      '--validation_share: --validation_input names the validation images; give one of them',
+      '--validation_share: --validation_input names the validation examples; give one of them',
     ),
   ],
 )
@@ -95,7 +96,7 @@ def test_a_killed_one_resumes_to_the_same_bytes(tmp_path):
   words = ['in', 'out', '--for=image_classification', '--shard_size=60KB', '--workers=2', '--validation_share=0.2']
   with prepared_inputs.started(tmp_path, *words) as first:
     deadline = time.monotonic() + 60
-    while len(list((tmp_path / 'out').glob('note-*'))) < 4:
+    while len(list((tmp_path / 'out').glob('note-*.json'))) < 4:
       assert first.poll() is None and time.monotonic() < deadline
       time.sleep(0.002)
     first.kill()

@@ -15,6 +15,7 @@ TARGETS = [
 ]
 
 
+@pytest.mark.tensorflow
 @tiers.parametrize('target, experiment, write, size', TARGETS, fast=1)
 def test_the_examples_of_a_prepared_folder(target, experiment, write, size, tmp_path, capsys):
   write(tmp_path / 'in', 24)
@@ -34,6 +35,7 @@ def test_the_examples_of_a_prepared_folder(target, experiment, write, size, tmp_
   assert text.count('<figure>') == 2 and any(f'>{name}' in text for name in labels)
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize(
   ('words', 'expected'),
   [

@@ -83,12 +83,34 @@ def test_a_run_is_shown_with_its_best_evaluation_and_its_checkpoints(tmp_path, r
   code, out, _ = runs('show', tmp_path, 'a b')
   rows = _rows(out)
   assert code == 0 and rows['status'] == 'finished' and rows['step'] == '30 of 30'
-  assert rows['validation'] == 'validation_loss 0.03333  accuracy 0.875'
+  assert rows['validation'] == 'validation_loss 0.03333  accuracy 0.875  (step 30)'
   assert rows['best'] == 'accuracy 0.9688 (step 16)' and rows['checkpoints'] == 'ckpt-8, ckpt-30'
   assert rows['skipped'].startswith('9 updates') and rows['devices'] == '1 replica on CPU:0'
   assert rows['TensorBoard'] == f"tensorboard --logdir='{tmp_path}/a b'"
   found = json.loads(runs('show', tmp_path, 'a b', '--json')[1])
   assert found['best'] == ['accuracy', 0.96875, 16] and found['checkpoints'] == ['ckpt-8', 'ckpt-30']
+
+
+def test_the_last_completions_are_shown(tmp_path, runs):
+  texts = dict(prompts=['p', 'p', 'q'], completions=['one\n', 'two', 'x' * 999])
+  events = [event('completions', 5, **texts), event('completions', 10, **texts, advantages=[1.0, -1.0, 'NaN'])]
+  folders.make(tmp_path, 'a', [*events, event('train', 10, training_loss=1.0)])
+  lines = runs('show', tmp_path, 'a')[1].splitlines()
+  assert lines[lines.index('  completions at step 10') :] == [
+    '  completions at step 10',
+    '    p',
+    '      -> one\\n',
+    '         advantages 1',
+    '      -> two',
+    '         advantages -1',
+    '    q',
+    f'      -> ...{"x" * 300}',
+    '         advantages nan',
+  ]
+  found = json.loads(runs('show', tmp_path, 'a', '--json')[1])
+  assert found['completions']['step'] == 10 and found['completions']['columns']['prompts'] == texts['prompts']
+  folders.make(tmp_path, 'b', [])
+  assert json.loads(runs('show', tmp_path, 'b', '--json')[1])['completions'] is None
 
 
 def test_the_lowest_is_the_best_if_the_run_says_so(tmp_path, runs):
@@ -328,3 +350,56 @@ def test_a_training_that_was_resumed_detached_tells_how_it_has_ended(tmp_path, r
   assert (code, out.splitlines()[1]) == (0, '  status       dead: killed by SIGKILL')
   assert any('restored' in line for line in out.splitlines()[-10:])  # The end of its log.
   assert judged_status.of_run(run).status == 'finished'
+
+
+def _finished(tmp_path, name, rate, seed, accuracy):
+  record = {'status': 'finished', 'identity': folders.ended_process()}
+  folders.make(tmp_path, name, [event('eval', 100, accuracy=accuracy)], rate=rate, seed=seed, **record)
+
+
+def test_a_table_has_mean_and_deviation_over_seeds(tmp_path, runs):
+  for seed, accuracy in enumerate((0.90, 0.94)):
+    _finished(tmp_path, f's/{seed}', 0.1, seed, accuracy)
+  _finished(tmp_path, 'other_1', 0.2, 0, 0.91)
+  folders.make(tmp_path, 'running', [event('eval', 50, accuracy=0.99)], rate=0.2)
+  _, out, err = runs('table', tmp_path, '--metric=accuracy')
+  assert '3 of 4 runs' in err
+  header, first, second = (line.split() for line in out.splitlines())
+  assert header == ['learning_rate', 'runs', 'accuracy']
+  assert first == ['0.2', '1', '0.91'] and second == ['0.1', '2', '0.920', '±', '0.028', '*']
+  words = ('table', tmp_path, '--metric=accuracy', '--group=folder')
+  assert r'**0.920 ± 0.028**' in runs(*words, '--format=markdown')[1].splitlines()[3]
+  assert r's & 2 & \textbf{0.920 $\pm$ 0.028} \\' in runs(*words, '--format=latex')[1].splitlines()
+  csv = runs(*words, '--format=csv')[1].splitlines()
+  assert csv[0] == 'folder,runs,accuracy_mean,accuracy_std,accuracy_count' and csv[1].startswith(',1,0.91,,1')
+  found = json.loads(runs(*words, '--format=json')[1])
+  assert found[1]['runs'] == ['s/0', 's/1'] and found[1]['metrics']['accuracy']['is_best']
+  code, _, err = runs('table', tmp_path, '--metric=accuracy', '--status=dead')
+  assert code == 2 and '0 of 4 runs match --status=dead' in err
+  assert runs('table', tmp_path)[0] == 2
+
+
+def test_a_report_is_one_file(tmp_path, runs):
+  _finished(tmp_path, 'a', 0.1, 0, 0.9)
+  _finished(tmp_path, 'b', 0.2, 0, 0.8)
+  output = tmp_path / 'report.html'
+  code, out, _ = runs('report', tmp_path, 'a', 'b', f'--output={output}')
+  assert code == 0 and '2 runs' in out
+  text = output.read_text()
+  assert '<h1>' in text and '0.9 (step 100)' in text and '<svg' in text
+  code, _, err = runs('report', tmp_path, 'a', f'--output={tmp_path}/none/report.html')
+  assert code == 1 and len(err.splitlines()) == 1
+  code, _, err = runs('report', tmp_path, 'a', '--metric=eval/acuracy', f'--output={output}')
+  assert code == 2 and 'did you mean eval/accuracy?' in err
+
+
+def test_values_of_fields_cannot_leave_their_cells(tmp_path, runs):
+  for number, tag in enumerate(('=1+1', '[8, 8]', '-x', 'a|b*')):
+    _finished(tmp_path, f'r{number}', 0.1, 0, 0.9)
+    (tmp_path / f'r{number}' / 'notes.json').write_text(json.dumps({'tags': [tag], 'note': ''}))
+  words = ('table', tmp_path, '--metric=accuracy', '--group=tag')
+  cells = [line.split(',')[0] for line in runs(*words, '--format=csv')[1].splitlines()]
+  assert "'=1+1" in cells and "'-x" in cells and '=1+1' not in cells
+  latex = runs(*words, '--format=latex')[1]
+  assert '\n{[}8, 8{]} & 1' in latex and '\n[' not in latex and r'a\textbar{}b{*}' in latex
+  assert r'| a\|b\* |' in runs(*words, '--format=markdown')[1]

@@ -11,9 +11,11 @@ import threading
 import time
 
 import pytest
+import yaml
 
 from official_ext.base.processes import process_identity
 from official_ext.cli import main
+from official_ext.cli import submit
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import run_folder
@@ -205,7 +207,7 @@ def test_the_local_engine_is_the_queue(capsys, tmp_path):
   program = tmp_path / 'program.py'
   program.write_text('import json, sys; json.dump(sys.argv[1:], open(sys.argv[1][12:] + "/args", "w"))')
   run = tmp_path / 'runs/a'
-  words = ['--num_workers=1', f'--program={program}', '--env=A=b c']
+  words = ['--nodes=1', f'--program={program}', '--env=A=b c']
   status, out, err = _submit(capsys, 'local', *words, model_dir=run, flags=rendered.ODD)
   with _finished(tmp_path / 'runs'):
     assert status == 0 and out == f'local has it, as 1: {run}\n', err
@@ -225,7 +227,7 @@ def test_a_worker_of_the_local_engine_that_is_killed_is_replaced(capsys, tmp_pat
     '(folder / f"end-{index}").touch()\n'
   )
   run = tmp_path / 'runs/a'
-  status, _, err = _submit(capsys, 'local', '--num_workers=2', f'--program={program}', model_dir=run)
+  status, _, err = _submit(capsys, 'local', '--nodes=2', f'--program={program}', model_dir=run)
   with _finished(tmp_path / 'runs'):
     assert status == 0, err
   assert (run / 'end-0').exists() and (run / 'end-1').exists()
@@ -245,3 +247,149 @@ def _finished(runs_dir):
     dispatcher = queue.dispatcher()
     if dispatcher:
       os.kill(dispatcher['pid'], 15)
+
+
+# Names of flags, and refusals.
+
+
+def test_one_meaning_has_one_name_in_all_engines():
+  options = {engine: set(submit._module(engine).OPTIONS) for engine in submit._ENGINES}
+  for engine, names in options.items():
+    assert 'nodes' in names and 'gpus' in names, engine
+    assert not names & set(submit._OTHER_NAMES), engine
+
+
+@pytest.mark.parametrize(
+  ('engine', 'word', 'hint'),
+  [
+    ('slurm', '--num_workers=2', 'it is --nodes here'),
+    ('jobset', '--num_workers=2', 'it is --nodes here'),
+    ('jobset', '--gpus_per_task=1', 'it is --gpus here'),
+    ('slurm', '--mem=4G', 'it is --memory here'),
+    ('skypilot', '--accelerators=L4:1', 'it is --accelerator here'),
+    ('vertex', '--partition=a', '--engine=slurm has it'),
+    ('ray', '--nodse=2', 'did you mean --nodes?'),
+    ('local', '--folow', 'did you mean --follow?'),
+    ('ray', '--tasks_per_node=2', '--engine=slurm has it'),
+  ],
+)
+def test_an_unknown_flag_is_one_line_with_the_name_it_has_here(capsys, engine, word, hint):
+  status, out, err = _submit(capsys, engine, word, model_dir='/runs/a')
+  flag = word.partition('=')[0]
+  expected = f'error: {flag}: --engine={engine} has no such flag; {hint}; `official-ext submit --help` lists all\n'
+  assert (status, out, err) == (2, '', expected)
+
+
+@pytest.mark.parametrize('given', ['--workdir=.', '--setup=pip install .', '--image=docker:x', ''])
+def test_machines_without_the_code_are_warned_of(capsys, given):
+  words = ['submit', '--engine=skypilot', '--render', *filter(None, [given]), '--', '--model_dir=gs://a/b']
+  assert main.main(words) == 0
+  err = capsys.readouterr().err
+  assert err.startswith('warning: --workdir, --setup and --image are missing') == (not given)
+  assert err.count('\n') == (not given)
+
+
+@pytest.mark.parametrize(
+  ('given', 'expected'), [((), None), (('--accelerator=L4',), 'L4:1'), (('--accelerator=L4', '--gpus=8'), 'L4:8')]
+)
+def test_the_gpus_of_a_machine_of_skypilot_have_a_type_and_a_number(capsys, given, expected):
+  assert main.main(['submit', '--engine=skypilot', '--render', *given, '--', '--model_dir=gs://a/b']) == 0
+  assert yaml.safe_load(capsys.readouterr().out)['resources'].get('accelerators') == expected
+  assert main.main(['submit', '--engine=skypilot', '--render', '--gpus=2', '--', '--model_dir=gs://a/b']) == 2
+  assert '--accelerator=TYPE' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('text', 'seconds'),
+  [
+    ('86400s', 86400),
+    ('30:00', 1800),
+    ('12:00:00', 43200),
+    ('2-12:00:00', 216000),
+    ('1h', None),
+    ('', None),
+    ('5', None),
+  ],
+)
+def test_a_time_limit_has_one_form_for_slurm_and_vertex(capsys, text, seconds):
+  words = [*rendered.WORDS['vertex'], f'--time={text or "x"}']
+  status = main.main(['submit', '--engine=vertex', '--render', *words, '--', '--model_dir=gs://a/b'])
+  out, err = capsys.readouterr()
+  if seconds is None:
+    assert status == 2 and err.startswith('error: --time=') and err.count('\n') == 1
+  else:
+    assert yaml.safe_load(out)['scheduling']['timeout'] == f'{seconds}s'
+    script = rendered.text(capsys, 'slurm', f'--time={text}')
+    shown = '1440:00' if text == '86400s' else text
+    assert f'#SBATCH --time={shown}\n' in script
+
+
+@pytest.mark.parametrize('mode', [0o644, 0o666, 0o400 | 0o200, None])
+def test_the_file_of_output_is_for_its_owner_alone(capsys, tmp_path, mode):
+  path = tmp_path / 'job.sh'
+  if mode is not None:
+    path.write_text('a longer text than that of the job' * 1000)
+    path.chmod(mode)
+  assert _submit(capsys, 'slurm', f'--output={path}', model_dir=tmp_path / 'a')[0] == 0
+  assert stat.S_IMODE(path.stat().st_mode) == 0o600
+  assert path.read_text() == rendered.text(capsys, 'slurm', model_dir=tmp_path / 'a')
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['TF_CONFIG', 'OFFICIAL_EXT_SECRET', 'OFFICIAL_EXT_INDEX', 'SLURM_PROCID', 'SKYPILOT_NODE_RANK', 'UID', 'status'],
+)
+def test_a_variable_that_an_engine_or_its_script_sets_is_refused(capsys, name):
+  for engine in rendered.WORDS:
+    err = rendered.text(capsys, engine, f'--env={name}=1', status=2)
+    assert err == f'error: --env={name}: is set by an engine or its script; leave it out, or choose another name\n'
+
+
+@pytest.mark.parametrize('engine', ['slurm', 'ray', 'jobset', 'vertex', 'skypilot', 'local'])
+@pytest.mark.parametrize('output', [True, False])
+def test_a_name_that_is_not_utf8_is_one_line(capsys, engines, tmp_path, engine, output):
+  folder = tmp_path / os.fsdecode(b'caf\xe9')
+  words = [f'--output={tmp_path}/job'] if output else []
+  status, out, err = _submit(capsys, engine, *words, model_dir=folder)
+  assert (status, out, err.count('\n')) == (2, '', 1)
+  assert 'is not UTF-8' in err and not folder.exists() and not (tmp_path / 'job').exists()
+
+
+@pytest.mark.parametrize('value', ['nan', 'inf', '-1', '1.5', ''])
+def test_a_number_of_seconds_is_whole(capsys, value):
+  err = rendered.text(capsys, 'jobset', f'--grace_seconds={value}', status=2)
+  assert '--grace_seconds' in err and err.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  ('words', 'expected'),
+  [
+    ((), 'sbatch: no such command'),
+    (('--env=TF_CONFIG=1',), 'is set by an engine'),
+    (('--partition=a\nb',), 'no way to say this'),
+    (('--name=A B',), '--name=A B'),
+    (('--engine_arg=--nodes=3',), 'is set here'),
+    (('--follow',), '--follow'),
+    (('--num_workers=2',), 'it is --nodes here'),
+    ('refused', 'sbatch: refuses the job'),
+  ],
+)
+def test_a_refused_array_leaves_no_sweep_behind(capsys, engines, tmp_path, monkeypatch, words, expected):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'program.py').write_text('# reads --model_dir\n')
+  values = {'program': 'program.py', 'method': 'grid', 'parameters': {'x': {'values': [1, 2]}}}
+  (tmp_path / 'lr.yaml').write_text(yaml.safe_dump(values))
+  if words == 'refused':
+    rendered.fake(engines, 'sbatch', 'echo "sbatch: error: no" >&2; exit 1')
+    words = ()
+  command = ['submit', '--engine=slurm', '--array=lr.yaml', '--runs_dir=runs']
+  assert main.main([*command, *words]) == 2
+  err = capsys.readouterr().err
+  assert expected in err and err.count('\n') == 1
+  assert not (tmp_path / 'runs/lr').exists()
+  # Nor does a refusal take one away that was there.
+  rendered.fake(engines, 'sbatch', 'echo 12')
+  assert main.main(command) == 0
+  rendered.fake(engines, 'sbatch', 'exit 1')
+  assert main.main([*command, '--again']) == 2
+  assert sorted(path.name for path in (tmp_path / 'runs/lr').glob('0*')) == ['001-x=1', '002-x=2']

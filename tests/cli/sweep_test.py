@@ -120,6 +120,38 @@ def test_a_mistake_is_one_line(run, line, expected):
   assert not pathlib.Path('runs').exists()
 
 
+_WANDB = """program: train.py
+method: bayes
+metric: {name: validation_loss, goal: minimize}
+parameters:
+  learning_rate: {min: 0.0001, max: 0.1}
+  optimizer: {values: [adam, sgd]}
+"""
+_WANDB_COMMAND = 'command:\n- ${env}\n- ${interpreter}\n- ${program}\n- ${args}\n'
+_DRIVER = 'import official_ext\nfrom official_ext.cli import train\ntrain.run()\n'
+_SCRIPT = 'import argparse\nimport wandb\nparser = argparse.ArgumentParser()\nparser.add_argument("--learning_rate")\n'
+
+
+@pytest.mark.parametrize(
+  ('program', 'file', 'expected'),
+  [
+    (None, _WANDB, 'experiment: is missing, and train.py is a driver; add `experiment: NAME` to the file'),
+    (_DRIVER, _WANDB, 'experiment: is missing, and train.py is a driver; add `experiment: NAME` to the file'),
+    (_SCRIPT, _WANDB, 'program: train.py has no flag --model_dir; add a `command` with ${args} and ${model_dir}'),
+    (_SCRIPT, _WANDB + _WANDB_COMMAND, 'command: must have ${model_dir}'),
+  ],
+  ids=['no program', 'a driver', 'a script', 'a script with a command'],
+)
+def test_an_example_of_weights_and_biases_is_refused_before_anything_starts(run, program, file, expected):
+  if program:
+    pathlib.Path('train.py').write_text(program)
+  pathlib.Path('wandb.yaml').write_text(file)
+  status, stdout, stderr = run('wandb.yaml')
+  assert (status, stdout) == (2, '')
+  assert stderr.startswith(f'error: {expected}') and stderr.count('\n') == 1
+  assert not pathlib.Path('runs').exists()
+
+
 def test_the_driver_checks_points_by_short_names_and_paths(monkeypatch):
   monkeypatch.chdir(queues.ROOT)
   flags = ['--experiment=digits_mlp', '--mode=train_and_eval', '--set=train_steps=9']

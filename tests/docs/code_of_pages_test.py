@@ -1,4 +1,4 @@
-"""The code of how_to/debug.md, how_to/manual_optimization.md and how_to/token_loss.md works as described."""
+"""The code of pages of how_to works as described: debug, manual_optimization, optimization, token_loss."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def test_a_trainer_that_takes_its_own_batches(tmp_path):
 
 
 def test_tokens_count_alike_under_accumulation():
-  """The update of two micro-batches is that of one batch of both; a mean over each one's tokens is another."""
+  """The update of micro-batches and replicas is that of one batch of all; the mean of their means is another."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=(8, 5, 4)).astype(np.float32)
   labels = rng.integers(0, 3, (8, 5)).astype(np.int32)
@@ -82,20 +82,30 @@ def test_tokens_count_alike_under_accumulation():
       return batches.batch(params.global_batch_size, drop_remainder=True)
 
   found = code_of('docs/how_to/token_loss.md', 'token_loss', tf=tf, tf_keras=tf_keras)
-  task_cls = type('Task', (Tokens,), {name: found[name] for name in ('forward', 'build_metrics')})
-  results = []
-  for batch_size, accumulation in ((4, 2), (8, 1)):
-    trainer = harness.make_trainer(
-      task_cls, batch_size=batch_size, accumulation=accumulation, enable_xla=False, optimizer=lambda: harness.sgd(1.0)
-    )
-    logs = harness.train(trainer, 1)
-    results.append(harness.weights_of(trainer))
-  harness.assert_close(results[0], results[1])
-  # By the formulas: the gradient of the mean over 24 tokens, times 24 / 40.
+  task_cls = type('Task', (Tokens,), {name: found[name] for name in ('forward', 'micro_batch_weight', 'build_metrics')})
+  without_weights = type('Means', (task_cls,), {'micro_batch_weight': lambda self, inputs: None})
+  # By the formula: the gradient of the mean over 24 tokens.
   weights, tokens = harness.initial_weights(), mask.reshape(-1) > 0
   loss, gradients, _ = harness.softmax_regression(weights, (x.reshape(-1, 4)[tokens], labels.reshape(-1)[tokens]))
-  harness.assert_close(results[0], [w - g * 24 / 40 for w, g in zip(weights, gradients)], rtol=1e-4, atol=1e-5)
-  np.testing.assert_allclose(logs['token_loss'], loss, rtol=1e-5)
+  expected = [w - g for w, g in zip(weights, gradients)]
+
+  def trained(cls, batch_size, accumulation, replicas='one', enable_xla=False):
+    trainer = harness.make_trainer(
+      cls,
+      batch_size=batch_size,
+      accumulation=accumulation,
+      replicas=replicas,
+      enable_xla=enable_xla,
+      optimizer=lambda: harness.sgd(1.0),
+    )
+    return harness.train(trainer, 1), harness.weights_of(trainer)
+
+  for setting in ((8, 1), (4, 2), (2, 4), (8, 1, 'two'), (4, 2, 'two'), (4, 2, 'one', True)):
+    logs, found_weights = trained(task_cls, *setting)
+    harness.assert_close(found_weights, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose([logs['token_loss'], logs['training_loss']], loss, rtol=1e-5)
+  _, of_means = trained(without_weights, 4, 2)
+  assert max(np.abs(a - b).max() for a, b in zip(of_means, expected)) > 1e-2
 
 
 def test_the_flags_of_launch_are_those_that_the_page_tells(capsys):
@@ -104,3 +114,11 @@ def test_the_flags_of_launch_are_those_that_the_page_tells(capsys):
   told = documents.tables(documents.read('docs/how_to/several_gpus.md'))['flag (default)']
   flags = set(re.findall(r'--\w+', capsys.readouterr().out)) - {'--help'}
   assert {re.match(r'`(--\w+)`', row).group(1) for row in told} == flags
+
+
+def test_a_custom_schedule_sets_the_learning_rate(tmp_path):
+  names = code_of('docs/how_to/optimization.md', 'TriangularRate')
+  train(names['MyTask'], tmp_path)
+  (line,) = small_run.events(tmp_path, 'train')
+  rate = float(names['TriangularRate']()(line['step']))
+  assert line['learning_rate'] == pytest.approx(rate)

@@ -109,6 +109,27 @@ def test_checkpoints_pass_in_both_directions_and_tags_are_those_of_the_table(run
   assert 'ckpt-400' in line and 'ckpt-300' in line
 
 
+@pytest.mark.slow
+def test_with_its_names_every_tag_of_model_garden_is_written_at_the_same_steps(run_train, folder):
+  stock(folder, 'theirs', 200)
+  (command,) = re.findall(r'^    official-ext train (.*)$', PAGE, re.MULTILINE)
+  command = command.replace('runs/my_iris', 'ours').split()
+  process = run_train(
+    [*command, '--set=train_steps=200', '--set=xla=false', '--set=trainer.summary_names=model_garden'], cwd=folder
+  )
+  assert process.returncode == 0, process.stderr
+  for part in ('train', 'validation'):
+    theirs, ours = (steps_of(folder / name / part) for name in ('theirs', 'ours'))
+    assert theirs and theirs == {tag: steps for tag, steps in ours.items() if tag in theirs}
+    assert {tag for tag in ours if tag not in theirs and not tag.startswith('progress/')} <= {'grad_norm'}
+
+
+def steps_of(folder):
+  """Tag -> the steps of its values, each once: Model Garden's evaluation after the training repeats the last."""
+  found = event_accumulator.EventAccumulator(str(folder)).Reload()
+  return {tag: {event.step for event in found.Tensors(tag)} for tag in found.Tags()['tensors']}
+
+
 def tags_of(folder):
   return set(event_accumulator.EventAccumulator(str(folder)).Reload().Tags()['tensors'])
 
@@ -140,6 +161,8 @@ def drive(folder, steps):
   environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(documents.ROOT), os.environ.get('PYTHONPATH', '')])}
   process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
   assert process.returncode == 0, process.stderr[-3000:]
+  evaluation = events(folder, 'driven', 'eval')[-1]
+  assert evaluation['step'] == steps and evaluation['error'] == pytest.approx(1 - evaluation['accuracy'], abs=1e-6)
   return events(folder, 'driven', 'train')
 
 

@@ -28,6 +28,11 @@ CHAT = '{% for message in messages %}<|{{ message.role }}|>{{ message.content }}
 PAGES = [
   ('own_images', 'runs/my_images', 'accuracy', 0.3),
   ('preferences', 'runs/preference', 'accuracy', 0.0),
+  ('dpo', 'runs/dpo', 'accuracy', 0.0),
+  ('kto', 'runs/kto', 'accuracy', 0.0),
+  ('simpo', 'runs/simpo', 'accuracy', 0.0),
+  ('orpo', 'runs/orpo', 'accuracy', 0.0),
+  ('reward_model', 'runs/reward', 'accuracy', 0.0),
   ('text_classification', 'runs/texts', 'accuracy', 0.0),
   ('segmentation', 'runs/pixels', 'mean_iou', 0.001),
   ('detection', 'runs/boxes', 'AP', 0.0),

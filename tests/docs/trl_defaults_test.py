@@ -36,7 +36,7 @@ ROWS = list(rows())
 
 def value_of(text):
   """The value of a cell; a number is one however it is written."""
-  value = yaml.safe_load(text)
+  value = '-' if text == '-' else yaml.safe_load(text)
   try:
     return float(value) if not isinstance(value, bool) else value
   except (TypeError, ValueError):

@@ -65,6 +65,8 @@ def test_the_export_computes_what_the_model_does(page):
   logits = namespace['models'][1](namespace['pixels'], training=False)
   np.testing.assert_allclose(namespace['logits'], logits, rtol=1e-4, atol=1e-4)
   note = json.loads((folder / 'runs/digits/export/200/export.json').read_text())
+  assert np.mean(namespace['quantized'].argmax(axis=1) == namespace['logits'].numpy().argmax(axis=1)) > 0.95
+  assert note['verified'] is True and note['verification']['examples'] == 64
   assert note['weights'] == 'averaged' and note['checkpoint'].endswith('best/best_ckpt-200') and note['step'] == 200
   told = re.search(r'`(serving_default: .*?)`', PAGE, re.DOTALL)[1]
   assert '(raw weights)' not in printed[1] and 'runs/digits/export/100' in printed[1] and told in printed[1]

@@ -62,7 +62,7 @@ def test_bits_per_byte_are_those_of_the_whole_text():
   num_bytes = sum(len(text.encode()) for text in texts)
   expected = total / count / math.log(2) * len(stream) / num_bytes
   assert logs['bits_per_byte'] == pytest.approx(expected, rel=1e-4)
-  assert logs['accuracy'] == pytest.approx(right / count, abs=1e-6)
+  assert logs['mean_token_accuracy'] == pytest.approx(right / count, abs=1e-6)
   assert logs['validation_loss'] == pytest.approx(total / count, rel=0.02)  # Means of batches of the same size but one.
 
 

@@ -8,16 +8,41 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import official_ext as ext
 from official_ext.base import errors
 from official_ext.cli import describe
 from official_ext.training.config import parser
+from official_ext.training.step import step_random
 import registry_imports  # noqa: F401
 from tests.experiments import shrunk_run
 from tests.language.fine_tuning import tiny_models
 from tests.soak import comparison
+from tests.training.loop import harness
 
+UNEQUAL = {
+  'task': {
+    'model': {
+      'vocab_size': 300,
+      'hidden_size': 16,
+      'intermediate_size': 24,
+      'num_hidden_layers': 1,
+      'num_attention_heads': 2,
+      'num_key_value_heads': 2,
+    },
+    'train_data': {'global_batch_size': 4, 'seq_length': 64, 'packing': 'none'},
+    'validation_data': {'global_batch_size': 4, 'seq_length': 64, 'packing': 'none'},
+  },
+  'trainer': {
+    'gradient_accumulation_steps': 1,
+    'optimizer_config': {
+      'optimizer': {'type': 'sgd', 'sgd': {'global_clipnorm': None}},
+      'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1.0}},
+      'warmup': {'type': 'linear', 'linear': {'warmup_steps': 0}},
+    },
+  },
+}
 IDS = np.random.default_rng(0).integers(3, 290, (2, 11)).astype(np.int32)
 
 
@@ -72,9 +97,14 @@ def command(place, model_dir, *flags):
 @pytest.fixture(scope='module')
 def straight(place, run_train):
   """The folder of a run from its first step to its last."""
-  done = run_train(command(place, place / 'straight'), env={'XDG_CACHE_HOME': str(place / 'cache')})
+  completions = ['interval=6', 'num_prompts=2', 'max_new_tokens=8', 'metrics=[exact_match, contains]']
+  best = ['eval_metric=completions/contains', 'metric_comp=higher', 'export_subdir=best']
+  more = [*(f'task.completions.{text}' for text in completions), *(f'trainer.best_checkpoint_{text}' for text in best)]
+  flags = command(place, place / 'straight', *(f'--set={text}' for text in more))
+  done = run_train(flags, env={'XDG_CACHE_HOME': str(place / 'cache')})
   assert done.returncode == 0, done.stdout + done.stderr
   assert f'base: float32 weights of {place / "base"}' in done.stdout + done.stderr
+  assert '\nFirst example: ' in done.stdout and '⟦It is ' in done.stdout
   return place / 'straight'
 
 
@@ -83,11 +113,27 @@ def test_it_learns_the_answers_of_a_file(place, straight):
   losses = [event['training_loss'] for event in events if event['event'] == 'train']
   assert losses[-1] < losses[0] - 1, losses  # A token is e times as likely as before.
   last = [event for event in events if event['event'] == 'eval'][-1]
-  assert last['step'] == 12 and 0 < last['token_accuracy'] <= 1
+  assert last['step'] == 12 and 0 < last['mean_token_accuracy'] <= 1
   assert last['validation_loss'] == pytest.approx(last['label'], rel=1e-5)
   manifest = json.loads((straight / 'ckpt-12.manifest.json').read_text())
   identities = {name: found for name, (found,) in manifest['data'].items()}
   assert identities['train_data']['num_records'] == 27 and identities['validation_data']['num_records'] == 3
+
+
+def test_it_answers_validation_prompts_meanwhile_and_scores_the_answers(straight):
+  events = [json.loads(line) for line in (straight / 'events.jsonl').read_text().splitlines()]
+  logs = [event for event in events if event['event'] == 'completions']
+  assert [log['step'] for log in logs] == [0, 6, 12]
+  assert all(log['prompts'] == logs[0]['prompts'] and len(log['completions']) == 2 for log in logs)
+  assert logs[0]['prompts'][0].startswith('<|user|>\nWhat is ') and logs[0]['answers'][0].startswith('It is ')
+  evaluations = [event for event in events if event['event'] == 'eval']
+  for event in evaluations:
+    assert 0 <= event['completions/exact_match'] <= event['completions/contains'] <= 1
+    assert event['best_completions/contains'] >= event['completions/contains']
+    assert event['perplexity'] == pytest.approx(np.exp(event['token_loss']), rel=1e-5)
+  trained = [event for event in events if event['event'] == 'train' and 'tokens_per_second' in event]
+  assert trained and all(0 < event['learned_tokens_per_second'] < event['tokens_per_second'] for event in trained)
+  assert all('tokens_per_example' not in event for event in events)
 
 
 def test_peft_loads_its_result_to_the_same_logits(place, straight):
@@ -97,7 +143,7 @@ def test_peft_loads_its_result_to_the_same_logits(place, straight):
 
   from tests.language.modeling import checkpoints
 
-  trained = ext.load(straight)
+  trained = ext.load(straight, which='latest')  # As the folder: the best by the metric may be another step.
   expected = np.asarray(trained(IDS))
   base = transformers.AutoModelForCausalLM.from_pretrained(str(place / 'base'), attn_implementation='eager')
   before = checkpoints.logits(base, IDS)
@@ -292,3 +338,49 @@ def test_a_result_of_another_tokenizer_is_refused_beside_qwen2(tmp_path):
   assert not (tmp_path / 'a').exists()
   ext.pretrained.save(model, str(tmp_path / 'a'), tokenizer=tokenizer.beside('qwen2'))
   assert ext.Tokenizer.load(str(tmp_path / 'a')).digest == tokenizer.beside('qwen2').digest
+
+
+def test_all_tokens_of_an_update_count_the_same_in_micro_batches_and_on_replicas():
+  """The update of unequal micro-batches is that of one batch; by the mean of their means it is another."""
+
+  def update(batch_size, accumulation, replicas='one', token_average='update'):
+    changes = {
+      'task': {'token_average': token_average, 'train_data': {'global_batch_size': batch_size}},
+      'trainer': {'gradient_accumulation_steps': accumulation},
+    }
+    trainer = shrunk_run.make_trainer(shrunk_run.make_params('sft', UNEQUAL, changes), replicas)
+    before = [np.array(values) for values in harness.weights_of(trainer)]  # Not views of the variables.
+    logs = harness.train(trainer, 1)
+    change = np.concatenate([(new - old).ravel() for new, old in zip(harness.weights_of(trainer), before)])
+    return change, float(logs['training_loss']), float(logs['token_loss'])
+
+  expected, loss, token_loss = update(4, 1)
+  assert loss == pytest.approx(token_loss, rel=1e-5)
+  for setting in ((1, 4), (2, 2, 'two')):
+    change, *losses = update(*setting)
+    np.testing.assert_allclose(change, expected, rtol=1e-4, atol=1e-6)
+    assert losses == pytest.approx([loss, loss], rel=1e-5)
+  of_means, mean_of_means, _ = update(1, 4, token_average='micro_batch')
+  assert np.abs(of_means - expected).max() > 1e-3 and abs(mean_of_means - loss) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
+def test_a_restored_run_with_noise_and_weighted_micro_batches_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
+  changes = {'task': {'neftune_noise_alpha': 5.0}, 'trainer': {'gradient_accumulation_steps': 2}}
+  shrunk_run.assert_goes_on_bit_for_bit(
+    shrunk_run.make_params('sft', SMALL, changes, enable_xla=enable_xla), tmp_path, replicas
+  )
+
+
+def test_neftune_adds_noise_in_training_alone():
+  params = shrunk_run.make_params('sft', SMALL, {'task': {'neftune_noise_alpha': 5.0}})
+  trainers = [shrunk_run.make_trainer(each) for each in (params, shrunk_run.make_params('sft', SMALL))]
+  noisy, plain = (trainer.task for trainer in trainers)
+  (batch,) = noisy.build_inputs(params.task.validation_data).take(1)
+  evaluated = [float(trainer.task.forward(batch, trainer.model, training=False)[0]) for trainer in trainers]
+  assert evaluated[0] == evaluated[1]
+  with step_random.step_key(step_random.StepKey(seed=0, step=tf.constant(3, tf.int64))):
+    of_noise = float(noisy.forward(batch, trainers[0].model, training=True)[0])
+    without = float(plain.forward(batch, trainers[1].model, training=True)[0])
+  assert without == evaluated[0] and abs(of_noise - without) > 1e-4

@@ -17,7 +17,11 @@ def registered():
 
 @pytest.fixture
 def no_random_weights(monkeypatch):
-  """Weights of zeros: half of the time of building a large model goes into numbers that nobody looks at."""
+  make_weights_of_zeros(monkeypatch)
+
+
+def make_weights_of_zeros(monkeypatch):
+  """Half of the time of building a large model goes into random numbers that nobody looks at."""
   generator_class = type(tf_keras.initializers.GlorotUniform()._random_generator)
   zeros = lambda generator, shape, *args, dtype=None, **kwargs: tf.zeros(shape, dtype or 'float32')
   for name in ('random_normal', 'random_uniform', 'truncated_normal'):

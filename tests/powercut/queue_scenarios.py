@@ -141,8 +141,8 @@ def _parameters(disk: pathlib.Path) -> dict[int, dict]:
 
 
 def _points(disk: pathlib.Path) -> dict:
-  found = {'points': _parameters(disk), 'jobs': _statuses(disk)}
-  return found
+  """Points by number and statuses of jobs. A job that was lost before it was submitted leaves a gap in the numbers."""
+  return {'points': _parameters(disk), 'jobs': list(_statuses(disk).values())}
 
 
 SCENARIOS: Sequence[QueueOfJobs | Sweep] = (QueueOfJobs(), Sweep())

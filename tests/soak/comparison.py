@@ -12,7 +12,16 @@ import tensorflow as tf
 from official_ext.training.writers import events_writer
 
 # Times, and names of the folder.
-TIMES = {'time', 'seconds', 'steps_per_second', 'examples_per_second', 'data_wait', 'eta_seconds'}
+TIMES = {
+  'time',
+  'seconds',
+  'steps_per_second',
+  'examples_per_second',
+  'tokens_per_second',
+  'learned_tokens_per_second',
+  'data_wait',
+  'eta_seconds',
+}
 
 
 def tensors(prefix: Any) -> Mapping[str, np.ndarray]:

@@ -51,7 +51,8 @@ def damage(folder: Any, rng: np.random.Generator) -> str | None:
   """Damages one file of the newest checkpoint, of a folder that has another one.
 
   Returns:
-    The damage, in words; None where there are no two checkpoints, or that file is gone or empty already.
+    The damage, in words; None where there are no two checkpoints, or that file is gone or empty already. No manifest is
+    deleted: a checkpoint without one is another program's, which retention does not count.
   """
   folder = pathlib.Path(folder)
   steps = complete_checkpoints(folder)
@@ -61,5 +62,7 @@ def damage(folder: Any, rng: np.random.Generator) -> str | None:
   if not path.exists() or not path.stat().st_size:
     return None
   function = DAMAGES[rng.integers(len(DAMAGES))]
+  if function is _delete and path.name.endswith('manifest.json'):
+    return None
   function(path, rng)
   return f'{function.__name__[1:]} {path.name}'

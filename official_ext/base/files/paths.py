@@ -85,6 +85,25 @@ def is_folder(path: str) -> bool:
   return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
 
 
+def size_and_time(path: str) -> tuple[int, float]:
+  """The size of a file in bytes, and its modification time in seconds since 1970.
+
+  Raises:
+    OSError: there is none, or it cannot be read.
+  """
+  if not is_remote(path):
+    found = os.stat(path)
+    return found.st_size, found.st_mtime
+  with _os_errors(path):
+    remote = _gfile().stat(path)
+    return remote.length, remote.mtime_nsec / 1e9
+
+
+def folder_size(folder: str) -> int:
+  """The bytes of all files in a local folder and in those below it."""
+  return sum(os.path.getsize(os.path.join(base, name)) for base, _, names in os.walk(folder) for name in names)
+
+
 def read(path: str, max_bytes: int | None = None, pipes: bool = False) -> bytes:
   """The content of a regular file: see regular_files.py.
 
@@ -100,6 +119,14 @@ def read(path: str, max_bytes: int | None = None, pipes: bool = False) -> bytes:
   may_be_pipe = pipes and not is_remote(path)
   with _os_errors(path), open(path, 'rb') if may_be_pipe else open_to_read(path) as file:
     return regular_files.read_whole(file, path, max_bytes)
+
+
+def lines(path: str, max_bytes: int = 2**20) -> list[str]:
+  """The lines of a text file; [] if it cannot be read."""
+  try:
+    return read(path, max_bytes).decode('utf-8', 'replace').splitlines()
+  except OSError:
+    return []
 
 
 def open_to_read(path: str) -> BinaryIO:

@@ -6,6 +6,7 @@ EVENTS = (
   'compiled',
   'train',
   'eval',
+  'completions',
   'checkpoint',
   'update_skipped',
   'rollback',
@@ -17,7 +18,11 @@ EVENTS = (
   'checkpoint_failed',
   'hung',
 )
+# The event of a sample of the machine, in a separate file: `events.system.jsonl`.
+SYSTEM = 'system'
 LAST_EVENTS = ('preempted', 'finished', 'failed', 'hung')  # A run that is not killed ends with one of them.
+# Logs of a training step, means over its examples, which the loop reports a second instead: `tokens_per_second`.
+TOKENS, LEARNED_TOKENS = 'tokens_per_example', 'learned_tokens_per_example'
 # Values of 'train' and 'eval' events that concern the run, not the model.
 PROGRESS = frozenset(
   (
@@ -25,11 +30,13 @@ PROGRESS = frozenset(
     'epoch',
     'eta_seconds',
     'examples_per_second',
+    'learned_tokens_per_second',
     'model_global_step',
     'optimizer_iterations',
     'percent',
     'seconds',
     'steps_per_second',
+    'tokens_per_second',
     'train_steps',
   )
 )

@@ -27,11 +27,12 @@ class Heartbeat:
     )
     self._thread.start()
 
-  def close(self) -> None:
-    """Stops after the current beat; one that hangs with its file system is abandoned."""
+  def close(self) -> bool:
+    """Stops after the current beat; one that hangs with its file system is abandoned. Returns whether it has ended."""
     self._closed.set()
     if self._thread is not threading.current_thread():
       self._thread.join(timeout=5.0)
+    return not self._thread.is_alive()
 
 
 def _run(method: weakref.WeakMethod, seconds: float, closed: threading.Event) -> None:

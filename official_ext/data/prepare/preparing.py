@@ -128,9 +128,7 @@ def prepare_plan(
       notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
       _check_unchanged(plan, folder)
       report = record_report.RecordReport.total(record_report.RecordReport(**note['report']) for note in notes)
-      if not report.examples:
-        told = f'{", ".join(inputs)}: none of the {report.records} records can be used'
-        raise errors.UserErrors([told, *report.warnings(', '.join(inputs), '--')])
+      _check_any(inputs, report)
     except errors.UserError:
       _forget_if_empty(folder, plan, outputs)  # So that the input may be repaired, which makes it another one.
       raise
@@ -138,14 +136,24 @@ def prepare_plan(
       with contextlib.suppress(OSError):  # Of a disk that is gone there is another error to report.
         shards.remove_partial(folder)
     with _storing(folder):
-      config_path = ''
-      if outputs:
-        for name, content in outputs.results(folder, plan.settings, notes).items():
-          _write(os.path.join(folder, name), content)
-        config_path = os.path.join(folder, outputs.config_name)
+      config_path = _write_results(folder, plan, outputs, notes) if outputs else ''
       _write_manifest(folder, plan, notes, report)
   num_bytes = sum(note['bytes'] for note in notes)
   return Prepared(plan, report, sum(note['records'] for note in notes), num_bytes, num_there, config_path, notes)
+
+
+def _check_any(inputs: Sequence[str], report: record_report.RecordReport) -> None:
+  if not report.examples:
+    names = ', '.join(inputs)
+    reason = f'{names}: none of the {report.records} records can be used'
+    raise errors.UserErrors([reason, *report.warnings(names, '--')])
+
+
+def _write_results(folder, plan, outputs, notes) -> str:
+  """Writes the files that depend on the records; returns the path of the configuration among them."""
+  for name, content in outputs.results(folder, plan.settings, notes).items():
+    _write(os.path.join(folder, name), content)
+  return os.path.join(folder, outputs.config_name)
 
 
 def _check_apart(inputs: Sequence[str], folder: str) -> None:
@@ -340,6 +348,8 @@ def _forget_if_empty(folder: str, plan: planning.Plan, outputs: settings_lib.Out
       top = os.path.join(folder, name.split(os.sep)[0])
       if os.path.isdir(top):
         paths.remove_folder(top)
+      elif os.path.isfile(top):
+        os.remove(top)
     paths.sync_to_disk(folder)  # Without the plan, the rest would look like foreign files.
     paths.remove(os.path.join(folder, prepared_folders.PLAN))
 

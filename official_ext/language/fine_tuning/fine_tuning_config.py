@@ -5,6 +5,7 @@ import dataclasses
 from typing import ClassVar
 
 from official_ext.base import errors
+from official_ext.language.fine_tuning import completions as completions_lib
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import lora as lora_lib
 from official_ext.language.modeling import pretrained
@@ -41,6 +42,7 @@ class FineTuningConfig(definitions.TaskConfig):
     save_merged: Whether adapters are saved a second time as a whole model with them added.
     validation_share: The part of the records of `train_data` that is held out for validation, if `validation_data` has
       no input_path; null: 0.1 in modes that evaluate, none in `train`. Built-in data have a separate part.
+    completions: Answers to validation prompts: logs during training, metrics in evaluations.
     train_data: The training data; without an `input_path`: built-in data.
     validation_data: The evaluation data.
   """
@@ -62,6 +64,7 @@ class FineTuningConfig(definitions.TaskConfig):
   output_dir: str = ''
   save_merged: bool = False
   validation_share: float | None = None
+  completions: completions_lib.CompletionsConfig = dataclasses.field(default_factory=completions_lib.CompletionsConfig)
   train_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _data(True))
   validation_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _data(False))
 
@@ -69,6 +72,11 @@ class FineTuningConfig(definitions.TaskConfig):
   def trains_adapters(self) -> bool:
     """Whether adapters are trained, and everything else is frozen."""
     return bool(self.model_path) if self.use_lora is None else self.use_lora
+
+  @property
+  def is_unpaired(self) -> bool:
+    """Whether an example is one answer with a label: override it in a task that learns from labels."""
+    return False
 
   @property
   def sets_lora(self) -> bool:
@@ -84,7 +92,7 @@ class FineTuningConfig(definitions.TaskConfig):
   def check_values(self, path: str) -> None:
     """See `checks.check`."""
     with errors.Mistakes() as mistakes:
-      for refuse in (self._check_adapters, self._check_frozen, self._check_model):
+      for refuse in (self._check_adapters, self._check_frozen, self._check_model, self._check_formats):
         mistakes.check(refuse, path)
 
   def _check_adapters(self, path):
@@ -120,6 +128,15 @@ class FineTuningConfig(definitions.TaskConfig):
       if is_set and not self.trains_adapters:
         needed = f'set {path}.use_lora=true' if self.model_path else f'set {path}.model_path'
         raise errors.UserError(f'{path}.{field}: is for frozen weights, and all weights are trained; {needed}')
+
+  def _check_formats(self, path):
+    """Undesirable answers are not to be learned by a task that ignores the labels."""
+    for name in ('train_data', 'validation_data'):
+      if getattr(self, name).example_format == 'unpaired' and not self.is_unpaired:
+        raise errors.UserError(
+          f'{path}.{name}.example_format: unpaired is for the experiment preference with {path}.loss_type=kto; set it, '
+          'or another format'
+        )
 
 
 def _pairs(is_training: bool, batch_size: int) -> text_data.TextDataConfig:

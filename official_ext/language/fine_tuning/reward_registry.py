@@ -129,6 +129,36 @@ def find(wanted: Sequence[str], path: str) -> list[Reward]:
   return [_registered[name] for name in wanted]
 
 
+def arguments(
+  records: Sequence[Mapping[str, Any]],
+  tokens: Sequence[Sequence[int]],
+  texts: Sequence[str],
+  prompt_texts: Sequence[str] | None = None,
+  *,
+  prompt_column: str,
+  answers: Sequence[object] | None = None,
+) -> dict[str, Sequence[object]]:
+  """The arguments available to functions in Python: see the module.
+
+  Args:
+    records: of the prompts, one for each completion.
+    tokens: of the completions.
+    texts: of the completions, without special tokens.
+    prompt_texts: the prompts, if the records have no column of them.
+    prompt_column: the column of prompts.
+    answers: the right answers, as the argument `answer`; None for none.
+  """
+  columns: dict[str, Any] = {name: [record.get(name) for record in records] for name in records[0]}
+  prompts: Sequence[Any] = columns.pop(prompt_column, None) or list(prompt_texts or ())
+  completions = [
+    text if isinstance(prompt, str) else [{'role': 'assistant', 'content': text}]
+    for prompt, text in zip(prompts, texts, strict=True)
+  ]
+  if answers is not None:
+    columns['answer'] = list(answers)
+  return {**columns, 'prompts': prompts, 'completions': completions, 'completion_ids': tokens}
+
+
 def scores(reward: Reward, known: Mapping[str, Sequence[object]]) -> np.ndarray:
   """Calls a function in Python.
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official_ext.language.fine_tuning import reward_registry
 
+arguments = reward_registry.arguments
 find = reward_registry.find
 scores = reward_registry.scores
 
@@ -34,6 +35,22 @@ def exact_answer(completions: Sequence[object], answer: Sequence[object], **colu
 
 def _as_text(answer):
   return answer if isinstance(answer, (str, list)) else str(answer)
+
+
+@reward_registry.register('exact_match')
+def exact_match(completions: Sequence[object], answer: Sequence[object], **columns: object) -> list[float]:
+  """1 where a completion is the answer column's text, but for white space at its ends, else 0."""
+  del columns
+  pairs = zip(map(text_of, completions), map(_as_text, answer))
+  return [float(text.strip() == text_of(right).strip()) for text, right in pairs]
+
+
+@reward_registry.register('contains')
+def contains(completions: Sequence[object], answer: Sequence[object], **columns: object) -> list[float]:
+  """1 where a completion contains the answer column's text, but for white space at its ends, else 0."""
+  del columns
+  pairs = zip(map(text_of, completions), map(_as_text, answer))
+  return [float(text_of(right).strip() in text) for text, right in pairs]
 
 
 @reward_registry.register('think_format')

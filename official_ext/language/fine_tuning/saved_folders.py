@@ -94,20 +94,14 @@ def check(task: Any, model: tf_keras.Model, folder: str) -> Sequence[str]:
     difference = float(np.abs(call(task.load_result(name, place)) - expected).max())
     if not difference <= _tolerance() * np.abs(expected).max():
       raise errors.UserError(f'{name}: saved and loaded again, its logits differ by {difference:.3g}')
-    lines.append(
-      f'{name}: {_size(place) / 2**20:,.1f} MiB, saved and loaded, logits differ by at most {difference:.2g}'
-    )
+    size = paths.folder_size(place) / 2**20
+    lines.append(f'{name}: {size:,.1f} MiB, saved and loaded, logits differ by at most {difference:.2g}')
   return lines
 
 
 def _tolerance() -> float:
   """By how much of the largest one logits may differ, if they are computed once more in the run's precision."""
   return 1e-3 if tf_keras.mixed_precision.global_policy().compute_dtype == 'float32' else 5e-2
-
-
-def _size(folder: str) -> int:
-  """The bytes of all files in a folder and in those below it."""
-  return sum(os.path.getsize(os.path.join(base, name)) for base, _, names in os.walk(folder) for name in names)
 
 
 class SaveAtEnd(triggers.AtEnd):

@@ -19,6 +19,7 @@ from official_ext.data import prepared_folders
 from official_ext.data import record_files
 from official_ext.data import step_indexed
 from official_ext.language.fine_tuning import classifiers
+from official_ext.language.fine_tuning import completions as completions_lib
 from official_ext.language.fine_tuning import reference as reference_lib
 from official_ext.language.fine_tuning import saved_folders
 from official_ext.language.modeling import adapter_bases
@@ -30,6 +31,7 @@ from official_ext.language.modeling import sequence_classifier
 from official_ext.language.text import prepared_texts
 from official_ext.language.text import python_docstrings
 from official_ext.language.text import text_data
+from official_ext.language.text import text_mixture
 from official_ext.language.text import text_sources
 from official_ext.language.text import text_task
 from official_ext.language.text import tokenizer as tokenizer_lib
@@ -79,8 +81,6 @@ class FineTuningTask(text_task.TextTask):
     """The decoder of `model_path`, or a new one; with adapters beside frozen weights, if adapters are trained."""
     model = self._language_model()
     self.check_vocabulary(model.config.vocab_size)
-    if self.config.trains_adapters:
-      logging.info('%s', lora_lib.describe(model))
     return model
 
   def merged_language_model(self, model: tf_keras.Model) -> decoder_lib.LanguageModel:
@@ -160,7 +160,8 @@ class FineTuningTask(text_task.TextTask):
     if self.needs_reference:
       base, config = self.base_model, self.config
       has_new_adapters = config.trains_adapters and base is not None and not base.adapter
-      reference_lib.keep(model, is_switched_off=has_new_adapters and not config.init_checkpoint)
+      trains_more = bool(config.init_checkpoint or config.lora.modules_to_save)
+      reference_lib.keep(model, is_switched_off=has_new_adapters and not trains_more)
 
   def reference(self, model: tf_keras.Model) -> Callable[..., tf.Tensor]:
     """The model as it was when training began, to be called as the model is; without a gradient.
@@ -246,7 +247,9 @@ class FineTuningTask(text_task.TextTask):
     return _VALIDATION_SHARE if self.evaluates else 0.0
 
   @tf.autograph.experimental.do_not_convert  # A traced step may be the first use.
-  def source(self, params: text_data.TextDataConfig) -> text_sources.TextSource | prepared_texts.PreparedTexts:
+  def source(
+    self, params: text_data.TextDataConfig
+  ) -> text_sources.TextSource | prepared_texts.PreparedTexts | text_mixture.TextMixture:
     """The rows of a data configuration: see docs/how_to/text_data.md, and docs/how_to/prepare.md for prepared rows.
 
     Args:
@@ -281,6 +284,33 @@ class FineTuningTask(text_task.TextTask):
     del training
     return []
 
+  # Completions.
+
+  @functools.cached_property
+  def answers(self) -> completions_lib.Answers:
+    """Answers validation prompts."""
+    return completions_lib.Answers(self)
+
+  def logged_completions(self, model: tf_keras.Model, step: int) -> Mapping[str, object]:
+    """The values of an event `completions`: see `completions.event_values`.
+
+    Args:
+      model: the model of `build_model`.
+      step: the number of updates so far.
+    """
+    return self.answers.log(model, step)
+
+  @property
+  def evaluation_end_names(self) -> Sequence[str]:
+    """See base class."""
+    return [f'{completions_lib.PREFIX}{name}' for name in self.config.completions.metrics]
+
+  def evaluation_end(self, model: tf_keras.Model) -> Mapping[str, float]:
+    """The metrics of `completions.metrics`, measured by the chief: see base class."""
+    if not self.config.completions.metrics:
+      return {}
+    return self._workers.from_chief('metrics of completions', lambda: self.answers.measure(model))
+
   # Result.
 
   @property
@@ -289,8 +319,8 @@ class FineTuningTask(text_task.TextTask):
     return os.path.expanduser(self.config.output_dir) or self.logging_dir
 
   def build_actions(self, trainer: protocols.Trainer) -> Sequence[Any]:
-    """Saves the result at the end: a subclass adds its actions to these."""
-    return [saved_folders.SaveAtEnd(self, trainer)]
+    """Logs completions, and saves the result at the end: a subclass adds its actions to these."""
+    return [*completions_lib.actions(self, trainer), saved_folders.SaveAtEnd(self, trainer)]
 
   def save_result(self, model: tf_keras.Model, folder: str = '') -> Mapping[str, str]:
     """Saves the result of a training, each part whole or not at all.

@@ -6,6 +6,7 @@ import hashlib
 import json
 
 import numpy as np
+import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
@@ -21,8 +22,9 @@ from official_ext.language.modeling.families import family as family_lib
 # Fields of the configuration that decide how many weights of which shapes there are.
 _SHAPES = tuple(
   """model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads
-  head_dim gated_mlp norm_type post_norms qk_norm attention_bias attention_out_bias mlp_bias position_embedding_type
-  tie_word_embeddings num_experts moe_intermediate_size decoder_sparse_step""".split()
+  head_dim gated_mlp norm_type norm_bias pre_norms post_norms block_type qk_norm qk_norm_over attention_bias
+  attention_out_bias mlp_bias position_embedding_type tie_word_embeddings lm_head_bias num_experts
+  moe_intermediate_size shared_expert_intermediate_size decoder_sparse_step""".split()
 )
 _OF_NEW_WEIGHTS = frozenset({'initializer_range'})
 _PART = 2**20  # Values that are hashed at once, which bounds the memory that this takes.
@@ -44,10 +46,17 @@ def record_of(model: tf_keras.Model, has_digest: bool = True) -> base_records.Ba
     folder=None if origin is None else origin.folder,
     weights_sha256=digest_of(model) if has_digest else None,
     quantization=quantization,
-    frozen_dtype=decoder.embed_tokens.embeddings.dtype.name,
+    frozen_dtype=_frozen_dtype(model),
     compute_dtype=decoder.compute_dtype,
     config=_as_json(config),
   )
+
+
+def _frozen_dtype(model):
+  """The dtype of frozen weights that are not packed. Modules that adapters train whole have another."""
+  kept = [part for part in frozen.parts(model) if part.is_frozen and not part.is_packed]
+  dtypes = (weight.dtype for part in kept for weight in part.own_weights().values() if weight.dtype.is_floating)
+  return tf.as_dtype(next(dtypes, model.variable_dtype)).name
 
 
 def options(record: base_records.BaseRecord | None, load_in_4bit: bool | None = None) -> json_types.JsonObject:

@@ -45,7 +45,7 @@ class Attention(layers.Part):
 
   Attributes:
     q_proj, k_proj, v_proj, o_proj: `layers.Linear`.
-    q_norm, k_norm: norms over head_dim; None without `config.qk_norm`.
+    q_norm, k_norm: norms over head_dim, or over all heads (`config.qk_norm_over`); None without `config.qk_norm`.
   """
 
   def __init__(
@@ -66,8 +66,11 @@ class Attention(layers.Part):
     self.o_proj = layers.Linear(heads * size, width, out_bias, initializer(), **self.inside('o_proj'))
     self.q_norm = self.k_norm = None
     if config.qk_norm:
-      make = lambda name: layers.Norm(size, config.norm_eps, config.norm_offset, **self.inside(name))
-      self.q_norm, self.k_norm = make('q_norm'), make('k_norm')
+      self._norms_projections = config.qk_norm_over == 'projection'
+      make = lambda name, heads: layers.Norm(
+        heads * size if self._norms_projections else size, config.norm_eps, config.norm_offset, **self.inside(name)
+      )
+      self.q_norm, self.k_norm = make('q_norm', heads), make('k_norm', groups)
 
   def call(self, x: tf.Tensor, context: LayerContext) -> tuple[tf.Tensor, key_value_cache.LayerCache | None]:
     """([b, t, hidden_size], the cache with this call's keys and values)."""
@@ -87,10 +90,14 @@ class Attention(layers.Part):
 
   def _heads(self, x, num_heads, norm, context):
     """[b, t, heads, head_dim], normed and rotated."""
-    x = self._split(x, num_heads)
-    if norm is not None:
-      x = norm(x)
-    return x if context.cos is None else rope.rotated(x, context.cos, context.sin)
+    if norm is not None and self._norms_projections:
+      x = self._split(norm(x), num_heads)
+    else:
+      x = self._split(x, num_heads)
+      x = x if norm is None else norm(x)
+    if context.cos is None:
+      return x
+    return rope.rotated(x, context.cos, context.sin, self._config.rope_interleaved)
 
   def _attend(self, queries, keys, values, context):
     """[b, t, heads * head_dim]. The heads that share keys are rows of one product."""
@@ -98,7 +105,7 @@ class Attention(layers.Part):
     _, t, heads, size = layers.sizes(queries)
     _, groups, s, _ = layers.sizes(keys)
     shared = heads // groups
-    queries *= tf.cast((config.query_pre_attn_scalar or size) ** -0.5, queries.dtype)
+    queries *= tf.cast(decoder_config.attention_multiplier(config), queries.dtype)
     queries = tf.reshape(queries, [-1, t, groups, shared, size])
     queries = tf.reshape(tf.transpose(queries, [0, 2, 3, 1, 4]), [-1, groups, shared * t, size])
     scores = softcapped(tf.matmul(queries, keys, transpose_b=True), config.attn_logit_softcapping)

@@ -12,6 +12,7 @@ from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import experts
 from official_ext.language.modeling import key_value_cache
 from official_ext.language.modeling import layers
+from official_ext.language.modeling import mlp
 from official_ext.language.modeling import packed_documents
 from official_ext.language.modeling import rope
 from official_ext.training.model_parts import layer_reports
@@ -22,37 +23,16 @@ from official_ext.training.model_parts import stacked
 _ATTENTION_SITE, _MLP_SITE = 1, 2  # Of a layer's dropout; 0 is inside of attention.
 
 
-class MLP(layers.Part):
-  """down_proj(act(gate_proj(x)) * up_proj(x)), or without the gate down_proj(act(up_proj(x)))."""
-
-  def __init__(
-    self,
-    config: decoder_config.DecoderConfig,
-    initializer: Callable[[], tf_keras.initializers.Initializer],
-    **options: Any,
-  ):
-    super().__init__(**options)
-    width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-    make = lambda name, before, after: layers.Linear(before, after, bias, initializer(), **self.inside(name))
-    self.gate_proj = make('gate_proj', width, inner) if config.gated_mlp else None
-    self.up_proj = make('up_proj', width, inner)
-    self.down_proj = make('down_proj', inner, width)
-    self._activation = layers.activation(config.hidden_act, config.gated_mlp)
-
-  def call(self, x: tf.Tensor) -> tf.Tensor:
-    """A tensor of x's shape and dtype."""
-    up = self.up_proj(x)
-    inner = self._activation(up) if self.gate_proj is None else self._activation(self.gate_proj(x), up)
-    return self.down_proj(inner)
-
-
 class Block(layers.Part):
   """x + attention(norm(x)), then x + mlp(norm(x)); with `post_norms` a norm behind each, before the sum.
+
+  Without `pre_norms` the first norms are left out. In parallel (`config.block_type`): x + attention(norm(x)) +
+  mlp(norm(x)).
 
   A subclass may override `call`, and read `context.extras`, the arguments of the model for its layers.
 
   Attributes:
-    mlp: an `MLP`, or an `experts.SparseMLP`.
+    mlp: an `mlp.MLP`, or an `experts.SparseMLP`.
   """
 
   def __init__(
@@ -72,46 +52,63 @@ class Block(layers.Part):
     """
     super().__init__(**options)
     self._config = config
-    norm = lambda name: layers.Norm(
-      config.hidden_size, config.norm_eps, config.norm_offset, config.norm_type, **self.inside(name)
-    )
-    self.input_layernorm = norm('input_layernorm')
+    norm = lambda name: _norm(self, config, name)
+    has_second = config.pre_norms and config.block_type != decoder_config.PARALLEL
+    self._is_parallel = config.block_type != decoder_config.SEQUENTIAL
+    self.input_layernorm = norm('input_layernorm') if config.pre_norms else None
     self.self_attn = attention.Attention(config, initializer, **self.inside('self_attn'))
     self.post_attention_layernorm = norm('post_attention_layernorm') if config.post_norms else None
-    self.pre_feedforward_layernorm = norm('pre_feedforward_layernorm')
-    self.mlp = (experts.SparseMLP if is_sparse else MLP)(config, initializer, **self.inside('mlp'))
+    self.pre_feedforward_layernorm = norm('pre_feedforward_layernorm') if has_second else None
+    self.mlp = (experts.SparseMLP if is_sparse else mlp.MLP)(config, initializer, **self.inside('mlp'))
     self.post_feedforward_layernorm = norm('post_feedforward_layernorm') if config.post_norms else None
 
   def call(self, x: tf.Tensor, context: attention.LayerContext) -> tuple[tf.Tensor, key_value_cache.LayerCache | None]:
     """([b, t, hidden_size], the cache with this call's keys and values)."""
-    if context.cache is not None:
-      added, cache = self._attention_part(x, context)
-      return self._with_mlp(x + added, context), cache
-    if self._config.remat == 'attention':
+    remat_of = self._config.remat if context.cache is None else 'none'
+    if remat_of == 'attention':
       parts = _present(self.input_layernorm, self.self_attn, self.post_attention_layernorm)
-      x += remat.remat(lambda x, _: self._attention_part(x, context)[0], x, parts, {})
+      added, cache = remat.remat(lambda x, _: self._attention_part(x, context)[0], x, parts, {}), None
     else:
-      x += self._attention_part(x, context)[0]
-    if self._config.remat == 'mlp':
-      parts = _present(self.pre_feedforward_layernorm, self.mlp, self.post_feedforward_layernorm)
-      return remat.remat(lambda x, _: self._with_mlp(x, context), x, parts, {}), None
-    return self._with_mlp(x, context), None
+      added, cache = self._attention_part(x, context)
+    y = x + added
+    mlp_input = x if self._is_parallel else y
+    if remat_of == 'mlp':
+      parts = _present(self._mlp_norm, self.mlp, self.post_feedforward_layernorm)
+      return y + remat.remat(lambda x, _: self._mlp_part(x, context), mlp_input, parts, {}), cache
+    return y + self._mlp_part(mlp_input, context), cache
+
+  @property
+  def _mlp_norm(self):
+    """The norm before the MLP; None for none."""
+    return self.input_layernorm if self.pre_feedforward_layernorm is None else self.pre_feedforward_layernorm
 
   def _attention_part(self, x, context):
     """The output of attention, and the cache."""
     with layer_weights.seeded(context.seed):
-      y, cache = self.self_attn(self.input_layernorm(x), context)
+      y, cache = self.self_attn(x if self.input_layernorm is None else self.input_layernorm(x), context)
     if self.post_attention_layernorm is not None:
       y = self.post_attention_layernorm(y)
-    return layers.dropout(y, self._config.residual_dropout, context.seed, _ATTENTION_SITE), cache
+    return self._scaled_and_dropped(y, context, _ATTENTION_SITE), cache
 
-  def _with_mlp(self, x, context):
+  def _mlp_part(self, x, context):
+    """The output of the MLP."""
     with layer_weights.seeded(context.seed):
-      y = self.pre_feedforward_layernorm(x)
+      y = x if self._mlp_norm is None else self._mlp_norm(x)
       y = self.mlp(y, context.is_token) if isinstance(self.mlp, experts.SparseMLP) else self.mlp(y)
     if self.post_feedforward_layernorm is not None:
       y = self.post_feedforward_layernorm(y)
-    return x + layers.dropout(y, self._config.residual_dropout, context.seed, _MLP_SITE)
+    return self._scaled_and_dropped(y, context, _MLP_SITE)
+
+  def _scaled_and_dropped(self, y, context, site):
+    multiplier = self._config.residual_multiplier
+    y = y if multiplier == 1 else y * tf.cast(multiplier, y.dtype)
+    return layers.dropout(y, self._config.residual_dropout, context.seed, site)
+
+
+def _norm(part, config, name):
+  """A norm over the width of the residual stream."""
+  kind = config.norm_type, config.norm_bias
+  return layers.Norm(config.hidden_size, config.norm_eps, config.norm_offset, *kind, **part.inside(name))
 
 
 def _present(*parts):
@@ -128,6 +125,7 @@ class Decoder(layers.Part):
     blocks: a `Block` for each layer; with `config.scan_layers` a single one, with stacked weights.
     norm: the last norm.
     draws: whether layers drop out in training.
+    neftune_noise_alpha: the scale of noise on the embeddings in training, see `layers.neftune_noise`; 0 for none.
     origin: that of the model from a folder that it is a part of; None for a new one.
   """
 
@@ -156,6 +154,7 @@ class Decoder(layers.Part):
     super().__init__(name=name, dtype=dtype)
     self.config = config
     self.origin: Any = None
+    self.neftune_noise_alpha = 0.0
     self.draws = bool(config.attention_dropout or config.residual_dropout or config.embedding_dropout)
     initializer = initializer or functools.partial(tf_keras.initializers.RandomNormal, stddev=config.initializer_range)
     embedding = lambda rows, name: layers.Embedding(rows, config.hidden_size, initializer(), **self.inside(name))
@@ -171,9 +170,7 @@ class Decoder(layers.Part):
         block_class(config, initializer, **_kind(config, number), **self.inside(f'blocks/{number}'))
         for number in range(config.num_hidden_layers)
       ]
-    self.norm = layers.Norm(
-      config.hidden_size, config.norm_eps, config.norm_offset, config.norm_type, **self.inside('norm')
-    )
+    self.norm = _norm(self, config, 'norm')
 
   def call(
     self,
@@ -205,6 +202,11 @@ class Decoder(layers.Part):
     x = self.embed_tokens(input_ids)
     if config.scale_embeddings:
       x *= tf.cast(config.hidden_size**0.5, x.dtype)
+    # On the output of transformers' embedding, which Gemma's scales and Granite's does not.
+    if training and self.neftune_noise_alpha:
+      x += layers.neftune_noise(x, segments, self.neftune_noise_alpha)
+    if config.embedding_multiplier != 1:
+      x *= tf.cast(config.embedding_multiplier, x.dtype)
     if self.embed_positions is not None:
       x += self.embed_positions(positions)
     x = layers.dropout(x, config.embedding_dropout, seed, config.num_hidden_layers)
@@ -350,7 +352,12 @@ class LanguageModel(tf_keras.Model):
     if not config.tie_word_embeddings:
       make = initializer or functools.partial(tf_keras.initializers.RandomNormal, stddev=config.initializer_range)
       self.lm_head = layers.Linear(
-        config.hidden_size, config.vocab_size, False, make(), dtype=self._dtype_policy, name='lm_head'
+        config.hidden_size,
+        config.vocab_size,
+        config.lm_head_bias,
+        make(),
+        dtype=self._dtype_policy,
+        name='lm_head',
       )
     self.built = True
 
@@ -369,4 +376,7 @@ class LanguageModel(tf_keras.Model):
   def logits(self, hidden: tf.Tensor) -> tf.Tensor:
     """The head's output for hidden states: [..., hidden_size] -> float32 [..., vocab_size]."""
     scores = self.decoder.embed_tokens.scores(hidden) if self.lm_head is None else self.lm_head(hidden)
-    return attention.softcapped(tf.cast(scores, tf.float32), self.config.final_logit_softcapping)
+    scores = tf.cast(scores, tf.float32)
+    if self.config.logit_scale != 1 or self.config.logits_scaling != 1:
+      scores *= self.config.logit_scale / self.config.logits_scaling
+    return attention.softcapped(scores, self.config.final_logit_softcapping)

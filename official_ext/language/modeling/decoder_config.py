@@ -10,6 +10,8 @@ from official_ext.language.modeling import rope
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 NORMS = ('rms_norm', 'layer_norm')
+QK_NORM_OVER = ('head', 'projection')
+SEQUENTIAL, PARALLEL, PARALLEL_NORMS = 'sequential', 'parallel', 'parallel_norms'
 POSITIONS = ('rope', 'learned')
 REMATS = ('none', 'block', 'attention', 'mlp')
 _COUNTS = ('vocab_size', 'hidden_size', 'intermediate_size', 'num_hidden_layers', 'num_attention_heads')
@@ -36,8 +38,15 @@ class DecoderConfig(model_garden_configs.Config):
     norm_type: rms_norm (Zhang and Sennrich, 2019) or layer_norm.
     norm_eps: added to the variance.
     norm_offset: added to a norm's weight: Gemma stores the difference from 1.
-    post_norms: a norm behind attention and MLP too, before the sum (Gemma 2 and 3).
-    qk_norm: an RMSNorm over each head of queries and keys (Qwen3, Gemma 3).
+    norm_bias: whether a layer_norm has a bias.
+    pre_norms: a norm before attention and before the MLP.
+    post_norms: a norm behind attention and MLP, before the sum (Gemma 2 and 3, OLMo 2).
+    block_type: sequential: the MLP reads the sum of input and attention; parallel: attention and MLP read the same
+      normed input, and both are added to it (Phi-2, Cohere); parallel_norms: in parallel, each with its own norm
+      (Falcon 40B).
+    residual_multiplier: outputs of attention and MLP are multiplied by it before the sum (Granite).
+    qk_norm: an RMSNorm of queries and keys (Qwen3, Gemma 3, OLMo 2).
+    qk_norm_over: what it norms: each head, with the same weights, or the whole projection (OLMo 2).
     attention_bias: biases of q_proj, k_proj and v_proj.
     attention_out_bias: bias of o_proj.
     mlp_bias: biases of the MLP.
@@ -49,14 +58,23 @@ class DecoderConfig(model_garden_configs.Config):
     no_rope_layers: 1 for each layer with a rotation, 0 for each without (in Hugging Face's words: the other way round);
       empty for a rotation everywhere.
     sliding_window: how many tokens a layer with a window sees, itself among them.
+    rope_interleaved: whether a head's dimensions 2i and 2i + 1 are rotated together (Cohere), instead of i and
+      i + pairs.
     query_pre_attn_scalar: scores are divided by its square root; 0 for head_dim.
+    attention_multiplier: scores are multiplied by it instead (Granite); 0 for query_pre_attn_scalar.
     attn_logit_softcapping: scores become tanh(score / cap) * cap; 0 for not.
     final_logit_softcapping: the same for the logits.
+    logit_scale: logits are multiplied by it (Cohere).
+    logits_scaling: logits are divided by it (Granite).
     scale_embeddings: embeddings are multiplied by sqrt(hidden_size) (Gemma).
+    embedding_multiplier: embeddings are multiplied by it (Granite).
     tie_word_embeddings: the head is the embedding, transposed.
+    lm_head_bias: bias of a head that is not the embedding (Phi-2).
     num_experts: in a sparse layer the MLP is so many, of which each token goes through a few; 0 for no such layers.
     num_experts_per_tok: how many of them.
     moe_intermediate_size: width inside each of them.
+    shared_expert_intermediate_size: width inside an expert of all tokens beside them, whose output is multiplied by a
+      sigmoid of its input's product with a vector (Qwen2-MoE); 0 for none.
     norm_topk_prob: a token's experts have shares that sum up to 1, instead of their probabilities among all.
     decoder_sparse_step: each so many-th layer is sparse, 1 for all.
     mlp_only_layers: numbers of layers, from 0 on, that are not.
@@ -74,6 +92,8 @@ class DecoderConfig(model_garden_configs.Config):
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
     'hidden_act': ACTIVATIONS,
     'norm_type': NORMS,
+    'qk_norm_over': QK_NORM_OVER,
+    'block_type': (SEQUENTIAL, PARALLEL, PARALLEL_NORMS),
     'position_embedding_type': POSITIONS,
     'remat': REMATS,
   }
@@ -84,6 +104,8 @@ class DecoderConfig(model_garden_configs.Config):
     **dict.fromkeys(('head_dim', 'sliding_window', 'num_experts', 'moe_intermediate_size', 'mlp_only_layers'), _ANY),
     **dict.fromkeys(('norm_eps', 'initializer_range', 'router_aux_loss_coef', 'query_pre_attn_scalar'), _ANY),
     **dict.fromkeys(('attn_logit_softcapping', 'final_logit_softcapping'), _ANY),
+    **dict.fromkeys(('attention_multiplier', 'shared_expert_intermediate_size'), _ANY),
+    **dict.fromkeys(('residual_multiplier', 'embedding_multiplier', 'logit_scale', 'logits_scaling'), '(0, inf)'),
     **dict.fromkeys(('attention_dropout', 'residual_dropout', 'embedding_dropout'), '[0, 1)'),
     'norm_offset': '(-inf, inf)',
   }
@@ -101,8 +123,13 @@ class DecoderConfig(model_garden_configs.Config):
   norm_type: str = 'rms_norm'
   norm_eps: float = 1e-6
   norm_offset: float = 0.0
+  norm_bias: bool = True
+  pre_norms: bool = True
   post_norms: bool = False
+  block_type: str = SEQUENTIAL
+  residual_multiplier: float = 1.0
   qk_norm: bool = False
+  qk_norm_over: str = 'head'
   attention_bias: bool = False
   attention_out_bias: bool = False
   mlp_bias: bool = False
@@ -113,14 +140,21 @@ class DecoderConfig(model_garden_configs.Config):
   layer_types: tuple[str, ...] = ()
   no_rope_layers: tuple[int, ...] = ()
   sliding_window: int = 0
+  rope_interleaved: bool = False
   query_pre_attn_scalar: float = 0.0
+  attention_multiplier: float = 0.0
   attn_logit_softcapping: float = 0.0
   final_logit_softcapping: float = 0.0
+  logit_scale: float = 1.0
+  logits_scaling: float = 1.0
   scale_embeddings: bool = False
+  embedding_multiplier: float = 1.0
   tie_word_embeddings: bool = False
+  lm_head_bias: bool = False
   num_experts: int = 0
   num_experts_per_tok: int = 8
   moe_intermediate_size: int = 0
+  shared_expert_intermediate_size: int = 0
   norm_topk_prob: bool = False
   decoder_sparse_step: int = 1
   mlp_only_layers: tuple[int, ...] = ()
@@ -153,6 +187,11 @@ SETTINGS = (
 def head_dim(config: DecoderConfig) -> int:
   """The size of a head."""
   return config.head_dim or config.hidden_size // config.num_attention_heads
+
+
+def attention_multiplier(config: DecoderConfig) -> float:
+  """By which scores of attention are multiplied."""
+  return config.attention_multiplier or (config.query_pre_attn_scalar or head_dim(config)) ** -0.5
 
 
 def layer_types(config: DecoderConfig) -> tuple[str, ...]:
@@ -204,6 +243,7 @@ def _check(config):
         _require(getattr(config, field) > 0, f'{field}: {getattr(config, field)} must be above 0')
     mistakes.check(_check_heads, config)
     mistakes.check(_check_layers, config)
+    mistakes.check(_check_norms_and_head, config)
     with mistakes.noted():
       if config.num_experts:
         _check_experts(config)
@@ -239,6 +279,15 @@ def _check_layers(config):
   _require(
     SLIDING not in types or config.sliding_window > 0,
     f'sliding_window: {config.sliding_window} must be above 0 for layers of type {SLIDING}',
+  )
+
+
+def _check_norms_and_head(config):
+  is_parallel = config.block_type != SEQUENTIAL
+  _require(config.pre_norms or not is_parallel, f'pre_norms: a block of type {config.block_type} has them')
+  _require(
+    not (config.lm_head_bias and config.tie_word_embeddings),
+    'lm_head_bias: the embedding is the head, and has no bias; set tie_word_embeddings=False',
   )
 
 

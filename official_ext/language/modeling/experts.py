@@ -12,6 +12,7 @@ import tf_keras
 
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import layers
+from official_ext.language.modeling import mlp
 from official_ext.training.model_parts import layer_reports
 
 
@@ -90,6 +91,8 @@ class SparseMLP(layers.Part):
   Attributes:
     gate: the `Router`.
     experts: the `Experts`.
+    shared_expert: a `mlp.MLP` of all tokens; None without `config.shared_expert_intermediate_size`.
+    shared_expert_gate: a `layers.Linear` to one number, the logit of the shared expert's factor.
   """
 
   def __init__(
@@ -102,6 +105,12 @@ class SparseMLP(layers.Part):
     self._config = config
     self.gate = Router(config, initializer, **self.inside('gate'))
     self.experts = Experts(config, initializer, **self.inside('experts'))
+    self.shared_expert = self.shared_expert_gate = None
+    if config.shared_expert_intermediate_size:
+      width = config.shared_expert_intermediate_size
+      self.shared_expert = mlp.MLP(config, initializer, width, **self.inside('shared_expert'))
+      gate = self.inside('shared_expert_gate')
+      self.shared_expert_gate = layers.Linear(config.hidden_size, 1, False, initializer(), **gate)
 
   def call(self, x: tf.Tensor, is_token: tf.Tensor | None = None) -> tf.Tensor:
     """A tensor of x's shape and dtype. Reports how tokens were spread: see `router_loss`.
@@ -119,6 +128,8 @@ class SparseMLP(layers.Part):
     if layer_reports.is_wanted():
       layer_reports.report(_spread(chances, numbers, is_token))
     y = self.experts(rows, numbers, tf.cast(shares, rows.dtype))
+    if self.shared_expert is not None and self.shared_expert_gate is not None:
+      y += tf.sigmoid(self.shared_expert_gate(rows)) * self.shared_expert(rows)
     return tf.reshape(y, layers.sizes(x))
 
 

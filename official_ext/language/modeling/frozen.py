@@ -43,12 +43,12 @@ def freeze(module: tf.Module, leave_out: tuple[type, ...] = (), dtype: tf.DType 
 
   Args:
     module: a `LanguageModel` or `Decoder`; a head of another kind on it is unchanged.
-    leave_out: classes of layers whose own weights are trained.
+    leave_out: classes of layers whose own weights are trained, as those of layers with `is_saved` are.
     dtype: in which floating-point weights are kept from now on, those that were frozen before too, but for layers
       that are packed; None for that which they have.
   """
   for part in parts(module):
-    if isinstance(part, leave_out):
+    if isinstance(part, leave_out) or part.is_saved:
       continue
     for attribute, variable in part.own_weights().items():
       kept = variable.dtype if part.is_packed else tf.as_dtype(dtype or variable.dtype)
@@ -62,6 +62,7 @@ def freeze(module: tf.Module, leave_out: tuple[type, ...] = (), dtype: tf.DType 
 def thaw(module: tf.Module) -> None:
   """Makes all weights trainable again, in the dtype of the layer's policy, and forgets which they were."""
   for part in parts(module):
+    part.is_saved = False
     if part.is_frozen:
       for attribute, variable in part.own_weights().items():
         if variable.dtype.is_floating:
@@ -95,23 +96,3 @@ def digest(module: tf.Module) -> str:
       values = np.asarray(tf.convert_to_tensor(variable))  # Not a copy, as `numpy()` is.
       found.update(np.ascontiguousarray(values).view(np.uint8).data)
   return found.hexdigest()[:_DIGITS]
-
-
-def describe(module: tf.Module) -> str:
-  """A line about the memory of a model's weights: `weights: 3.1 MB, of them 0.4 MB trained; float32: 20.1 MB ...`."""
-  variables = {id(variable): variable for variable in module.variables}.values()
-  held = sum(_bytes(variable) for variable in variables)
-  trained = sum(_bytes(variable) for variable in variables if variable.trainable)
-  count = sum(part.num_weights() for part in parts(module))
-  return (
-    f'weights: {_megabytes(held)}, of them {_megabytes(trained)} trained; '
-    f'all {count / 1e6:,.1f} million in float32: {_megabytes(4 * count)}, in bfloat16: {_megabytes(2 * count)}'
-  )
-
-
-def _bytes(variable):
-  return variable.shape.num_elements() * variable.dtype.size
-
-
-def _megabytes(count):
-  return f'{count / 1e6:,.1f} MB'

@@ -57,10 +57,12 @@ class Part(tf_keras.layers.Layer):
     num_slices: 0, or how many alike each weight holds behind that, such as one for each expert.
     is_frozen: whether its own weights are constants, which checkpoints leave out: see frozen.py.
     is_packed: whether its own weights are the packed form of others, in dtypes that stay.
+    is_saved: whether its own weights are trained beside adapters, and saved with them: see saved_modules.py.
     is_merged: whether its weights are a sum or an approximation of others, which are in no folder.
   """
 
   is_packed = False
+  is_saved = False
   is_merged = False
 
   def __init__(self, name: str, num_rows: int = 0, dtype: tf.DType | str | None = None):
@@ -256,16 +258,24 @@ class Norm(Part):
 
   Attributes:
     scale: [size].
-    bias: [size] of a LayerNorm; None otherwise.
+    bias: [size] of a LayerNorm; None of one without a bias, and of an RMSNorm.
   """
 
-  def __init__(self, size: int, epsilon: float, offset: float = 0.0, norm_type: str = 'rms_norm', **options: Any):
+  def __init__(
+    self,
+    size: int,
+    epsilon: float,
+    offset: float = 0.0,
+    norm_type: str = 'rms_norm',
+    use_bias: bool = True,
+    **options: Any,
+  ):
     super().__init__(**options)
     self._epsilon = epsilon
     self._offset = offset
     self._is_centered = norm_type == 'layer_norm'
     self.scale = self.make_weight('scale', (size,), tf_keras.initializers.Constant(1 - offset))
-    self.bias = self.make_weight('bias', (size,), 'zeros') if self._is_centered else None
+    self.bias = self.make_weight('bias', (size,), 'zeros') if self._is_centered and use_bias else None
 
   def call(self, x: tf.Tensor) -> tf.Tensor:
     """A tensor of x's shape and dtype."""
@@ -326,3 +336,29 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None, site: int) -> tf.
   drawn = keyed_draws.bits(tf.shape(x), keyed_draws.numbered(seed, site), tf.int32)
   is_kept = drawn >= int(rate * 2**32) - 2**31
   return tf.where(is_kept, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))
+
+
+def neftune_noise(x: tf.Tensor, segments: tf.Tensor | None, alpha: float) -> tf.Tensor:
+  """Noise on embeddings: uniform in +- alpha / sqrt(tokens * hidden_size) of the text, and 0 on padding.
+
+  Jain et al. 2023, https://arxiv.org/abs/2310.05914, algorithm 1. The length is that of each text, as in the paper's
+  code. TRL takes the length of the padded row. In a training step the noise is a function of (seed, step, replica).
+
+  Args:
+    x: embeddings, [b, t, hidden_size].
+    segments: int32 [b, t], the number of each token's text, 0 for padding; None for one text of t tokens a row.
+    alpha: the scale.
+
+  Returns:
+    A tensor of x's shape and dtype.
+  """
+  batch, length, width = sizes(x)
+  noise = tf.random.uniform(tf.shape(x), -1.0, 1.0)
+  if segments is None:
+    return tf.cast(noise * alpha / tf.sqrt(tf.cast(length * width, tf.float32)), x.dtype)
+  # Each text has another number: those of a row begin at row * (t + 1).
+  numbers = segments + tf.range(batch)[:, tf.newaxis] * (length + 1)
+  tokens = tf.math.unsorted_segment_sum(tf.ones_like(segments), numbers, batch * (length + 1))
+  lengths = tf.cast(tf.gather(tokens, numbers) * width, tf.float32)
+  scale = tf.where(segments > 0, alpha / tf.sqrt(lengths), 0.0)
+  return tf.cast(noise * scale[..., tf.newaxis], x.dtype)

@@ -32,11 +32,11 @@ from official_ext.language.modeling import frozen
 from official_ext.language.modeling import layers
 from official_ext.language.modeling import module_names
 from official_ext.language.modeling import quantized_linear
+from official_ext.language.modeling import saved_modules
 from official_ext.training.model_parts import layer_weights
 
 ALL_LINEAR = 'all-linear'
 _LINEAR = (layers.Linear, quantized_linear.QuantizedLinear)
-describe = frozen.describe
 
 
 class _Local(threading.local):
@@ -63,6 +63,8 @@ class LoraConfig(model_garden_configs.Config):
     use_rslora: Whether the product is multiplied by lora_alpha / sqrt(r): Kalajdzievski 2023,
       https://arxiv.org/abs/2312.03732.
     use_dora: Whether the length of each column is trained by itself: Liu et al. 2024, https://arxiv.org/abs/2402.09353.
+    modules_to_save: Modules that are trained whole, and saved with the adapters: Hugging Face's names or their ends,
+      such as lm_head, embed_tokens, norm.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'r': '[1, inf)', 'lora_alpha': '(0, inf)', 'lora_dropout': '[0, 1)'}
@@ -73,6 +75,7 @@ class LoraConfig(model_garden_configs.Config):
   target_modules: tuple[str, ...] = (ALL_LINEAR,)
   use_rslora: bool = False
   use_dora: bool = False
+  modules_to_save: tuple[str, ...] = ()
 
 
 class LoraLinear(layers.Part):
@@ -171,7 +174,7 @@ def attach(
   """
   _check_plain(module)
   chosen = dict.fromkeys(_chosen(module, config.target_modules), config)
-  attach_to(module, chosen, quantization, frozen_dtype)
+  attach_to(module, chosen, quantization, frozen_dtype, config.modules_to_save)
 
 
 def attach_to(
@@ -179,20 +182,27 @@ def attach_to(
   chosen: Mapping[str, LoraConfig],
   quantization: quantized_linear.QuantizationConfig | None = None,
   frozen_dtype: tf.DType | str | None = None,
+  modules_to_save: Sequence[str] = (),
 ) -> None:
   """Does the same as `attach`, with a separate adapter for each linear layer.
 
   Args:
     module: see `attach`.
-    chosen: name of a layer -> its adapter; `target_modules` is not looked at.
+    chosen: name of a layer -> its adapter; `target_modules` and `modules_to_save` of it are not looked at.
     quantization: see `attach`.
     frozen_dtype: see `attach`.
+    modules_to_save: see `LoraConfig`.
 
   Raises:
-    UserError: there are adapters already.
+    UserError: there are adapters already, or a module cannot be trained whole.
   """
   _check_plain(module)
   quantized_linear.quantize(module, quantization or quantized_linear.QuantizationConfig())
+  saved = saved_modules.find(module, modules_to_save) if modules_to_save else []
+  for part in saved:
+    if part.name in chosen:
+      raise errors.UserError(f'modules_to_save: {part.name}: has an adapter by target_modules; name it in one of them')
+    saved_modules.mark(part)
   for parent in (module, *frozen.parts(module)):
     for attribute, child in list(vars(parent).items()):
       if isinstance(child, _LINEAR) and child.name in chosen:

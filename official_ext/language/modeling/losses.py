@@ -102,9 +102,131 @@ def dpo(
     reference_rejected: see above.
     beta: how much it costs to leave the reference.
   """  # fmt: skip
-  chosen = tf.cast(policy_chosen, tf.float32) - tf.stop_gradient(tf.cast(reference_chosen, tf.float32))
-  rejected = tf.cast(policy_rejected, tf.float32) - tf.stop_gradient(tf.cast(reference_rejected, tf.float32))
-  return -tf.reduce_mean(tf.math.log_sigmoid(beta * (chosen - rejected)))
+  difference = _gain(policy_chosen, reference_chosen) - _gain(policy_rejected, reference_rejected)
+  return _logistic(difference, beta)
+
+
+def ipo(
+  policy_chosen: tf.Tensor,
+  policy_rejected: tf.Tensor,
+  reference_chosen: tf.Tensor,
+  reference_rejected: tf.Tensor,
+  beta: float = 0.1,
+) -> tf.Tensor:
+  """Identity preference optimization: the mean over pairs of
+
+      (((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)) - 1 / (2 * beta))^2
+
+  Azar et al. 2023, https://arxiv.org/abs/2310.12036, equation 17, where beta is tau. As in TRL, the log-probabilities
+  are means over the tokens of an answer, so that the target margin does not depend on its length.
+
+  Args:
+    policy_chosen: means of the log-probabilities of the preferred answer's tokens, under the trained model: [b].
+    policy_rejected: those of the other answer.
+    reference_chosen: the same two under the reference, to which no gradient flows.
+    reference_rejected: see above.
+    beta: the strength of the regularization: the margin is drawn towards 1 / (2 * beta).
+  """  # fmt: skip
+  return tf.reduce_mean(
+    tf.square(_gain(policy_chosen, reference_chosen) - _gain(policy_rejected, reference_rejected) - 1 / (2 * beta))
+  )
+
+
+def simpo(policy_chosen: tf.Tensor, policy_rejected: tf.Tensor, beta: float = 2.0, gamma: float = 1.0) -> tf.Tensor:
+  """Simple preference optimization, without a reference: the mean over pairs of
+
+      -log sigmoid(beta * (policy_chosen - policy_rejected) - gamma)
+
+  Meng et al. 2024, https://arxiv.org/abs/2405.14734, equation 6. The defaults are the paper's for Llama 3 8B; TRL's are
+  those of CPO, beta 0.1 and gamma 0.5.
+
+  Args:
+    policy_chosen: means of the log-probabilities of the preferred answer's tokens: [b].
+    policy_rejected: those of the other answer.
+    beta: the scale of the rewards.
+    gamma: the margin between the two rewards that is aimed at.
+  """  # fmt: skip
+  return _logistic(tf.cast(policy_chosen, tf.float32) - tf.cast(policy_rejected, tf.float32), beta, gamma)
+
+
+def cpo(policy_chosen: tf.Tensor, policy_rejected: tf.Tensor, beta: float = 0.1) -> tf.Tensor:
+  """The preference term of contrastive preference optimization, without a reference: the mean over pairs of
+
+      -log sigmoid(beta * (policy_chosen - policy_rejected))
+
+  Xu et al. 2024, https://arxiv.org/abs/2401.08417, equation 3. CPO adds it to `label` of the preferred answer,
+  equation 5, which is the paper's negative log-likelihood.
+
+  Args:
+    policy_chosen: sums of the log-probabilities of the preferred answer's tokens: [b].
+    policy_rejected: those of the other answer.
+    beta: the scale of the rewards.
+  """  # fmt: skip
+  return _logistic(tf.cast(policy_chosen, tf.float32) - tf.cast(policy_rejected, tf.float32), beta)
+
+
+def kto(
+  policy: tf.Tensor,
+  reference: tf.Tensor,
+  kl: tf.Tensor,
+  is_desirable: tf.Tensor,
+  beta: float = 0.1,
+  desirable_weight: float = 1.0,
+  undesirable_weight: float = 1.0,
+) -> tf.Tensor:
+  """Kahneman-Tversky optimization of single answers: with gain = policy - reference, the mean over answers of
+
+      desirable_weight * (1 - sigmoid(beta * (gain - kl)))       of a desirable answer
+      undesirable_weight * (1 - sigmoid(beta * (kl - gain)))     of an undesirable one
+
+  Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, equations 7 and 8.
+
+  Args:
+    policy: sums of the log-probabilities of the answers' tokens, under the trained model: [b].
+    reference: those under the reference; no gradient.
+    kl: the estimate of the divergence from the reference, at least 0: a scalar, see `kto_kl`; no gradient.
+    is_desirable: [b], true or 1 of desirable answers.
+    beta: how much it costs to leave the reference.
+    desirable_weight: of desirable answers.
+    undesirable_weight: of undesirable answers.
+  """  # fmt: skip
+  gain = _gain(policy, reference) - tf.stop_gradient(tf.cast(kl, tf.float32))
+  is_desirable = tf.cast(is_desirable, tf.bool)
+  signed = tf.where(is_desirable, gain, -gain)
+  weights = tf.where(is_desirable, float(desirable_weight), float(undesirable_weight))
+  return tf.reduce_mean(weights * (1 - tf.sigmoid(beta * signed)))
+
+
+def kto_kl(policy: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
+  """KTO's estimate of the divergence from the reference: the mean of policy - reference over mismatched answers.
+
+  Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, section 4.2. As in TRL, it is not below 0, and a mean over
+  all replicas. A replica with one row has no answer to another prompt, and is left out.
+
+  Args:
+    policy: sums of the log-probabilities of the tokens of answers to the prompts of others: [b].
+    reference: those under the reference.
+
+  Returns:
+    A float32 scalar, without a gradient.
+  """
+  gains = tf.stop_gradient(_gain(policy, reference))
+  has_others = tf.cast(tf.size(gains) > 1, tf.float32)
+  total, count = has_others * tf.reduce_sum(gains), has_others * tf.cast(tf.size(gains), tf.float32)
+  context = tf.distribute.get_replica_context()
+  if context is not None and context.num_replicas_in_sync > 1:
+    total, count = context.all_reduce(tf.distribute.ReduceOp.SUM, [total, count])
+  return tf.maximum(total / tf.maximum(count, 1), 0.0)
+
+
+def _logistic(difference, beta, gamma=0.0):
+  """The mean over pairs of -log sigmoid(beta * difference - gamma)."""
+  return -tf.reduce_mean(tf.math.log_sigmoid(beta * difference - gamma))
+
+
+def _gain(policy, reference):
+  """How much likelier answers are than under the reference, in nats; no gradient to the reference."""
+  return tf.cast(policy, tf.float32) - tf.stop_gradient(tf.cast(reference, tf.float32))
 
 
 def orpo(policy_chosen: tf.Tensor, policy_rejected: tf.Tensor, beta: float = 0.1) -> tf.Tensor:

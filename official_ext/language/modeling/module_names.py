@@ -16,6 +16,7 @@ class Place(NamedTuple):
     part: which of the layers it is that lie in this module, one behind the other along the outputs.
     num_parts: how many those are: 3 in GPT-2's c_attn.
     is_transposed: whether its weight is [out, in] there.
+    num_groups: the groups of its outputs, within each of which the layers lie one behind the other.
   """
 
   module: str
@@ -24,6 +25,7 @@ class Place(NamedTuple):
   part: int
   num_parts: int
   is_transposed: bool
+  num_groups: int = 1
 
 
 def places(config: decoder_config.DecoderConfig, name: str) -> list[Place]:
@@ -38,7 +40,7 @@ def places(config: decoder_config.DecoderConfig, name: str) -> list[Place]:
   """
   family = families.find(config.model_type, 'model_type')
   if not name.startswith('decoder/blocks/'):
-    return _found(family.tensors, name, '', None)
+    return _found(config, family.tensors, name, '', None)
   rest = name.removeprefix('decoder/blocks/')
   if config.scan_layers:
     rows: list[tuple[int, int | None]] = [(number, number) for number in range(config.num_hidden_layers)]
@@ -46,10 +48,12 @@ def places(config: decoder_config.DecoderConfig, name: str) -> list[Place]:
     number, _, rest = rest.partition('/')
     rows = [(int(number), None)]
   block = family.prefix + family.block_prefix
-  return [place for number, row in rows for place in _found(family.block_tensors, rest, block.format(number), row)]
+  return [
+    place for number, row in rows for place in _found(config, family.block_tensors, rest, block.format(number), row)
+  ]
 
 
-def _found(tensors, name, prefix, row):
+def _found(config, tensors, name, prefix, row):
   kernel = f'{name}/kernel'
   return [
     Place(
@@ -59,6 +63,7 @@ def _found(tensors, name, prefix, row):
       tensor.ours.index(kernel),
       len(tensor.ours),
       tensor.is_transposed,
+      config.num_key_value_heads if tensor.is_grouped else 1,
     )
     for theirs, tensor in tensors.items()
     if kernel in tensor.ours

@@ -27,13 +27,15 @@ from official_ext.language.modeling import lora
 from official_ext.language.modeling import module_names
 from official_ext.language.modeling import quantized_linear
 from official_ext.language.modeling import representable
+from official_ext.language.modeling import saved_modules
 from official_ext.language.modeling import tensor_files
+from official_ext.language.modeling.families import family as family_lib
 
 CONFIG_FILE, WEIGHTS_FILE = model_folders.ADAPTER_CONFIG_FILE, 'adapter_model.safetensors'
 _PREFIX = 'base_model.model.'
 _A, _B, _MAGNITUDE = '.lora_A.weight', '.lora_B.weight', '.lora_magnitude_vector'
 _READ = frozenset(
-  'peft_type r lora_alpha lora_dropout use_rslora use_dora alpha_pattern bias init_lora_weights'.split()
+  'peft_type r lora_alpha lora_dropout use_rslora use_dora alpha_pattern bias init_lora_weights modules_to_save'.split()
 )
 # Fields that follow from the tensors themselves, or do not change the result.
 _IGNORED = frozenset(
@@ -67,6 +69,8 @@ def save(model: tf_keras.Model, folder: str) -> None:
   modules = _modules(model)
   adapted = {name: module for name, module in modules.items() if any(ours in found for ours, _ in module)}
   tensors, ranks, alphas = _collected(model, found, adapted)
+  saved = {name: np.asarray(place.numpy(), np.float32) for name, place in saved_modules.tensors(model).items()}
+  tensors |= {f'{_PREFIX}{name}': value for name, value in saved.items()}
   for name, value in tensors.items():
     tensor_files.check_finite(value, f'{folder}: the tensor {name}')
   first = next(iter(found.values())).config
@@ -90,6 +94,7 @@ def save(model: tf_keras.Model, folder: str) -> None:
     'use_dora': first.use_dora,
     'target_modules': _short_names(set(adapted), modules),
     'fan_in_fan_out': not all(module[0][1].is_transposed for module in adapted.values()),
+    'modules_to_save': sorted({name.rpartition('.')[0] for name in saved}) or None,
     'bias': 'none',
     'init_lora_weights': True,
     'inference_mode': True,
@@ -108,8 +113,9 @@ def _check_alone(model, folder):
   if not hasattr(model, 'decoder'):  # A decoder, whose head is the caller's.
     return
   representable.check(model, folder)
-  adapters = {id(variable) for adapter in lora.adapters(model) for variable in adapter.own_weights().values()}
-  others = [variable.name for variable in model.trainable_variables if id(variable) not in adapters]
+  known = {id(variable) for adapter in lora.adapters(model) for variable in adapter.own_weights().values()}
+  known |= {id(variable) for variable in saved_modules.weights(model)}
+  others = [variable.name for variable in model.trainable_variables if id(variable) not in known]
   if others:
     raise errors.UserError(
       f'{folder}: the model has the trained weight {others[0]} beside its adapters, and a folder of peft has no place '
@@ -171,9 +177,12 @@ def _joined(model, found, module):
       b[top : top + size, left : left + len(part[0])] = part[1]
       left += 0 if is_shared else len(part[0])
     top += size
+  sizes, num_groups = [linears[name].output_size for name, _ in module], module[0][1].num_groups
+  b = np.ascontiguousarray(family_lib.joined(family_lib.parted(b.T, sizes), num_groups).T)
   if all(found[name].lora_magnitude is None for name, _ in module if name in found):
     return np.ascontiguousarray(a), b, None  # Lengths of columns take a kernel in float32.
-  return np.ascontiguousarray(a), b, np.concatenate([_magnitude(linears[name], place.row) for name, place in module])
+  magnitudes = [_magnitude(linears[name], place.row) for name, place in module]
+  return np.ascontiguousarray(a), b, family_lib.joined(magnitudes, num_groups)
 
 
 def _magnitude(linear, row):
@@ -227,6 +236,8 @@ def load(
   if record is not None:
     adapter_bases.check(model, record, folder)
   tensors = _read(folder)
+  saved = {name: tensors.pop(name) for name in list(tensors) if not name.endswith((_A, _B, _MAGNITUDE))}
+  whole = _saved_names(fields, saved, folder)
   modules = _modules(model)
   configs: dict[str, lora.LoraConfig] = {}
   values: dict[tuple[str, int | None], Any] = {}
@@ -240,14 +251,10 @@ def load(
           f'{folder}: {name}: has another rank than other rows of {ours}: load with scan_layers=False'
         )
       values[ours, place.row] = arrays
-  for name, module in modules.items():
-    lacking = [ours for ours, place in module if ours in configs and (ours, place.row) not in values]
-    if lacking:
-      raise errors.UserError(
-        f'{folder}: {name}: has no adapter, and other rows of {lacking[0]} have one: load with scan_layers=False'
-      )
+  _check_rows(modules, configs, values, folder)
   _check_targets(fields, tensors, modules, folder)
-  lora.attach_to(model, configs, quantization, frozen_dtype)
+  lora.attach_to(model, configs, quantization, frozen_dtype, whole)
+  _assign_saved(model, saved, folder)
   for adapter in lora.adapters(model):
     rows = range(adapter.num_rows) if adapter.num_rows else [None]
     for number, variable in enumerate((adapter.lora_a, adapter.lora_b, adapter.lora_magnitude)):
@@ -256,6 +263,42 @@ def load(
         variable.assign(np.stack(arrays) if adapter.num_rows else arrays[0])
   for line in () if record is None else adapter_bases.differences(model, record, folder):
     warn(line)
+
+
+def _check_rows(modules, configs, values, folder):
+  """Refuses stacked layers of which some rows have an adapter, and others none."""
+  for name, module in modules.items():
+    lacking = [ours for ours, place in module if ours in configs and (ours, place.row) not in values]
+    if lacking:
+      raise errors.UserError(
+        f'{folder}: {name}: has no adapter, and other rows of {lacking[0]} have one: load with scan_layers=False'
+      )
+
+
+def _saved_names(fields, saved, folder):
+  """The modules that are in a folder whole."""
+  names = {name.rpartition('.')[0] for name in saved}
+  told = fields.get('modules_to_save') or []
+  if not told and saved:
+    raise errors.UserError(f'{folder}: the tensor {_PREFIX}{min(saved)} has no place in this model')
+  for pattern in told:
+    if not any(name == pattern or name.endswith(pattern) for name in names):
+      raise errors.UserError(f'{folder}: modules_to_save: {pattern}: its tensors are missing')
+  return sorted(names)
+
+
+def _assign_saved(model, saved, folder):
+  """Sets the weights of the modules that are in a folder whole."""
+  places = saved_modules.tensors(model)
+  for name in sorted(set(places) ^ set(saved)):
+    why = 'is missing' if name in places else 'has no place in this model'
+    raise errors.UserError(f'{folder}: the tensor {_PREFIX}{name} {why}')
+  for name, place in places.items():
+    if place.shape != saved[name].shape:
+      raise errors.UserError(
+        f'{folder}: the tensor {_PREFIX}{name} has the shape {saved[name].shape}; this model needs {place.shape}'
+      )
+    place.assign(saved[name])
 
 
 def _check_targets(fields, tensors, modules, folder):
@@ -304,7 +347,7 @@ def _read(folder: str) -> dict[str, np.ndarray]:
   except Exception as error:  # Its own exception has no name in numpy's half of the library.
     raise errors.UserError(f'{path}: cannot be read as safetensors: {error}') from error
   for name in tensors:
-    if not name.startswith(_PREFIX) or not name.endswith((_A, _B, _MAGNITUDE)):
+    if not name.startswith(_PREFIX):
       raise errors.UserError(f'{path}: the tensor {name} has no place in this model')
     tensor_files.check_finite(tensors[name], f'{path}: the tensor {name}')
   return {name.removeprefix(_PREFIX): value for name, value in tensors.items()}
@@ -340,6 +383,7 @@ def _split(model, module, name, tensors, config, folder):
       raise errors.UserError(
         f'{folder}: the tensor {_PREFIX}{name}{suffix} has the shape {value.shape}; this model needs {expected[suffix]}'
       )
-  for size, end in zip(sizes, np.cumsum(sizes)):
-    part = slice(end - size, end)
-    yield a.T, b[part].T, None if magnitude is None else magnitude[part]
+  num_groups = module[0][1].num_groups
+  magnitudes = [None] * len(sizes) if magnitude is None else family_lib.parted(magnitude, sizes, num_groups)
+  for part, of_part in zip(family_lib.parted(b.T, sizes, num_groups), magnitudes):
+    yield a.T, part, of_part

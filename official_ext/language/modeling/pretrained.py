@@ -5,7 +5,7 @@ logits = model(input_ids)                      # int32 [b, t] -> float32 [b, t, 
 pretrained.save(model, 'mine')                 # transformers loads it, too
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import os
@@ -27,6 +27,7 @@ from official_ext.language.modeling import quantized_linear
 from official_ext.language.modeling import representable
 from official_ext.language.modeling import sequence_classifier
 from official_ext.language.modeling import tensor_files
+from official_ext.language.modeling import tensor_places
 from official_ext.language.modeling import unmade
 from official_ext.language.modeling import weight_slots
 from official_ext.language.modeling.families import family as family_lib
@@ -53,31 +54,6 @@ class Origin:
   fields: json_types.JsonMapping
   files: Mapping[str, bytes]
   stamp: tuple[object, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Place:
-  """The place of a tensor of a file: these slots, side by side along the outputs."""
-
-  slots: tuple[weight_slots.Slot, ...]
-  is_transposed: bool
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """Of the tensor in the file."""
-    first = self.slots[0].shape
-    whole = (*first[:-1], sum(slot.shape[-1] for slot in self.slots))
-    return whole[::-1] if self.is_transposed else whole
-
-  def assign(self, value):
-    value = value.T if self.is_transposed else value
-    ends = np.cumsum([slot.shape[-1] for slot in self.slots])
-    for slot, end in zip(self.slots, ends):
-      slot.assign(value[..., end - slot.shape[-1] : end])
-
-  def numpy(self):
-    value = np.concatenate([slot.numpy() for slot in self.slots], axis=-1)
-    return np.ascontiguousarray(value.T if self.is_transposed else value)
 
 
 def load(
@@ -136,6 +112,7 @@ def load_classifier(
   """
 
   def make(config):
+    family_lib.check_classifier(families.FAMILIES[config.model_type], folder)
     return sequence_classifier.SequenceClassifier(config, num_labels, block_class, tf.zeros_initializer, dtype)
 
   return _load(folder, make, ignore_fields, changes)
@@ -224,7 +201,8 @@ def _fill(model, files, fields):
     raise errors.UserError(f'{files.folder}: the tensor {missing[0]} is missing{_and_more(missing)}{hint}')
   is_tied = model.config.tie_word_embeddings
   extra = [full for full in names if full not in places and not family_lib.is_ignored(family, full)]
-  extra = [full for full in extra if full != family_lib.LM_HEAD or (is_language_model and not is_tied)]
+  heads = (family_lib.LM_HEAD, family_lib.LM_HEAD_BIAS)
+  extra = [full for full in extra if full not in heads or (is_language_model and not is_tied)]
   if extra:
     raise errors.UserError(f'{files.folder}: the tensor {names[extra[0]]} has no place here{_and_more(extra)}{hint}')
   for name, shape in files.shapes():
@@ -257,27 +235,23 @@ def _and_more(names):
 
 
 def _places(family, model):
-  """Full name -> `_Place`, of every weight."""
+  """Full name -> `tensor_places.Place`, of every weight."""
   slots = weight_slots.find(model)
-  places: dict[str, _Place] = {}
-  taken = set()
-
-  def add(name, tensor, prefix=''):
-    found = [f'{prefix}{path}' for path in tensor.ours]
-    if found[0] in slots:
-      places[name] = _Place(tuple(slots[path] for path in found), tensor.is_transposed)
-      taken.update(found)
-
-  for name, tensor in family.tensors.items():
-    add(family_lib.full_name(family, name), tensor)
-  add(family_lib.SCORES, family_lib.Tensor(('score/kernel',), is_transposed=True))
-  for number in range(model.config.num_hidden_layers):
-    for name, tensor in family_lib.of_experts(family.block_tensors, model.config.num_experts):
-      add(f'{family.prefix}{family.block_prefix.format(number)}{name}', tensor, f'decoder/blocks/{number}/')
-  left = sorted(set(slots) - taken)
+  places = tensor_places.find(model.config, slots)
+  left = sorted(set(slots) - {path for place in places.values() for path in place.paths})
   if left:
     raise errors.UserError(f'{left[0]}: {family.model_type} has no tensor for this weight{_and_more(left)}')
   return places
+
+
+def tensors(model: decoder.LanguageModel) -> list[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]]:
+  """(name, shape, a function that makes the array) of each tensor of a model's folder, by the names of its family.
+
+  Raises:
+    errors.UserError: the family has no tensor for a weight.
+  """
+  places = _places(families.find(model.config.model_type, 'model_type'), model)
+  return [(name, place.shape, place.numpy) for name, place in places.items()]
 
 
 def save(
@@ -314,6 +288,7 @@ def save(
     if fields.get(name) is None and getattr(tokenizer, name) is not None:
       fields[name] = getattr(tokenizer, name)
   if isinstance(model, sequence_classifier.SequenceClassifier):
+    family_lib.check_classifier(family, folder)
     fields['architectures'] = [family.sequence_classifier]
     fields.update(_labels(model))
   places = _places(family, model)
@@ -385,6 +360,7 @@ def check_saves(config: decoder_config.DecoderConfig) -> None:
 
 def _carried_fields(family, fields):
   """The fields of the configuration that are not the decoder's, such as ids of special tokens."""
-  told = {*family_lib.NEUTRAL, *family.neutral, *family.fields, *family.layers.names, 'dtype', 'torch_dtype'}
+  told = {*family_lib.NEUTRAL, *family.neutral, *family.fields, *family.layers.names, *family.others.names}
+  told.update(('dtype', 'torch_dtype'))
   told.update(() if family.rope is None else family.rope.names)
   return {name: value for name, value in fields.items() if name not in told}

@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.base import model_garden_configs
 from official_ext.base import suggestions
+from official_ext.language.modeling import layers
 from official_ext.training.model_parts import clusters
 
 # The kinds, and the fields of `RopeParameters` that each uses beside `rope_theta` and `partial_rotary_factor`.
@@ -138,18 +139,19 @@ def query_scale(parameters: RopeParameters, max_position_embeddings: int, positi
   return 1 + parameters.llama_4_scaling_beta * tf.math.log(1 + periods)
 
 
-def rotated(x: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor) -> tf.Tensor:
+def rotated(x: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, is_interleaved: bool = False) -> tf.Tensor:
   """Heads, rotated: dimension i together with i + pairs, as Hugging Face's `rotate_half` has them.
 
   Args:
     x: [b, t, heads, head_dim].
     cos: [b, t, 1, pairs], with 2 * pairs <= head_dim; further numbers are unchanged.
     sin: the same.
+    is_interleaved: whether dimension 2i is rotated together with 2i + 1 instead (Su et al., 2021).
 
   Returns:
     A tensor of `x`'s shape and dtype, computed in float32.
   """
-  return _rotated(x, cos, sin)
+  return (_rotated_interleaved if is_interleaved else _rotated)(x, cos, sin)
 
 
 def _rotate(x, cos, sin):
@@ -160,7 +162,17 @@ def _rotate(x, cos, sin):
   return turned if 2 * pairs == x.shape[-1] else tf.concat([turned, x[..., 2 * pairs :]], axis=-1)
 
 
+def _rotate_interleaved(x, cos, sin):
+  pairs = cos.shape[-1]
+  turned = tf.cast(x[..., : 2 * pairs], tf.float32)
+  first, second = turned[..., ::2], turned[..., 1::2]
+  turned = tf.stack([first * cos - second * sin, second * cos + first * sin], axis=-1)
+  turned = tf.cast(tf.reshape(turned, [*layers.sizes(x)[:-1], 2 * pairs]), x.dtype)
+  return turned if 2 * pairs == x.shape[-1] else tf.concat([turned, x[..., 2 * pairs :]], axis=-1)
+
+
 _rotated = clusters.cluster(_rotate, num_constants=2)  # They come from positions alone.
+_rotated_interleaved = clusters.cluster(_rotate_interleaved, num_constants=2)
 
 
 def _frequencies(parameters, head_dim, max_position_embeddings, positions):
@@ -178,6 +190,18 @@ def _frequencies(parameters, head_dim, max_position_embeddings, positions):
   if parameters.rope_type == 'longrope':
     return _longrope(parameters, size, max_position_embeddings, original, positions)
   return _default(parameters.rope_theta, size), 1.0
+
+
+def frequency_factors(parameters: RopeParameters, head_dim: int, original: int) -> np.ndarray:
+  """By which llama3 divides the frequencies of the default rotation, float32 [pairs].
+
+  Args:
+    parameters: of kind llama3.
+    head_dim: size of a head.
+    original: the context of pre-training.
+  """
+  size = int(head_dim * parameters.partial_rotary_factor)
+  return (_default(parameters.rope_theta, size) / _llama3(parameters, size, original)).astype(np.float32)
 
 
 def _exponents(size):

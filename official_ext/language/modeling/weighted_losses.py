@@ -26,12 +26,12 @@ class LossConfig(model_garden_configs.Config):
   """A loss without parameters.
 
   Attributes:
-    weight: How much the loss counts; 0 leaves it out.
+    weight: How much the loss counts; 0 leaves it out. null: 0, or the weight that the method of the task gives it.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'weight': '[0, inf)'}
 
-  weight: float = 0.0
+  weight: float | None = None
 
 
 @dataclasses.dataclass
@@ -58,6 +58,67 @@ class DpoLossConfig(LossConfig):
   RANGES: ClassVar[Mapping[str, str]] = {'beta': '(0, inf)'}
 
   beta: float = 0.1
+
+
+@dataclasses.dataclass
+class IpoLossConfig(LossConfig):
+  """Preferences against a reference, with a margin to reach: see losses.ipo.
+
+  Attributes:
+    beta: The strength of the regularization; the margin aimed at is 1 / (2 * beta).
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'beta': '(0, inf)'}
+
+  beta: float = 0.1
+
+
+@dataclasses.dataclass
+class SimpoLossConfig(LossConfig):
+  """Preferences by mean log-probabilities, without a reference: see losses.simpo.
+
+  Attributes:
+    beta: The scale of the rewards.
+    gamma: The margin between two rewards that is aimed at.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'beta': '(0, inf)', 'gamma': '[0, inf)'}
+
+  beta: float = 2.0
+  gamma: float = 1.0
+
+
+@dataclasses.dataclass
+class CpoLossConfig(LossConfig):
+  """Preferences by log-probabilities, without a reference: see losses.cpo.
+
+  Attributes:
+    beta: The scale of the rewards.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'beta': '(0, inf)'}
+
+  beta: float = 0.1
+
+
+@dataclasses.dataclass
+class KtoLossConfig(LossConfig):
+  """Desirable and undesirable answers against a reference: see losses.kto.
+
+  Attributes:
+    beta: How much it costs to leave the reference.
+    desirable_weight: The weight of desirable answers.
+    undesirable_weight: The weight of undesirable answers.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {
+    'beta': '(0, inf)',
+    **dict.fromkeys(('desirable_weight', 'undesirable_weight'), '[0, inf)'),
+  }
+
+  beta: float = 0.1
+  desirable_weight: float = 1.0
+  undesirable_weight: float = 1.0
 
 
 @dataclasses.dataclass
@@ -104,6 +165,10 @@ class LossesConfig(model_garden_configs.Config):
     distillation: A teacher's probabilities.
     z_loss: The square of the logarithm of softmax's normalizer.
     dpo: Preferences against a reference.
+    ipo: Preferences against a reference, with a margin to reach.
+    simpo: Preferences by mean log-probabilities, without a reference.
+    cpo: Preferences by log-probabilities, without a reference, beside `label`.
+    kto: Desirable and undesirable answers against a reference.
     orpo: Preferences by the ratio of odds, beside `label`.
     grpo: Rewards of sampled completions.
   """
@@ -112,6 +177,10 @@ class LossesConfig(model_garden_configs.Config):
   distillation: DistillationLossConfig = dataclasses.field(default_factory=DistillationLossConfig)
   z_loss: LossConfig = dataclasses.field(default_factory=LossConfig)
   dpo: DpoLossConfig = dataclasses.field(default_factory=DpoLossConfig)
+  ipo: IpoLossConfig = dataclasses.field(default_factory=IpoLossConfig)
+  simpo: SimpoLossConfig = dataclasses.field(default_factory=SimpoLossConfig)
+  cpo: CpoLossConfig = dataclasses.field(default_factory=CpoLossConfig)
+  kto: KtoLossConfig = dataclasses.field(default_factory=KtoLossConfig)
   orpo: OrpoLossConfig = dataclasses.field(default_factory=OrpoLossConfig)
   grpo: GrpoLossConfig = dataclasses.field(default_factory=GrpoLossConfig)
 

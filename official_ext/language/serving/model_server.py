@@ -184,7 +184,7 @@ class _Saved:
 
   def description(self) -> json_types.JsonObject:
     """The arguments."""
-    return {'signatures': self._model.signatures()}
+    return {'signatures': self._model.signatures(), 'labels': self._model.labels}
 
   def answer(
     self, request: json_types.JsonMapping, send: Send, is_stopped: Callable[[], bool]

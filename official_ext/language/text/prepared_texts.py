@@ -83,7 +83,8 @@ class PreparedTexts(sources.Source):
     return list(text_rows.preference(rows) if self._is_preference else rows)
 
   def summary(self) -> str:
-    return self.report.summary(len(self))
+    num_rows = len(self) * (1 + self._is_preference)
+    return f'{self.report.summary(len(self))}; {self.report.token_summary(num_rows * self._seq_length)}'
 
   def describe(self, index: int) -> str:
     return f'row {index} ({self._files.place(index)})'

@@ -18,11 +18,14 @@ class TextDataConfig(text_formats.TextFields, definitions.DataConfig):
 
   Attributes:
     input_path: Files and folders.
+    weights: The share of the rows of each path of `input_path`, in its order, in training; empty: every row once. An
+      epoch has every row at least once, so that rows of small files with large shares are repeated.
     split: Which part of a folder that has several, such as 'train'.
     seq_length: Tokens in a row. Losses ignore padding.
     example_format: The form of a record. 'text' is learned whole; 'messages' is a conversation; 'prompt_output' a
-      prompt and its answer; 'preference' a prompt, a chosen and a rejected answer; 'prompt' has no answer. 'auto':
-      messages, prompt_output or text, by the columns of the first record.
+      prompt and its answer; 'preference' a prompt, a chosen and a rejected answer; 'unpaired' a prompt, its answer and
+      a label, or a pair, which makes two such examples; 'prompt' has no answer. 'auto': messages, prompt_output or
+      text, by the columns of the first record.
     text_column: The column of the text.
     messages_column: The column of the messages, each with `role` and `content`.
     tools_column: The column of the tools that the assistant may call, if there is one.
@@ -30,6 +33,7 @@ class TextDataConfig(text_formats.TextFields, definitions.DataConfig):
     output_column: The column of the answer: a text, or messages.
     chosen_column: The column of the better answer.
     rejected_column: The column of the worse answer.
+    label_column: The column of the label of unpaired answers: true if the answer is desirable.
     use_chat_template: Whether a prompt and an answer that are texts become turns of the user and the assistant; null:
       if the tokenizer has a chat template. Messages always go through it.
     chat_template_path: A file with a chat template in Jinja, in the place of the tokenizer's own.
@@ -57,13 +61,19 @@ class TextDataConfig(text_formats.TextFields, definitions.DataConfig):
     'seq_length': '[2, 16777216]',
     **dict.fromkeys(('max_input_length', 'max_content_length'), '[0, inf)'),
     'max_samples': '[-1, inf)',
+    'weights': '(0, inf)',
   }
+
+  weights: tuple[float, ...] = ()
 
   def check_values(self, path: str) -> None:
     """See `checks.check`."""
     super().check_values(path)
     if self.max_samples == 0:
       raise errors.UserError(f'{path}.max_samples: expected -1 for all, or at least 1, got 0')
+    if self.weights and (not self.is_training or self.max_samples >= 0):
+      field = f'{path}.max_samples' if self.is_training else f'{path}.weights'
+      raise errors.UserError(f'{field}: weights are for training on all records; unset {field}')
     if self.packing != 'none' and self.example_format in text_formats.ONE_EACH:
       raise errors.UserError(
         f'{path}.packing: {self.packing}: rows of {path}.example_format={self.example_format} hold one example each'

@@ -1,8 +1,9 @@
 """From a record to the texts that a model sees, and which part of them it is to learn.
 
 The formats and the names of their columns are those of Hugging Face's TRL: `text`; `messages`; `prompt` and
-`completion`; `prompt`, `chosen` and `rejected`; `prompt` alone. A prompt, a completion, a chosen or a rejected answer
-is a text, or a list of messages, which the chat template lays out.
+`completion`; `prompt`, `chosen` and `rejected`; `prompt`, `completion` and `label`; `prompt` alone. A prompt, a
+completion, a chosen or a rejected answer is a text, or a list of messages, which the chat template lays out. Records of
+ShareGPT and Alpaca: see conversation_formats.py.
 
 A record with an empty answer is refused: a completion, a chosen or rejected answer, or a learned turn of the assistant,
 that holds whitespace alone, no call of a tool and no reasoning. The model would learn to end there. TRL learns it.
@@ -17,10 +18,11 @@ from official_ext.base import errors
 from official_ext.base import suggestions
 from official_ext.data import numbered_records
 from official_ext.language.text import chat_templates
+from official_ext.language.text import conversation_formats
 from official_ext.language.text import tokenizer as tokenizer_lib
 
-FORMATS = ('auto', 'text', 'messages', 'prompt_output', 'preference', 'prompt')
-ONE_EACH = ('preference', 'prompt')  # Whose rows hold one example each.
+FORMATS = ('auto', 'text', 'messages', 'prompt_output', 'sharegpt', 'alpaca', 'preference', 'unpaired', 'prompt')
+ONE_EACH = ('preference', 'unpaired', 'prompt')  # Whose rows hold one example each.
 LOSS_ON = ('completions', 'last_completion', 'all')
 PACKINGS = ('none', 'best_fit', 'wrapped')
 
@@ -57,6 +59,7 @@ class TextFields:
   output_column: str = 'completion'
   chosen_column: str = 'chosen'
   rejected_column: str = 'rejected'
+  label_column: str = 'label'
   use_chat_template: bool | None = False
   chat_template_path: str = ''
   system_prompt: str = ''
@@ -75,11 +78,12 @@ _COLUMNS = {
   'prompt_output': ('prompt_column', 'output_column'),
   'text': ('text_column',),
   'preference': ('chosen_column', 'rejected_column'),
+  'unpaired': ('prompt_column', 'output_column', 'label_column'),
   'prompt': ('prompt_column',),
 }
 # Of turns in conversations, as chat templates know them.
 _ROLES = ('system', 'user', 'assistant', 'tool')
-_FOUND_BY_THEMSELVES = ('messages', 'prompt_output', 'text')
+_FOUND_BY_THEMSELVES = ('messages', 'prompt_output', 'text', *conversation_formats.COLUMNS)
 
 Span = chat_templates.Span
 Messages = list[Mapping[str, Any]]
@@ -96,6 +100,7 @@ class Text:
     add_special_tokens: whether the tokenizer adds the tokens at the beginning and end of texts. A chat template has
       done it.
     append_eos: whether the token that ends a sequence comes behind, and is learned.
+    is_desirable: whether it is an answer to give; false of rejected ones, and by the label of unpaired ones.
   """
 
   text: str
@@ -103,6 +108,7 @@ class Text:
   learned: tuple[Span, ...]
   add_special_tokens: bool
   append_eos: bool
+  is_desirable: bool = True
 
 
 class TextFormat:
@@ -111,6 +117,7 @@ class TextFormat:
   Attributes:
     name: one of `FORMATS`, but 'auto'.
     num_texts: how many texts a record makes: 2 of a preference (chosen, rejected), else 1.
+    is_unpaired: whether each answer is an example by itself, with a label; of a pair both are.
   """
 
   def __init__(
@@ -135,17 +142,20 @@ class TextFormat:
     self._tokenizer = tokenizer
     first = records.read(0)
     self.name = params.example_format
+    self.is_unpaired = self.name == 'unpaired'
+    if self.is_unpaired and self._missing('unpaired', first) and not self._missing('preference', first):
+      self.name = 'preference'  # Each pair makes two examples.
     if self.name == 'auto':
       self.name = next((name for name in _FOUND_BY_THEMSELVES if not self._missing(name, first)), '')
       if not self.name:
-        columns = [[getattr(params, field) for field in _COLUMNS[name]] for name in _FOUND_BY_THEMSELVES]
+        columns = [list(self._columns(name)) for name in _FOUND_BY_THEMSELVES]
         raise errors.UserError(
           f'{path}.example_format: {records.place(0)} has the columns {", ".join(first)}; expected '
           f'{", or ".join(" and ".join(names) for names in columns)}; the fields messages_column, prompt_column, '
           'output_column and text_column name others'
         )
-    for field in self._missing(self.name, first):
-      column = getattr(params, field)
+    for column in self._missing(self.name, first):
+      field = self._columns(self.name)[column]
       hint = suggestions.did_you_mean(column, list(first), f'there are {", ".join(first)}')
       raise errors.UserError(f'{path}.{field}: {records.place(0)} has no column {column!r}; {hint}')
     self.num_texts = 2 if self.name == 'preference' else 1
@@ -177,8 +187,14 @@ class TextFormat:
         'name one in tokenizer_config.json, or set append_eos to false'
       )
 
+  def _columns(self, name):
+    """The columns that a record of a format has, with the fields of the configuration that name them."""
+    if name in conversation_formats.COLUMNS:
+      return dict.fromkeys(conversation_formats.COLUMNS[name], 'example_format')
+    return {getattr(self._params, field): field for field in _COLUMNS[name]}
+
   def _missing(self, name, record):
-    return [field for field in _COLUMNS[name] if getattr(self._params, field) not in record]
+    return [column for column in self._columns(name) if column not in record]
 
   # A format each.
 
@@ -188,7 +204,20 @@ class TextFormat:
 
   def _messages(self, record):
     column = self._params.messages_column
-    messages = _as_messages(self._value(record, 'messages_column'), column)
+    return self._learned_conversation(_as_messages(self._value(record, 'messages_column'), column), column, record)
+
+  def _sharegpt(self, record):
+    return self._learned_conversation(conversation_formats.of_sharegpt(record), 'conversations', record)
+
+  def _alpaca(self, record):
+    prompt: str | Messages
+    if self._params.use_chat_template:
+      prompt, output = conversation_formats.of_alpaca(record)
+    else:
+      prompt, output = conversation_formats.of_alpaca_without_template(record)
+    return [self._answered(prompt, output, record, 'output')]
+
+  def _learned_conversation(self, messages, column, record):
     turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
     _check_said(messages, turns[-1:] if self._params.loss_on == 'last_completion' else turns, column)
     return [self._conversation(self._with_system(messages), None, self._tools(record))]
@@ -209,8 +238,17 @@ class TextFormat:
         raise ValueError(f'there is no {self._params.prompt_column!r}, and the answers do not begin with the same turn')
     return [
       self._answered(prompt, chosen, record, self._params.chosen_column),
-      self._answered(prompt, rejected, record, self._params.rejected_column),
+      dataclasses.replace(self._answered(prompt, rejected, record, self._params.rejected_column), is_desirable=False),
     ]
+
+  def _unpaired(self, record):
+    prompt, output = self._value(record, 'prompt_column'), self._value(record, 'output_column')
+    column = self._params.label_column
+    label = record.get(column)
+    if label not in (True, False):  # 1 and 0 equal them.
+      raise ValueError(f'column {column!r} holds {str(label)[:50]!r}; expected true or false')
+    text = self._answered(prompt, output, record, self._params.output_column)
+    return [dataclasses.replace(text, is_desirable=bool(label))]
 
   def _prompt(self, record):
     prompt = self._value(record, 'prompt_column')

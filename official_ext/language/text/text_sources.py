@@ -22,6 +22,7 @@ from official_ext.data import bad_examples
 from official_ext.data import batch_share
 from official_ext.data import collators
 from official_ext.data import data_identity
+from official_ext.data import input_files
 from official_ext.data import numbered_records
 from official_ext.data import prepared_folders
 from official_ext.data import record_files
@@ -30,6 +31,7 @@ from official_ext.language.text import best_fit
 from official_ext.language.text import chat_templates
 from official_ext.language.text import prepared_texts
 from official_ext.language.text import text_formats
+from official_ext.language.text import text_mixture
 from official_ext.language.text import text_rows
 from official_ext.language.text import token_store
 from official_ext.language.text import tokenizer as tokenizer_lib
@@ -48,6 +50,8 @@ class TextSource(sources.Source):
     store: the tokens of all texts.
     tokenizer: the one that made them.
   """
+
+  _rows_per_example = 1
 
   reads_in_blocks = True
 
@@ -111,7 +115,8 @@ class TextSource(sources.Source):
     # Of those that evaluate it is clear that they are held out.
     division = self._records.division if self._is_training else {}
     limit = f'; at most {self._max_samples} are read: max_samples' if self._max_samples >= 0 else ''
-    return self.report.summary(len(self), division) + limit
+    tokens = self.report.token_summary(len(self) * self._rows_per_example * self._seq_length)
+    return f'{self.report.summary(len(self), division)}{limit}; {tokens}'
 
   def _rows(self, parts: Sequence[Sequence[text_rows.Part]], fills_left: bool = False) -> list[collators.Example]:
     """Rows of parts of the store's tokens: see `text_rows.lay_out`."""
@@ -178,6 +183,8 @@ class Prompts(TextSource):
 class Preferences(TextSource):
   """Two answers to a prompt: the features of each, under names that begin with `chosen_` and with `rejected_`."""
 
+  _rows_per_example = 2
+
   def __len__(self) -> int:
     return len(self.store.records)
 
@@ -187,6 +194,35 @@ class Preferences(TextSource):
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
     rows = self._rows([[self._part(2 * index + number)] for index in indices for number in range(2)])
     return list(text_rows.preference(rows))
+
+
+class Unpaired(TextSource):
+  """Single answers with a label, int32 `[]` `is_desirable`: a text in each row.
+
+  Both answers of a pair are examples: first all chosen ones, then all rejected ones. Neighbours answer other prompts,
+  which KTO's estimate of the divergence requires.
+  """
+
+  def __len__(self) -> int:
+    return len(self.store.lengths)
+
+  def examples_of(self, index: int) -> Sequence[int]:
+    return [index % len(self.store.records)]
+
+  def _text(self, index):
+    side, example = divmod(index, len(self.store.records))
+    return example * (len(self) // len(self.store.records)) + side
+
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
+    texts = [self._text(index) for index in indices]
+    rows = self._rows([[self._part(text)] for text in texts])
+    desirable = self.store.desirable
+    assert desirable is not None
+    return [{**row, 'is_desirable': np.int32(desirable[text])} for row, text in zip(rows, texts)]
+
+  def summary(self) -> str:
+    assert self.store.desirable is not None
+    return f'{super().summary()}; {int(self.store.desirable.sum())} of {len(self)} answers are desirable'
 
 
 def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_lib.Tokenizer:
@@ -208,7 +244,7 @@ def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_l
 @tf.autograph.experimental.do_not_convert  # Tasks may request a report while they are traced.
 def open_source(
   params: Any, tokenizer: tokenizer_lib.Tokenizer, records: numbered_records.Records | None = None
-) -> TextSource | prepared_texts.PreparedTexts:
+) -> TextSource | prepared_texts.PreparedTexts | text_mixture.TextMixture:
   """The rows of text data, as a source for `build_dataset`.
 
   The first time all texts are turned into tokens, which are kept in the cache; records cut or left out are reported in
@@ -227,6 +263,8 @@ def open_source(
     StorageError: there is no room for the tokens.
   """
   path = batch_share.path_of(params)
+  if params.weights:
+    return _open_mixture(params, tokenizer, records, path)
   tokenizer = tokenizer_of(params, tokenizer)
   prepared = None if records is not None else prepared_folders.find(params.input_path, f'{path}.input_path')
   if prepared is not None:
@@ -253,6 +291,34 @@ def open_source(
   return _kept(key, lambda: _make_source(params, tokenizer, records, path))
 
 
+def _open_mixture(params, tokenizer, records, path):
+  """A source for each path of `input_path`, with the records among these, if there are such, that are from it."""
+  patterns = list(input_files.patterns(params.input_path))
+  if len(patterns) != len(params.weights):
+    raise errors.UserError(
+      f'{path}.weights: {len(params.weights)} weights for {len(patterns)} paths; name a weight for each path of '
+      f'{path}.input_path'
+    )
+  each = [dataclasses.replace(params, input_path=pattern, weights=()) for pattern in patterns]
+  parts: list[numbered_records.Records | None] = [None] * len(patterns)
+  if records is not None:
+    field = f'{path}.input_path'
+    ends = np.cumsum([len(record_files.open_records(pattern, params.split, field=field)) for pattern in patterns])
+    selected = isinstance(records, numbered_records.SelectedRecords)
+    numbers = records.numbers if selected else np.arange(len(records))
+    of = np.searchsorted(ends, numbers, side='right')
+    parts = [numbered_records.SelectedRecords(records, np.flatnonzero(of == part)) for part in range(len(patterns))]
+    counts = np.bincount(of, minlength=len(patterns))
+    for pattern, count, size in zip(patterns, counts, np.diff(ends, prepend=0)):
+      if size and not count:
+        raise errors.UserError(
+          f'{path}.weights: all records of {pattern} are held out for validation; set '
+          'task.validation_data.input_path or a smaller task.validation_share'
+        )
+  opened = [open_source(one, tokenizer, part) for one, part in zip(each, parts)]
+  return text_mixture.TextMixture(opened, params.weights, path, patterns)
+
+
 def _kept(key: Any, make: Callable[[], Any]) -> Any:
   """A source that was opened before, or else is now."""
   if key not in _open:
@@ -262,7 +328,7 @@ def _kept(key: Any, make: Callable[[], Any]) -> Any:
   return _open[key]
 
 
-_OF_SOURCE = (*text_formats.OF_ROWS, 'on_bad_example', 'cache_dir')
+_OF_SOURCE = (*text_formats.OF_ROWS, 'label_column', 'on_bad_example', 'cache_dir')
 _open: dict[Any, TextSource | prepared_texts.PreparedTexts] = {}
 
 
@@ -274,6 +340,8 @@ def _make_source(params, tokenizer, records, path):
       params.max_input_length, params.max_content_length, 0 if params.packing == 'wrapped' else params.seq_length
     )
     settings = {name: getattr(params, name) for name in text_formats.OF_FORMAT if name != 'example_format'}
+    if text_format.is_unpaired:
+      settings['label_column'] = params.label_column
     leaves_out = params.on_bad_example == 'skip'
     store = token_store.open_store(records, text_format, tokenizer, settings, limits, leaves_out, params.cache_dir)
   for line in store.report.warnings(path):
@@ -281,7 +349,10 @@ def _make_source(params, tokenizer, records, path):
   if not store.report.examples:
     raise errors.UserError(f'{path}: none of the {len(records)} records can be used')
   settings = {name: getattr(params, name) for name in text_formats.OF_LENGTH}
-  common = store, records, tokenizer, params.seq_length, {'format': text_format.name, **settings}, params
+  name = 'unpaired' if text_format.is_unpaired else text_format.name
+  common = store, records, tokenizer, params.seq_length, {'format': name, **settings}, params
+  if text_format.is_unpaired:
+    return Unpaired(*common)
   if text_format.name == 'preference':
     return Preferences(*common)
   if text_format.name == 'prompt':

@@ -1,6 +1,6 @@
 """A task whose model reads tokens, by a tokenizer that the configuration names, or one that stays with the run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import functools
 import os
 from typing import Any
@@ -11,13 +11,18 @@ from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.base.files import whole_folders
 from official_ext.base.run_folder import model_folders
+from official_ext.data import input_faults
+from official_ext.language.text import example_texts
+from official_ext.language.text import marked_text
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.devices import workers as workers_lib
+from official_ext.training.diagnosis import first_batches
 from official_ext.training.loop import base_task
 
 _FOLDER = 'tokenizer'  # In the folder of a run.
+_MAX_LINE, _MAX_TEXTS = 700, 4  # Of the first example in a log: characters of a text, and texts.
 
 
 class TextTask(base_task.Task):
@@ -49,6 +54,11 @@ class TextTask(base_task.Task):
   def model_type(self) -> str:
     """The family of the model under Hugging Face's name, beside which the tokenizer will be read; '' if it has none."""
     return getattr(getattr(self.config, 'model', None), 'model_type', '')
+
+  @property
+  def learns_tokens(self) -> bool:
+    """Whether the loss is on the tokens with labels, which previews mark; false for scores of whole texts."""
+    return True
 
   @functools.cached_property
   def tokenizer(self) -> tokenizer_lib.Tokenizer:
@@ -103,6 +113,54 @@ class TextTask(base_task.Task):
       f'{field}: the tokenizer{where} has {number} tokens, and the model has room for {vocab_size} (vocab_size)'
     )
 
+  def first_examples(
+    self, params: Any, path: str, count: int
+  ) -> tuple[Sequence[tuple[str, example_texts.Example]], str]:
+    """The first examples of an input as a model sees them, with a heading each, and the layout of rows, in words.
+
+    There are none of an input without rows of tokens.
+
+    Args:
+      params: `task.train_data` or `task.validation_data`.
+      path: its dotted path, for messages.
+      count: examples, at most.
+
+    Raises:
+      UserError: the input is damaged, or has no examples.
+    """
+    if hasattr(params, 'enable_tf_data_service'):  # This process makes them.
+      params = params.replace(enable_tf_data_service=False)
+    found: list[tuple[str, example_texts.Example]] = []
+    with first_batches.opened(self, params, path) as (dataset, log):
+      for batch in dataset:
+        arrays = tf.nest.map_structure(lambda part: part.numpy(), batch)
+        if not example_texts.has_texts(arrays):
+          return (), ''
+        for example in example_texts.of_batch(arrays, self.tokenizer, self.learns_tokens):
+          place = log.describe(len(found)).partition(' at position ')[0] if log.describe else ''
+          found.append((_heading(len(found) + 1, place, example), example))
+        if len(found) >= count:
+          break
+    if not found:
+      raise input_faults.no_examples(path, params)
+    return found[:count], _layout(next(iter(log.identities), {}))
+
+  def example_lines(self) -> Sequence[str]:
+    """The first training example, in a few lines of bounded length: see base class."""
+    data, path = first_batches.data_of(self.config, 'train')
+    examples, _ = self.first_examples(data, path, 1)
+    if not examples:
+      return ()
+    heading, example = examples[0]
+    marks = f'; learned between {marked_text.OPEN} and {marked_text.CLOSE}' if example.num_learned else ''
+    lines = [f'First {heading.replace(" 1:", ":", 1)}{marks}']
+    for number, text in enumerate(example.texts[:_MAX_TEXTS], 1):
+      caption = marked_text.caption_of(example, number)
+      lines.append(f'  {caption and caption + ": "}{marked_text.one_line(text.runs, _MAX_LINE)}')
+    if len(example.texts) > _MAX_TEXTS:
+      lines.append(f'  and {len(example.texts) - _MAX_TEXTS} more texts in the row')
+    return lines
+
   def code_files(self) -> Mapping[str, object]:
     """The tokenizer: see base class."""
     return {'tokenizer': self.tokenizer.digest.encode()}
@@ -112,3 +170,18 @@ class TextTask(base_task.Task):
     folder = os.path.join(model_dir, _FOLDER)
     if not self.named_tokenizer and os.path.abspath(self._kept_tokenizer) != os.path.abspath(folder):
       whole_folders.write(folder, self.tokenizer.save)
+
+
+def _heading(number: int, place: str, example: example_texts.Example) -> str:
+  """The line above an example."""
+  counts = marked_text.counts(example.num_tokens, example.num_learned)
+  padding = example.num_places - example.num_tokens
+  return f'example {number}: {place}{place and "; "}{counts}, {padding} of padding'
+
+
+def _layout(identity: Mapping[str, Any]) -> str:
+  """The layout of a source's rows."""
+  named = identity.get('format') or identity.get('example_format') or 'unknown'
+  return (
+    f'format: {named}; rows of {identity.get("seq_length", "?")} tokens; packing: {identity.get("packing", "none")}'
+  )

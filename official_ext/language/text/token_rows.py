@@ -27,7 +27,7 @@ _PATH = 'prepare'  # Replaces a dotted path in errors, which name flags here.
 
 # Of fields that are not any text, any number from 0 on, or true and false.
 CHOICES = {
-  'example_format': tuple(name for name in text_formats.FORMATS if name != 'prompt'),
+  'example_format': tuple(name for name in text_formats.FORMATS if name not in ('unpaired', 'prompt')),
   'loss_on': text_formats.LOSS_ON,
   'packing': text_formats.PACKINGS,
 }

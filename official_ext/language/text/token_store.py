@@ -50,6 +50,7 @@ class TokenStore:
     records: int64 `[examples]`, the record that each example is from. An example has one text, or two that belong
       together.
     report: counts of the records.
+    desirable: uint8 `[texts]`, 1 on those that are answers to give, 0 on rejected ones; None of texts without labels.
   """
 
   tokens: np.ndarray
@@ -57,6 +58,7 @@ class TokenStore:
   bounds: np.ndarray
   records: np.ndarray
   report: record_report.RecordReport
+  desirable: np.ndarray | None = None
 
   @property
   def lengths(self) -> np.ndarray:
@@ -117,10 +119,16 @@ def _read(place: str) -> TokenStore:
   with open(os.path.join(place, 'report.json'), encoding='utf-8') as f:
     report = record_report.RecordReport(**json.load(f))
   arrays = {name: _mapped(os.path.join(place, name), dtype) for name, dtype in _ARRAYS.items()}
-  return TokenStore(report=report, **arrays)
+  desirable = os.path.join(place, _DESIRABLE)
+  return TokenStore(
+    report=report, desirable=_mapped(desirable, np.uint8) if os.path.exists(desirable) else None, **arrays
+  )
 
 
 _ARRAYS: dict[str, object] = {'tokens': np.int32, 'learned': np.uint8, 'bounds': np.int64, 'records': np.int64}
+
+
+_DESIRABLE = 'desirable'
 
 
 def _mapped(path: str, dtype: Any) -> np.ndarray:
@@ -141,9 +149,11 @@ class _Writer:
   def write(self, place: str) -> None:
     """Writes the arrays and the report into a folder."""
     bounds, kept = array.array('q', [0]), array.array('q')
+    desirable = bytearray()
     with open(os.path.join(place, 'tokens'), 'wb') as tokens, open(os.path.join(place, 'learned'), 'wb') as learned:
-      for number, texts in self._examples():
+      for number, texts, labels in self._examples():
         kept.append(number)
+        desirable += labels
         for ids, marks in texts:
           tokens.write(ids.tobytes())
           learned.write(marks.tobytes())
@@ -151,13 +161,17 @@ class _Writer:
           self._report.tokens += len(ids)
           self._report.learned_tokens += int(marks.sum())
     self._report.examples = len(kept)
-    for name, values in (('bounds', bounds), ('records', kept)):
+    arrays = {'bounds': bounds.tobytes(), 'records': kept.tobytes()}
+    if self._format.is_unpaired:
+      arrays[_DESIRABLE] = bytes(desirable)
+    for name, content in arrays.items():
       with open(os.path.join(place, name), 'wb') as f:
-        f.write(values.tobytes())
+        f.write(content)
     with open(os.path.join(place, 'report.json'), 'w', encoding='utf-8') as f:
       json.dump(dataclasses.asdict(self._report), f)
 
-  def _examples(self) -> Iterator[tuple[int, list[tuple[np.ndarray, np.ndarray]]]]:
+  def _examples(self) -> Iterator[tuple[int, list[tuple[np.ndarray, np.ndarray]], bytes]]:
+    """For each example its record, its texts, and the label of each."""
     for start in range(0, len(self._records), _RECORDS_PER_BLOCK):
       found = []
       for number in range(start, min(start + _RECORDS_PER_BLOCK, len(self._records))):
@@ -172,7 +186,7 @@ class _Writer:
         else:  # The first token of a text is learned from nothing.
           is_used = all(marks[1:].any() for _, marks in example)
         if is_used:
-          yield number, example
+          yield number, example, bytes(text.is_desirable for text in texts)
         else:
           self._report.without_loss += 1
 

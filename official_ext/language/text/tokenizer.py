@@ -245,6 +245,10 @@ class Tokenizer:
     """From the name of each file to its content: the files of `save`."""
     return {name: content for name, content in self._files.items() if name != _GENERATION}
 
+  def definition(self) -> json_types.JsonObject:
+    """The content of a tokenizer.json with all added tokens, those of other files among them."""
+    return json.loads(self._backend.to_str())
+
   # Tokens.
 
   def __len__(self) -> int:
@@ -279,6 +283,12 @@ class Tokenizer:
   def fill_token_id(self) -> int:
     """The padding token: the one defined, else that which ends a sequence, else 0. No loss sees it."""
     return next((number for number in (self.pad_token_id, self.eos_token_id) if number is not None), 0)
+
+  @property
+  def special_token_ids(self) -> frozenset[int]:
+    """The numbers of the special tokens, which `skip_special_tokens` of `decode` leaves out."""
+    added = self._backend.get_added_tokens_decoder()
+    return frozenset(number for number, token in added.items() if token.special)
 
   def token_id(self, token: str) -> int | None:
     """The number of a token by its text; None where there is no such token."""

@@ -14,18 +14,19 @@ from official_ext.base import json_types
 
 # Of the families of modeling/families: transformers' TOKENIZER_MAPPING_NAMES.
 REGISTERED: Mapping[str, str] = {
-  **dict.fromkeys(('qwen2', 'qwen3', 'qwen3_moe'), 'Qwen2Tokenizer'),
-  **dict.fromkeys(('gemma2', 'gemma3_text'), 'GemmaTokenizer'),
-  **dict.fromkeys(('mistral', 'ministral3'), 'MistralCommonBackend'),
-  'gpt2': 'GPT2Tokenizer',
-  'phi3': 'TokenizersBackend',
+  **dict.fromkeys(('qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe'), 'Qwen2Tokenizer'),
+  **dict.fromkeys(('gemma', 'gemma2', 'gemma3_text'), 'GemmaTokenizer'),
+  **dict.fromkeys(('mistral', 'ministral3', 'mixtral'), 'MistralCommonBackend'),
+  **dict.fromkeys(('gpt2', 'phi', 'starcoder2'), 'GPT2Tokenizer'),
+  **dict.fromkeys(('phi3', 'granite', 'olmo2'), 'TokenizersBackend'),
+  'cohere': 'CohereTokenizer',
 }
 # Families whose registered class wins over every tokenizer_class: MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS.
 FORCED = ('phi3', 'qwen2')
 _UNCHANGED = ('TokenizersBackend', 'PythonBackend', 'PreTrainedTokenizerFast', 'MistralCommonBackend')
 UNCHANGED_CLASS = 'PreTrainedTokenizerFast'  # Its name in transformers 4 and 5.
 
-_QWEN2_PATTERN = (
+QWEN2_PATTERN = (
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': False, 'use_regex': True}
@@ -39,6 +40,16 @@ _END = '<|endoftext|>'
 FOLLOWED: Mapping[str, Mapping[str, str]] = {
   'Qwen2Tokenizer': dict.fromkeys(('unk_token', 'eos_token', 'pad_token'), _END),
   'GPT2Tokenizer': dict.fromkeys(('unk_token', 'bos_token', 'eos_token'), _END),
+  'CodeGenTokenizer': dict.fromkeys(('unk_token', 'bos_token', 'eos_token'), _END),
+  'CohereTokenizer': {
+    'unk_token': '<UNK>',
+    'bos_token': '<BOS_TOKEN>',
+    'eos_token': '<|END_OF_TURN_TOKEN|>',
+    'pad_token': '<PAD>',
+    'cls_token': '<CLS>',
+    'sep_token': '<SEP>',
+    'mask_token': '<MASK_TOKEN>',
+  },
   'LlamaTokenizer': {'unk_token': '<unk>', 'bos_token': '<s>', 'eos_token': '</s>'},
   'GemmaTokenizer': {name: f'<{name.removesuffix("_token")}>' for name in (
     'unk_token', 'bos_token', 'eos_token', 'pad_token', 'mask_token'
@@ -48,7 +59,7 @@ REFUSED = frozenset(
   f'{name}Tokenizer'
   for name in """
   Albert Bart Barthez Bartpho Bert BertGeneration BertJapanese Bertweet BigBird BioGpt Blenderbot BlenderbotSmall ByT5
-  CLIP CTRL Camembert Canine Clvp CodeLlama Cohere Cpm CpmAnt DPRQuestionEncoder Deberta DebertaV2 Dia Esm Esmc FSMT
+  CLIP CTRL Camembert Canine Clvp CodeLlama Cpm CpmAnt DPRQuestionEncoder Deberta DebertaV2 Dia Esm Esmc FSMT
   Flaubert Funnel GPTNeoX GPTNeoXJapanese GPTSw3 Herbert LED Lasr LayoutLMv2 LayoutLMv3 LayoutXLM Luke Lxmert M2M100
   MBart MBart50 MLuke MPNet Marian MarkupLM Mgpstr MobileBert Mvp MyT5 Nllb Nougat OpenAIGPT PLBart Pegasus Perceiver
   Phobert ProphetNet Qwen3_5 Rag Reformer RemBert RoCBert RoFormer Roberta SeamlessM4T Siglip Siglip2 Speech2Text
@@ -99,11 +110,15 @@ class _Parts:
 def _parts(name: str, config: Mapping[str, object], special_tokens: Mapping[str, str]) -> _Parts:
   adds_space = config.get('add_prefix_space')
   if name == 'Qwen2Tokenizer':
-    split = {'type': 'Split', 'pattern': {'Regex': _QWEN2_PATTERN}, 'behavior': 'Isolated', 'invert': False}
+    split = {'type': 'Split', 'pattern': {'Regex': QWEN2_PATTERN}, 'behavior': 'Isolated', 'invert': False}
     bytes_alone = {**_BYTE_LEVEL, 'add_prefix_space': bool(adds_space), 'use_regex': False}
     pre_tokenizer = {'type': 'Sequence', 'pretokenizers': [split, bytes_alone]}
     return _Parts({'type': 'NFC'}, pre_tokenizer, _BYTE_LEVEL, {})
-  if name == 'GPT2Tokenizer':
+  if name == 'CohereTokenizer':
+    bytes_alone = {**_BYTE_LEVEL, 'add_prefix_space': bool(adds_space)}
+    pre_tokenizer = {'type': 'Sequence', 'pretokenizers': [{'type': 'Digits', 'individual_digits': True}, bytes_alone]}
+    return _Parts({'type': 'NFC'}, pre_tokenizer, _BYTE_LEVEL, {})
+  if name in ('GPT2Tokenizer', 'CodeGenTokenizer'):
     return _Parts(None, {**_BYTE_LEVEL, 'add_prefix_space': bool(adds_space)}, _BYTE_LEVEL, {})
   if name == 'GemmaTokenizer':
     split = {'type': 'Split', 'pattern': {'String': ' '}, 'behavior': 'MergedWithPrevious', 'invert': False}

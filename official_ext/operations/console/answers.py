@@ -20,6 +20,7 @@ from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.operations.console import context as context_lib
+from official_ext.operations.console import wire_names
 from official_ext.operations.runs import run_folder
 
 BODY = 'official_ext.body'  # The place where security.py leaves the body of a request.
@@ -37,7 +38,7 @@ def json(values: object, status: int = 200) -> responses.Response:
 def plain_json(values: object, status: int = 200) -> responses.Response:
   """The same of values that are of JSON already, with such strings."""
   content = json_lib.dumps(values, separators=(',', ':'), allow_nan=False)
-  return responses.Response(content, status, media_type='application/json')
+  return responses.Response(wire_names.in_json(content), status, media_type='application/json')
 
 
 def errors_json(lines: Any, status: int) -> responses.Response:
@@ -99,7 +100,7 @@ def text(values: Mapping[str, object], name: str, default: str | None = None) ->
   value = values.get(name, default)
   if not isinstance(value, str):
     raise errors.UserError(f'{name}: expected a text' + ('' if name in values else ', and there is none'))
-  return value
+  return wire_names.read(value)
 
 
 def texts(values: Mapping[str, object], name: str) -> list[str]:
@@ -111,7 +112,7 @@ def texts(values: Mapping[str, object], name: str) -> list[str]:
   value = values.get(name, [])
   if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
     raise errors.UserError(f'{name}: expected a list of texts')
-  return value
+  return [wire_names.read(one) for one in value]
 
 
 def run_of(context: context_lib.Context, source: requests.Request | str) -> run_folder.Run:
@@ -131,6 +132,7 @@ def run_of(context: context_lib.Context, source: requests.Request | str) -> run_
     if len(names) != 1:
       raise errors.UserError(f'run: expected one name, ?run=NAME; got {len(names)}')
     name = names[0]
+  name = wire_names.read(name)
   check_name(name)
   path = context.root if name == '.' else os.path.join(context.root, name)
   if not run_folder.is_run(path):

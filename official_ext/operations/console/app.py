@@ -44,7 +44,8 @@ def make(context: context_lib.Context) -> tuple[Any, live_lib.Live]:
     routing.Route('/api/stream', live.handle, methods=['GET']),
     *(route for part in PARTS for route in part.routes(context)),
   ]
-  app = applications.Starlette(routes=routes, exception_handlers={404: _not_found, 405: _not_found, Exception: _failed})
+  missing = _not_found(files['/static/index.html'])
+  app = applications.Starlette(routes=routes, exception_handlers={404: missing, 405: missing, Exception: _failed})
   app.router.redirect_slashes = False
   return security.Guard(app, context, PAGES), live
 
@@ -122,11 +123,19 @@ def _routes(context: context_lib.Context) -> list[routing.Route]:
   ]
 
 
-def _not_found(request: requests.Request, error: Any) -> responses.Response:
-  del request
-  return answers.errors_json(
-    ['no such page' if error.status_code == 404 else 'request: not by this method'], error.status_code
-  )
+def _not_found(page: tuple[bytes, str]) -> Any:
+  """The answer to an unknown address: to a person `page`, which shows that it is unknown; to a program a line."""
+  content, kind = page
+
+  def answer(request: requests.Request, error: Any) -> responses.Response:
+    path = request.url.path
+    is_page = request.method == 'GET' and not path.startswith(('/api', '/static'))
+    if error.status_code == 404 and is_page and 'text/html' in request.headers.get('accept', ''):
+      return responses.Response(content, 404, media_type=kind)
+    line = 'no such page' if error.status_code == 404 else 'request: not by this method'
+    return answers.errors_json([line], error.status_code)
+
+  return answer
 
 
 def _failed(request: requests.Request, error: Exception) -> responses.Response:

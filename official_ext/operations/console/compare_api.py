@@ -11,6 +11,7 @@ from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
+from official_ext.operations.console import wire_names
 from official_ext.operations.curves import curves
 from official_ext.operations.runs import comparing
 from official_ext.operations.runs import run_folder
@@ -48,17 +49,17 @@ class _Compare:
       int(_number(request, 'buckets') or 500),
       query.get('log') == '1',
     )
-    found = curves.as_dict(curves.read(self._context.columns, runs, names, view))
+    found = curves.as_dict(curves.read(self._context.columns, runs, names, view, is_patient=False))
     # Strict JSON already: to look for NaN among a hundred thousand numbers once more takes as long as all the rest.
     content = json.dumps(found, separators=(',', ':'), allow_nan=False)
-    return responses.Response(content, media_type='application/json')
+    return responses.Response(wire_names.in_json(content), media_type='application/json')
 
   def names(self, request: requests.Request) -> responses.Response:
     """The names of the curves that each run has: `{"names": {RUN: [NAME, ...]}, "missing": [RUN, ...]}`."""
     found, missing = {}, []
     for name in self._names(request):
       try:
-        found[name] = curves.names(self._context.columns, answers.run_of(self._context, name))
+        found[name] = curves.names(self._context.columns, answers.run_of(self._context, name), is_patient=False)
       except errors.UserError:
         missing.append(name)
       self._context.columns.trim()

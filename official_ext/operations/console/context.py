@@ -5,10 +5,15 @@ import os
 import secrets
 
 from official_ext.operations.console import recent as recent_lib
+from official_ext.operations.curves import column_filler
 from official_ext.operations.curves import column_store
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import index as index_lib
+
+
+def _columns() -> column_store.ColumnStore:
+  return column_store.ColumnStore(fill=column_filler.run)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Context:
   host: str = '127.0.0.1'
   port: int = 8420
   password: str | None = dataclasses.field(default=None, repr=False)
-  columns: column_store.ColumnStore = dataclasses.field(default_factory=column_store.ColumnStore, repr=False)
+  columns: column_store.ColumnStore = dataclasses.field(default_factory=_columns, repr=False)
   driver: driver_lib.Driver = dataclasses.field(default_factory=driver_lib.Driver, repr=False)
   recent: recent_lib.Recent = dataclasses.field(init=False, repr=False)
 

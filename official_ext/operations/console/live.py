@@ -36,6 +36,7 @@ from official_ext.base import json_types
 from official_ext.base.files import regular_files
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
+from official_ext.operations.console import wire_names
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import summaries
 
@@ -113,7 +114,7 @@ class Live:
     if len(names) > _MAX_RUNS:
       raise errors.UserError(f'run: {len(names)} runs; {_MAX_RUNS} can be watched')
     given = query.getlist('from')
-    places = [_Place(answers.run_of(self._context, name)) for name in names]
+    places = [_Place(self._run_to_watch(name)) for name in names]
     known = _parse_id(request.headers.get('last-event-id') or query.get('last', ''))
     for number, place in enumerate(places):
       if len(known) == len(places):
@@ -121,6 +122,13 @@ class Live:
       elif number < len(given) and given[number].isdigit():
         place.offset = int(given[number])
     return topics, places
+
+  def _run_to_watch(self, name: str) -> run_folder.Run:
+    """A run whose events a page follows. It may be gone: its page connects again, and must learn that it is."""
+    decoded = wire_names.read(name)
+    answers.check_name(decoded)
+    path = os.path.join(self._context.root, decoded)
+    return answers.run_of(self._context, name) if os.path.lexists(path) else run_folder.Run(path, decoded)
 
   async def _messages(self, topics: Sequence[str], places: list['_Place']) -> AsyncIterator[str]:
     """The messages of one stream, until its browser goes or the server ends."""
@@ -417,7 +425,7 @@ def _checked(line: bytes) -> str:
 
 
 def _dump(values: object) -> str:
-  return json.dumps(values, separators=(',', ':'))
+  return wire_names.in_json(json.dumps(values, separators=(',', ':')))
 
 
 def _message(topic: str, text: str, places: Sequence[_Place]) -> str:

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from typing import Any
 
 from starlette import requests
@@ -18,6 +19,7 @@ from starlette import routing
 
 from official_ext.base import errors
 from official_ext.base.files import moments
+from official_ext.base.files import paths
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.queue import queue_changes
@@ -34,6 +36,8 @@ _REHEARSALS = '.checks'  # Below the folder of runs; a name that begins with a d
 _KEPT_REHEARSALS = 10
 _REHEARSAL = re.compile(r'[0-9TZ.-]+-[A-Za-z0-9_-]{4,}')
 _LOG_LINES = 400
+_MAX_PICTURE = 64 << 20
+_STATUS_SECONDS = 2.0  # The exit status is noted a moment after the end of a process.
 
 
 def routes(context: context_lib.Context) -> list[routing.Route]:
@@ -46,7 +50,9 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
     ('POST', 'start', page.start),
     ('POST', 'queue', page.queue),
     ('POST', 'check', page.start_rehearsal),
+    ('POST', 'preview', page.start_preview),
     ('GET', 'check', page.rehearsal),
+    ('GET', 'picture', page.picture),
     ('POST', 'stop_check', page.stop_rehearsal),
   )
   return [routing.Route(f'/api/new/{name}', _asking(function), methods=[method]) for method, name, function in handlers]
@@ -167,24 +173,47 @@ class _Page:
       original=answers.run_of(self._context, clone) if clone else None,
     )
 
-  # The rehearsal: `official-ext check`.
+  # The rehearsals: `official-ext check` and `official-ext preview`.
 
   def start_rehearsal(self, request: requests.Request) -> responses.Response:
     """Starts `official-ext check` of a form, detached, in a folder that is not a run's. Returns its `id`."""
+    return self._start_rehearsal(request, 'check')
+
+  def start_preview(self, request: requests.Request) -> responses.Response:
+    """Starts `official-ext preview` of a form likewise."""
+    return self._start_rehearsal(request, 'preview')
+
+  def _start_rehearsal(self, request: requests.Request, what: str) -> responses.Response:
     wanted = self._new_run({**answers.body(request), 'name': new_runs.UNNAMED})
     self._tidy()
     name = f'{moments.now().replace(":", "").replace("+", "")}-{secrets.token_hex(4)}'
     folder = os.path.join(self._context.root, _REHEARSALS, name)
-    command = wanted.rehearsal(self._context.driver, folder)
+    command = wanted.rehearsal(self._context.driver, folder, what)
     command.start()
     return answers.json({'id': name, 'command': str(command)})
 
   def rehearsal(self, request: requests.Request) -> responses.Response:
-    """The output of `?id=ID` so far, whether it `lives`, and its `exit_status`, null if that is not known."""
+    """The output of `?id=ID` so far, whether it `lives`, its `exit_status`, null if that is not known, and whether it
+    `has_picture`.
+    """
     run = self._rehearsal(request.query_params.get('id', ''))
     lives = judged_status.is_alive(run)  # Before its output is read, which is whole when it does not.
     exit_status = (run.started() or {}).get('exit_status')
-    return answers.json({'lines': run_log.tail(run, _LOG_LINES), 'lives': lives, 'exit_status': exit_status})
+    deadline = time.monotonic() + _STATUS_SECONDS
+    while not lives and exit_status is None and time.monotonic() < deadline:
+      time.sleep(0.05)
+      exit_status = (run.started() or {}).get('exit_status')
+    lines, has_picture = run_log.tail(run, _LOG_LINES), os.path.isfile(run.file(new_runs.PREVIEW))
+    return answers.json({'lines': lines, 'lives': lives, 'exit_status': exit_status, 'has_picture': has_picture})
+
+  def picture(self, request: requests.Request) -> responses.Response:
+    """The picture of the preview `?id=ID`, PNG."""
+    path = self._rehearsal(request.query_params.get('id', '')).file(new_runs.PREVIEW)
+    try:
+      content = paths.read(path, _MAX_PICTURE)
+    except OSError as error:
+      raise errors.UserError(f'{new_runs.PREVIEW}: {error.strerror or error}') from None
+    return responses.Response(content, media_type='image/png')
 
   def stop_rehearsal(self, request: requests.Request) -> responses.Response:
     """Ends one."""

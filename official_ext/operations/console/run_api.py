@@ -10,6 +10,8 @@ from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
+from official_ext.operations.curves import curves
+from official_ext.operations.curves import goodput
 from official_ext.operations.curves import run_images
 from official_ext.operations.curves import run_profile
 from official_ext.operations.curves import timeline
@@ -21,6 +23,7 @@ from official_ext.operations.runs import index
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import params
 from official_ext.operations.runs import run_checkpoints
+from official_ext.operations.runs import run_completions
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import run_log
 from official_ext.operations.runs import signals
@@ -38,6 +41,8 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
     '/config': run.config,
     '/checkpoints': run.checkpoints,
     '/timeline': run.timeline,
+    '/goodput': run.goodput,
+    '/completions': run.completions,
     '/images': run.images,
     '/image': run.image,
   }
@@ -121,9 +126,12 @@ class _Run:
     return answers.json(found)
 
   def checkpoints(self, request: requests.Request) -> responses.Response:
-    """The checkpoints, see operations/runs/run_checkpoints.py."""
+    """The checkpoints with the metrics at their steps, see operations/runs/run_checkpoints.py."""
     run = answers.run_of(self._context, request)
-    return answers.json({'checkpoints': [vars(each) for each in run_checkpoints.find(run)]})
+    evaluations = curves.evaluations(self._context.columns, run)
+    self._context.columns.trim()
+    found = run_checkpoints.with_evaluations(run_checkpoints.find(run), evaluations)
+    return answers.json({'checkpoints': [vars(each) for each in found]})
 
   def timeline(self, request: requests.Request) -> responses.Response:
     """The events but those of training, see runs/timeline.py."""
@@ -131,6 +139,17 @@ class _Run:
     found = timeline.read(self._context.columns, run)
     events = [credentials.mask_values(each.as_dict()) for each in found.events]
     return answers.json({'events': events, 'num_left_out': found.num_left_out})
+
+  def goodput(self, request: requests.Request) -> responses.Response:
+    """The wall time by purpose, see curves/goodput.py; null if none has passed."""
+    found = goodput.read(self._context.columns, answers.run_of(self._context, request))
+    self._context.columns.trim()
+    return answers.json({'goodput': found and found.as_dict()})
+
+  def completions(self, request: requests.Request) -> responses.Response:
+    """The logs of completions, see operations/runs/run_completions.py."""
+    run = answers.run_of(self._context, request)
+    return answers.json(credentials.mask_values({'logs': run_completions.read(run)}))
 
   def images(self, request: requests.Request) -> responses.Response:
     """The images that the task has logged, see runs/run_images.py."""

@@ -6,7 +6,7 @@ Sec-Fetch-Site, and a token that only our page can read), not in a frame, and no
 content's policy). On an address that others reach, whoever asks must have the password as well.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import hashlib
 import hmac
 import http.cookies
@@ -19,6 +19,7 @@ from starlette import types
 
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
+from official_ext.operations.console import token_attempts
 
 PASSWORD = 'OFFICIAL_EXT_CONSOLE_TOKEN'  # Of the environment.
 MIN_PASSWORD = 16
@@ -51,7 +52,8 @@ HEADERS = {
   'cache-control': 'no-store',
 }
 # The paths that need no password: they reveal no run.
-_OPEN = frozenset(('/api/about', '/api/login'))
+_LOGIN = '/api/login'
+_OPEN = frozenset(('/api/about', _LOGIN))
 
 
 def is_loopback(host: str) -> bool:
@@ -94,20 +96,33 @@ class Guard:
     self._context = context
     self._pages = frozenset(pages)
     self._names = frozenset(_own_names(context.host))
+    self._attempts = token_attempts.TokenAttempts()
 
   async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
     """Answers a request; see ASGI."""
     if scope['type'] != 'http':
       return  # No websockets.
     headers = _Headers(scope['headers'])
-    refusal = self._refuse(scope, headers)
+    host = (scope.get('client') or ('',))[0]
+    is_attempt = self._context.password is not None and self._is_attempt(scope, headers)
+    if is_attempt and not await self._attempts.has_turn(host):
+      refusal: tuple[int, str] | None = (429, 'too many wrong tokens; wait a few seconds')
+    else:
+      refusal = self._refuse(scope, headers)
+    if is_attempt and self._has_authorization(headers):
+      self._attempts.forget(host)
     if refusal is None and scope['method'] == 'POST':
       refusal, scope[answers.BODY] = await _read(receive, headers)
     if refusal is not None:
       status, line = refusal
       await answers.errors_json([line], status)(scope, receive, _with_headers(send, {'connection': 'close'}))
       return
-    await self._app(scope, receive, _with_headers(send, {}))
+    right = (lambda: self._attempts.forget(host)) if scope['path'] == _LOGIN else None
+    await self._app(scope, receive, _with_headers(send, {}, right))
+
+  def _is_attempt(self, scope: types.Scope, headers: '_Headers') -> bool:
+    """Whether a request gives the token, right or wrong."""
+    return headers.get('authorization') is not None or (scope['method'] == 'POST' and scope['path'] == _LOGIN)
 
   def _refuse(self, scope: types.Scope, headers: '_Headers') -> tuple[int, str] | None:
     """Why a request is refused, as a status and a line; else None. The line repeats no part of the request."""
@@ -140,7 +155,7 @@ class Guard:
       return None
     if origin is None:
       return 403, 'Origin: is missing; a script sends that of the console'
-    if path == '/api/login':
+    if path == _LOGIN:
       return None
     if not hmac.compare_digest(_digest(headers.get(TOKEN_HEADER, '')), _digest(self._context.token)):
       return 403, 'X-Console-Token: is not that of this console, which GET /api/session returns; reload the page'
@@ -224,13 +239,15 @@ async def _read(receive: types.Receive, headers: _Headers) -> tuple[tuple[int, s
       return None, b''.join(parts)
 
 
-def _with_headers(send: types.Send, more: dict[str, str]) -> Any:
-  """Sends the headers that each answer has, in place of those that it brings."""
+def _with_headers(send: types.Send, more: dict[str, str], on_success: Callable[[], None] | None = None) -> Any:
+  """Sends the headers that each answer has, in place of those that it brings; calls `on_success` for status 200."""
   wanted = {**HEADERS, **more}
   added = [(name.encode(), value.encode()) for name, value in wanted.items()]
 
   async def sender(message: types.Message) -> None:
     if message['type'] == 'http.response.start':
+      if on_success is not None and message['status'] == 200:
+        on_success()
       own = [pair for pair in message.get('headers', []) if pair[0].decode('latin-1').lower() not in wanted]
       message = {**message, 'headers': own + added}
     await send(message)

@@ -10,6 +10,7 @@ import types
 import uvicorn
 
 from official_ext.operations.console import app as app_lib
+from official_ext.operations.console import connections
 from official_ext.operations.console import context as context_lib
 
 _END_SECONDS = 0.9
@@ -28,7 +29,7 @@ class Server(uvicorn.Server):
     super().__init__(
       uvicorn.Config(
         app,
-        http='h11',
+        http=connections.Protocol,
         ws='none',
         lifespan='off',
         log_level='critical',

@@ -16,6 +16,7 @@ from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
+from official_ext.operations.console import wire_names
 from official_ext.operations.runs import commands
 from official_ext.operations.sweeps import controller_start
 from official_ext.operations.sweeps import points as points_lib
@@ -134,6 +135,7 @@ class _Sweeps:
     Raises:
       UserError: there is none, or it leads out of the folder.
     """
+    name = wire_names.read(name)
     answers.check_name(name)
     folder = sweep_folder.SweepFolder(self._context.root, name)
     if not folder.exists():

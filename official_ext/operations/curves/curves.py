@@ -1,13 +1,15 @@
 """The curves of runs: a metric over steps, time or examples, as many points as a screen shows. No TensorFlow.
 
 A curve is named `train/NAME` or `eval/NAME`, by the event and the metric; `MODE:eval/NAME` is from the file of another
-mode, such as an evaluation beside the training: `continuous_eval:eval/accuracy`. Lines that a restore or a rollback has
+mode, such as an evaluation beside the training: `continuous_eval:eval/accuracy`. `system:system/NAME` is a metric of
+the machine. Lines that a restore or a rollback has
 superseded are not part of a curve.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import math
+import os
 
 import numpy as np
 
@@ -17,10 +19,12 @@ from official_ext.base.run_folder import event_names
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import decimation
 from official_ext.operations.curves import event_columns
+from official_ext.operations.curves import event_sample
 from official_ext.operations.runs import last_events
 from official_ext.operations.runs import run_folder
 
-_MAX_KEPT = 1_000_000  # Points of one request in memory; more are made twice.
+_MAX_KEPT = 500_000  # Points of one request in memory; more are made twice.
+_CHUNK = 1 << 16  # Points that are read together.
 
 AXES = {
   'step': 'steps',
@@ -70,26 +74,38 @@ class Curves:
     last: the right end.
     curves: (run's name, curve's name) -> the curve; a run that does not have it has none.
     lacking: runs that do not record the axis.
+    is_coarse: whether a curve is that of a sample of its file.
   """
 
   first: float
   last: float
   curves: dict[tuple[str, str], decimation.Curve]
   lacking: tuple[str, ...] = ()
+  is_coarse: bool = False
 
 
-def names(store: column_store.ColumnStore, run: run_folder.Run) -> list[str]:
-  """The names of a run's curves: metrics before values of its progress, training before evaluation."""
+def names(store: column_store.ColumnStore, run: run_folder.Run, is_patient: bool = True) -> list[str]:
+  """The names of a run's curves: metrics before values of its progress, training before evaluation.
+
+  Args:
+    store: keeps the columns read.
+    run: the run.
+    is_patient: whether to read a long file first; otherwise the names are those of a sample until a thread has read it.
+  """
   found: list[str] = []
   for mode in _modes(run):
-    columns = store.columns(_path(run, mode))
+    columns = _columns(store, _path(run, mode), (), is_patient)
     for kind, event in enumerate(event_columns.KINDS):
       found += [f'{mode}:{event}/{name}' if mode else f'{event}/{name}' for name in columns.names(kind)]
   return sorted(found, key=lambda name: name.partition('/')[2] in event_names.PROGRESS)
 
 
 def read(
-  store: column_store.ColumnStore, runs: Sequence[run_folder.Run], wanted: Sequence[str], view: View = View()
+  store: column_store.ColumnStore,
+  runs: Sequence[run_folder.Run],
+  wanted: Sequence[str],
+  view: View = View(),
+  is_patient: bool = True,
 ) -> Curves:
   """Curves of runs, on one axis.
 
@@ -98,43 +114,109 @@ def read(
     runs: the runs.
     wanted: the names of curves; each is read of each run that has it.
     view: the view of them.
+    is_patient: whether to read long files first; otherwise their curves are those of a sample until a thread has read
+      them, and the result `is_coarse`.
 
   Raises:
     UserError: a name is invalid.
   """
-  points: dict[tuple[str, str], tuple[np.ndarray, np.ndarray] | None] = {}
-  ends: list[tuple[float, float]] = []
-  axes = {run: Axis(store.columns(_path(run, '')), view.x) for run in runs}
-  num_kept = 0
+  parsed = {name: parse_name(name) for name in wanted}
+  curves: dict[tuple[str, str], _Points] = {}
+  lacking, is_coarse, num_kept = [], False, 0
   for run in runs:
-    for name in wanted if axes[run].is_known else ():
-      x, y = _points(store, run, name, axes[run])
-      if len(x):
-        ends += _ends_of(x, view)
-        num_kept += len(x)
-        points[run.name, name] = (x, y) if num_kept <= _MAX_KEPT else None
+    own = _columns(store, _path(run, ''), _metrics_of(parsed, ''), is_patient)
+    axis = Axis(own, view.x)
+    is_coarse |= own.is_sample
+    if not axis.is_known and not own.is_sample:
+      lacking.append(run.name)
+    for name, (mode, kind, metric) in parsed.items() if axis.is_known else ():
+      columns = _columns(store, _path(run, mode), _metrics_of(parsed, mode), is_patient) if mode else own
+      is_coarse |= columns.is_sample
+      points = _Points(columns, axis, kind, metric, view.log)
+      num_kept += points.count
+      if points.count:
+        curves[run.name, name] = points
+      if num_kept > _MAX_KEPT:
+        points.forget()
     store.trim()  # After each run: the total may be too much.
-  first, last = _ends(ends, view)
-  by_name = {run.name: run for run in runs}
-  found = {}
-  for (run_name, name), kept in points.items():
-    run = by_name[run_name]
-    x, y = kept or _points(store, run, name, axes[run])
-    found[run_name, name] = decimation.decimate(x, y, first, last, view.buckets, view.log)
-  return Curves(first, last, found, tuple(run.name for run in runs if not axes[run].is_known))
+  first, last = _ends([points.ends for points in curves.values() if points.ends], view)
+  found = {key: points.decimated(first, last, view) for key, points in curves.items()}
+  return Curves(first, last, found, tuple(lacking), is_coarse)
 
 
-def _points(
-  store: column_store.ColumnStore, run: run_folder.Run, name: str, axis: 'Axis'
-) -> tuple[np.ndarray, np.ndarray]:
-  """The places and the values of a curve."""
-  mode, kind, metric = parse_name(name)
-  columns = store.columns(_path(run, mode))
-  with columns.lock:
-    lines, values = columns.metric(metric)
-    keep = (columns.kinds[lines] == kind) & columns.standing[lines]
-    lines = lines[keep]
-    return axis.places(columns.steps[lines], columns.times[lines]), values[keep]
+def _columns(
+  store: column_store.ColumnStore, path: str, metrics: Iterable[str], is_patient: bool
+) -> event_columns.EventColumns | event_sample.EventSample:
+  """The columns of a file; or a sample, if the file is long and was not read yet."""
+  return (None if is_patient else store.sample(path, metrics)) or store.columns(path)
+
+
+def _metrics_of(parsed: Mapping[str, tuple[str, int, str]], wanted: str) -> list[str]:
+  return [metric for mode, _, metric in parsed.values() if mode == wanted]
+
+
+class _Points:
+  """The points of a curve: kept if they are few, and read again if they are many.
+
+  Attributes:
+    count: how many there are.
+    ends: the least and the greatest place on the axis; None if no place is on it.
+  """
+
+  def __init__(
+    self,
+    columns: event_columns.EventColumns | event_sample.EventSample,
+    axis: 'Axis',
+    kind: int,
+    metric: str,
+    log: bool,
+  ):
+    """Looks at all of them once.
+
+    Args:
+      columns: of their file.
+      axis: gives their places.
+      kind: of their events.
+      metric: its name.
+      log: whether only places above 0 are on the axis.
+    """
+    self._source = columns, axis, kind, metric
+    self._kept: list[tuple[np.ndarray, np.ndarray]] | None = []
+    self.count, self.ends = 0, None
+    for x, y in self._read():
+      self.count += len(x)
+      if self._kept is not None:
+        self._kept.append((x, y))
+        if self.count > _MAX_KEPT:
+          self.forget()
+      on_axis = x[np.isfinite(x) & (x > 0 if log else True)]
+      if len(on_axis):
+        low, high = self.ends or (math.inf, -math.inf)
+        self.ends = min(low, float(on_axis.min())), max(high, float(on_axis.max()))
+
+  def forget(self) -> None:
+    """Keeps nothing."""
+    self._kept = None
+
+  def decimated(self, first: float, last: float, view: View) -> decimation.Curve:
+    """The curve between two places."""
+    made = decimation.Decimation(first, last, view.buckets, view.log, self.ends[0] if self.ends else None)
+    for x, y in self._read() if self._kept is None else self._kept:
+      made.add(x, y)
+    return made.curve()
+
+  def _read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Places and values, some at a time."""
+    columns, axis, kind, metric = self._source
+    with columns.lock:
+      lines, values = columns.metric(metric)
+      for begin in range(0, len(lines), _CHUNK):
+        part = lines[begin : begin + _CHUNK]
+        keep = (columns.kinds[part] == kind) & columns.standing[part]
+        part = part[keep]
+        found = axis.places(columns.steps[part], columns.times[part]), values[begin : begin + _CHUNK][keep]
+        columns.release()
+        yield found
 
 
 def evaluations(store: column_store.ColumnStore, run: run_folder.Run) -> list[json_types.JsonObject]:
@@ -143,12 +225,6 @@ def evaluations(store: column_store.ColumnStore, run: run_folder.Run) -> list[js
   with columns.lock:
     lines = np.flatnonzero((columns.kinds == event_columns.EVAL) & columns.standing)
     return [last_events.with_floats(event) for event in columns.events(lines)]
-
-
-def _ends_of(x: np.ndarray, view: View) -> list[tuple[float, float]]:
-  """The least and the greatest of the places that are on the axis."""
-  x = x[np.isfinite(x) & (x > 0 if view.log else True)]
-  return [(float(x.min()), float(x.max()))] if len(x) else []
 
 
 def _ends(ends: list[tuple[float, float]], view: View) -> tuple[float, float]:
@@ -166,13 +242,14 @@ def parse_name(name: str) -> tuple[str, int, str]:
   """
   event, slash, metric = name.partition('/')
   mode, _, event = event.rpartition(':')
-  if not slash or not metric or event not in event_columns.KINDS or not (mode == '' or mode.isidentifier()):
-    raise errors.UserError(f'{name}: no curve; expected train/METRIC or eval/METRIC')
+  if not slash or event not in event_columns.KINDS or not (mode == '' or mode.isidentifier()):
+    raise errors.UserError(f'{name}: no curve; expected train/METRIC, eval/METRIC or system:system/METRIC')
   return mode, event_columns.KINDS.index(event), metric
 
 
 def _modes(run: run_folder.Run) -> list[str]:
-  return ['', *(mode for mode in run.modes() if 'train' not in mode)]
+  system = [event_names.SYSTEM] if os.path.exists(_path(run, event_names.SYSTEM)) else []
+  return ['', *(mode for mode in run.modes() if 'train' not in mode), *system]
 
 
 def _path(run: run_folder.Run, mode: str) -> str:
@@ -182,7 +259,7 @@ def _path(run: run_folder.Run, mode: str) -> str:
 class Axis:
   """The places of a run's events on an axis: they are reckoned from the events of its training."""
 
-  def __init__(self, columns: event_columns.EventColumns, x: str):
+  def __init__(self, columns: event_columns.EventColumns | event_sample.EventSample, x: str):
     """Reads the axis.
 
     Args:
@@ -191,8 +268,7 @@ class Axis:
     """
     self._x = x
     with columns.lock:
-      times = columns.times[np.isfinite(columns.times)]
-      self._start = float(times[0]) if len(times) else math.nan
+      self._start = _first_finite(columns.times)
       self._resumed: np.ndarray = np.empty(0)
       self._pauses: np.ndarray = np.zeros(1)
       if x == 'active':
@@ -218,7 +294,17 @@ class Axis:
     return np.asarray(self._examples)[part] + (steps - np.asarray(self._steps)[part]) * np.asarray(self._batches)[part]
 
 
-def _pauses(columns: event_columns.EventColumns) -> tuple[np.ndarray, np.ndarray]:
+def _first_finite(times: np.ndarray) -> float:
+  """The first of some times that is known; NaN for none."""
+  for begin in range(0, len(times), _CHUNK):
+    part = times[begin : begin + _CHUNK]
+    known = part[np.isfinite(part)]
+    if len(known):
+      return float(known[0])
+  return math.nan
+
+
+def _pauses(columns: event_columns.EventColumns | event_sample.EventSample) -> tuple[np.ndarray, np.ndarray]:
   """When the run was resumed, and the seconds of all pauses before: one more, as there are none before the first."""
   resumed, pauses = [], [0.0]
   for line, event in columns.of_others('event'):
@@ -228,7 +314,9 @@ def _pauses(columns: event_columns.EventColumns) -> tuple[np.ndarray, np.ndarray
   return np.array(resumed), np.array(pauses)
 
 
-def _batches(columns: event_columns.EventColumns) -> tuple[list[int], list[int], list[int]]:
+def _batches(
+  columns: event_columns.EventColumns | event_sample.EventSample,
+) -> tuple[list[int], list[int], list[int]]:
   """From which steps on a run had which effective batch size, and how many examples it had seen by then."""
   restored = {line: int(columns.steps[line]) for line, event in columns.of_others('event') if event == 'restored'}
   steps: list[int] = []
@@ -256,5 +344,6 @@ def as_dict(found: Curves) -> json_types.JsonObject:
     'first': found.first,
     'last': found.last,
     'lacking': list(found.lacking),
+    'is_coarse': found.is_coarse,
     'curves': [{'run': run, 'name': name, **curve.as_dict()} for (run, name), curve in found.curves.items()],
   }

@@ -2,9 +2,11 @@
 
 A million lines of JSON take a Python program seven seconds. Here the places of a line's time, kind and step are found
 with NumPy, and a metric is looked for when it is requested: lines that `EventsWriter` would not write are parsed as
-JSON, line by line. Only complete lines count. Memory holds 25 bytes a line, and 12 a value.
+JSON, line by line. Only complete lines count. A line takes 25 bytes, and a value 12: in memory if that is little, or
+else in files without names, see growing_array.py.
 """
 
+from collections.abc import Iterable
 import os
 import threading
 
@@ -14,9 +16,10 @@ from official_ext.base import json_types
 from official_ext.base.files import regular_files
 from official_ext.base.run_folder import standing_events
 from official_ext.operations.curves import event_lines
+from official_ext.operations.curves import growing_array
 
 TRAIN, EVAL, OTHER, INVALID = event_lines.TRAIN, event_lines.EVAL, event_lines.OTHER, event_lines.INVALID
-KINDS = event_lines.KINDS
+KINDS = event_lines.KINDS  # The kinds whose lines have metrics.
 
 _BLOCK = 1 << 22  # Bytes that are read at a time.
 _MAX_LINE = 1 << 26  # A longer line without an end is given up.
@@ -26,51 +29,86 @@ _NOTED = ('start', *standing_events.GO_BACK)
 _NOTED_KEYS = ('event', 'effective_batch_size', 'evaluation_pending')
 _NAMED_LINES = 20  # Of each block so many lines of each kind are searched for names, and the first and last.
 _FAR = np.iinfo(np.int64).max
+_CHUNK = 1 << 18  # Lines that are looked at together.
+_COLUMNS = {'starts': np.int64, 'kinds': np.int8, 'steps': np.int64, 'times': np.float64}
+_SPILLED_BYTES = 1 << 20  # What an array in a file counts for: it takes two of the process's open files.
 
 
 class _Metric:
   """The values of one name: the numbers of their lines, and the values."""
 
-  def __init__(self) -> None:
+  def __init__(self, folder: str | None) -> None:
     self.offset = 0
-    self.lines = np.empty(0, np.int32)
-    self.values = np.empty(0)
+    self.lines = growing_array.GrowingArray(np.int32, folder)
+    self.values = growing_array.GrowingArray(np.float64, folder)
 
 
 class EventColumns:
   """The columns of one file. Threads may share it.
 
   Attributes (after `update`, each with an entry for each line):
-    kinds: TRAIN, EVAL, OTHER, or INVALID for anything but an event.
+    kinds: the position of the event in KINDS, OTHER, or INVALID for anything but an event.
     steps: 0 where it is invalid.
     times: seconds since 1970; NaN if it has none.
   """
 
-  def __init__(self, path: str):
-    """Reads nothing yet."""
+  is_sample = False
+
+  def __init__(self, path: str, folder: str | None = None):
+    """Reads nothing yet.
+
+    Args:
+      path: of the file.
+      folder: where the columns of a long file are; None: in memory.
+    """
     self.path = path
+    self._folder = folder
     self.lock = threading.RLock()
     self._begin_anew()
 
   def _begin_anew(self) -> None:
     self._identity: tuple[int, int] | None = None
     self._offset, self._before = 0, b''
-    self._starts = np.empty(0, np.int64)
-    self.kinds = np.empty(0, np.int8)
-    self.steps = np.empty(0, np.int64)
-    self.times = np.empty(0)
+    self._columns = {name: growing_array.GrowingArray(dtype, self._folder) for name, dtype in _COLUMNS.items()}
     self._others: dict[
       int, json_types.JsonObject
     ] = {}  # Line -> the parts of other events than these two that concern the curves.
     self._metrics: dict[str, _Metric] = {}
-    self._names: tuple[json_types.JsonObject, json_types.JsonObject] = ({}, {})
+    self._names: tuple[json_types.JsonObject, ...] = tuple({} for _ in KINDS)
     self._standing: np.ndarray | None = None
 
   @property
+  def _starts(self) -> np.ndarray:
+    return self._columns['starts'].array
+
+  @property
+  def kinds(self) -> np.ndarray:
+    """See class."""
+    return self._columns['kinds'].array
+
+  @property
+  def steps(self) -> np.ndarray:
+    """See class."""
+    return self._columns['steps'].array
+
+  @property
+  def times(self) -> np.ndarray:
+    """See class."""
+    return self._columns['times'].array
+
+  def _arrays(self) -> list[growing_array.GrowingArray]:
+    metrics = list(self._metrics.values())
+    return [*self._columns.values(), *(each.lines for each in metrics), *(each.values for each in metrics)]
+
+  @property
   def nbytes(self) -> int:
-    """About how much memory it takes."""
-    values = sum(12 * len(each.values) for each in self._metrics.values())
-    return 25 * len(self._starts) + values + 1000
+    """About how much memory it takes, and a part for each file."""
+    return 1000 + sum(each.nbytes + _SPILLED_BYTES * each.is_spilled for each in self._arrays())
+
+  def release(self) -> None:
+    """Takes the pages of its files out of memory; whoever reads them again gets them back."""
+    for each in self._arrays():
+      each.release()
 
   def update(self) -> None:
     """Reads the lines that the file has got since. One that was begun anew, or replaced, is read anew."""
@@ -84,21 +122,28 @@ class EventColumns:
           self._read_lines(file)
       except OSError:
         self._begin_anew()
+      self.release()
 
   def metric(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The values of a name in all lines that have one: the numbers of these lines, ascending, and the values."""
     with self.lock:
-      known = self._metrics.setdefault(name, _Metric())
+      known = self._metrics.setdefault(name, _Metric(self._folder))
       if known.offset < self._offset:
         try:
           with regular_files.open_to_read(self.path, buffering=0) as file:
             self._read_metric(file, name, known)
         except OSError:
           pass
-      return known.lines, known.values
+        self.release()
+      return known.lines.array, known.values.array
+
+  def bytes_behind(self, names: Iterable[str], size: int) -> int:
+    """How much has to be read before the values of some names in a file of a size are known. It takes no lock."""
+    metrics = [self._metrics.get(name) for name in names]
+    return max(0, size - self._offset, *(size - (each.offset if each else 0) for each in metrics))
 
   def names(self, kind: int) -> list[str]:
-    """The names of the numbers in the lines of a kind, TRAIN or EVAL, in the order in which they are first seen.
+    """The names of the numbers in the lines of a kind of KINDS, in the order in which they are first seen.
 
     Of long files not every line is looked at: one that only a few lines have may be missing, and can be requested.
     """
@@ -121,12 +166,13 @@ class EventColumns:
     """The events of some lines, whole; of a file that was cut meanwhile, those that are left."""
     found = []
     with self.lock:
-      ends = np.append(self._starts, self._offset)[1:]
+      starts = self._starts
       try:
         with regular_files.open_to_read(self.path) as file:
           for line in lines:
-            file.seek(int(self._starts[line]))
-            event = standing_events.parse(file.read(int(ends[line] - self._starts[line])))
+            end = starts[line + 1] if line + 1 < len(starts) else self._offset
+            file.seek(int(starts[line]))
+            event = standing_events.parse(file.read(int(end - starts[line])))
             if event is None:
               break
             found.append(event)
@@ -136,16 +182,11 @@ class EventColumns:
 
   # The contents of a cache.
 
-  def state(self) -> tuple[json_types.JsonObject, dict[str, np.ndarray]]:
-    """All that was read: JSON values and arrays, see `restore`."""
+  def state(self) -> tuple[json_types.JsonObject, dict[str, growing_array.GrowingArray]]:
+    """All that was read: JSON values and arrays, see `restore`. Whoever uses it holds the lock."""
     with self.lock:
       names = list(self._metrics)
-      arrays: dict[str, np.ndarray] = {
-        'starts': self._starts,
-        'kinds': self.kinds,
-        'steps': self.steps,
-        'times': self.times,
-      }
+      arrays = dict(self._columns)
       for number, name in enumerate(names):
         arrays |= {f'lines{number}': self._metrics[name].lines, f'values{number}': self._metrics[name].values}
       values: json_types.JsonObject = {
@@ -158,18 +199,17 @@ class EventColumns:
       }
       return values, arrays
 
-  def restore(self, values: json_types.JsonObject, arrays: dict[str, np.ndarray]) -> None:
+  def restore(self, values: json_types.JsonObject, arrays: dict[str, growing_array.GrowingArray]) -> None:
     """Begins with the columns read by another process. Whether it is of this file is seen at `update`."""
     with self.lock:
       self._begin_anew()
       self._identity = tuple(values['identity'])
       self._offset, self._before = values['offset'], bytes.fromhex(values['before'])
-      self._starts, self.kinds, self.steps, self.times = (arrays[k] for k in ('starts', 'kinds', 'steps', 'times'))
+      self._columns = {name: arrays[name] for name in _COLUMNS}
       self._others = dict(values['others'])
-      training, evaluation = values['names']
-      self._names = dict.fromkeys(training), dict.fromkeys(evaluation)
+      self._names = tuple(map(dict.fromkeys, values['names']))
       for number, (name, offset) in enumerate(values['metrics']):
-        metric = self._metrics[name] = _Metric()
+        metric = self._metrics[name] = _Metric(None)
         metric.offset, metric.lines, metric.values = offset, arrays[f'lines{number}'], arrays[f'values{number}']
 
   @property
@@ -186,7 +226,7 @@ class EventColumns:
     return file.read(min(self._offset, _CHECKED)) == self._before
 
   def _read_lines(self, file) -> None:
-    length, blocks, count = _BLOCK, [], len(self.kinds)
+    length = _BLOCK
     while True:
       file.seek(self._offset)
       content = file.read(length)
@@ -197,19 +237,17 @@ class EventColumns:
         if length < _MAX_LINE:
           length *= 2
           continue
-        blocks.append(self._unreadable())
+        block = self._unreadable()
         end = len(content)
       else:
-        blocks.append(self._parse(content[:end], count))
-      count += len(blocks[-1][0])
+        block = self._parse(content[:end], len(self._columns['kinds']))
+      for column, part in zip(self._columns.values(), block):
+        column.append(part)
       self._offset += end
       self._before = (self._before + content[max(0, end - _CHECKED) : end])[-_CHECKED:]
       if len(content) < length:
         break
       length = _BLOCK
-    if blocks:
-      for name, parts in zip(('_starts', 'kinds', 'steps', 'times'), zip(*blocks)):
-        setattr(self, name, np.concatenate([getattr(self, name), *parts]))
 
   def _unreadable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The columns of a part of a line that is too long for an event."""
@@ -249,24 +287,24 @@ class EventColumns:
   # Metrics.
 
   def _read_metric(self, file, name: str, known: _Metric) -> None:
-    lines, values = [known.lines], [known.values]
     while known.offset < self._offset:
       file.seek(known.offset)
       # Begins and ends with a line.
-      last = np.searchsorted(self._starts, known.offset + _BLOCK, side='right') - 1
-      end = int(self._starts[last]) if self._starts[last] > known.offset else self._end_of_line(known.offset)
+      starts = self._starts
+      last = np.searchsorted(starts, known.offset + _BLOCK, side='right') - 1
+      end = int(starts[last]) if starts[last] > known.offset else self._end_of_line(known.offset)
       content = file.read(end - known.offset)
       if len(content) < end - known.offset:  # It was cut meanwhile, and will be read anew.
         break
       places, found = event_lines.numbers_in(content, name)
-      at = np.searchsorted(self._starts, places + known.offset, side='right') - 1
+      first = int(np.searchsorted(starts, known.offset, side='right')) - 1
+      at = first + np.searchsorted(starts[first : last + 1], places + known.offset, side='right') - 1
       if len(at) and not (at[1:] > at[:-1]).all():  # A name twice in a line: the last one counts.
         keep = np.append(at[1:] > at[:-1], True)
         at, found = at[keep], found[keep]
-      lines.append(at.astype(np.int32))
-      values.append(found)
+      known.lines.append(at.astype(np.int32))
+      known.values.append(found)
       known.offset = end
-    known.lines, known.values = np.concatenate(lines), np.concatenate(values)
 
   def _end_of_line(self, offset: int) -> int:
     following = np.searchsorted(self._starts, offset, side='right')
@@ -274,14 +312,25 @@ class EventColumns:
 
   def _stands(self) -> np.ndarray:
     """See `standing`: a line counts if no later line goes back to a step before its own."""
-    limits = np.full(len(self.steps) + 1, _FAR)
-    stands = self.kinds != INVALID
-    for line, event in self._others.items():
-      if event['event'] in standing_events.GO_BACK:
-        limits[line] = self.steps[line]
-    after = np.minimum.accumulate(limits[::-1])[::-1][1:]
-    stands &= self.steps <= after
+    steps, stands = self.steps, self.kinds != INVALID
+    backs = [line for line, event in self._others.items() if event['event'] in standing_events.GO_BACK]
+    limit = _FAR
+    for line, end in reversed(list(zip(backs, [*backs[1:], len(steps)]))):
+      self._limit(stands, line, end, limit)  # From one going back up to the next: later ones limit them.
+      limit = min(limit, int(steps[line]))
+    self._limit(stands, 0, backs[0] if backs else 0, limit)
+    evaluations = np.flatnonzero(self.kinds == EVAL)
     for line, event in self._others.items():
       if event.get('evaluation_pending'):
-        stands[:line] &= ~((self.kinds[:line] == EVAL) & (self.steps[:line] == self.steps[line]))
+        before = evaluations[: np.searchsorted(evaluations, line)]
+        stands[before[steps[before] == steps[line]]] = False
+    self.release()
     return stands
+
+  def _limit(self, stands: np.ndarray, first: int, end: int, limit: int) -> None:
+    """Marks lines of a range whose step is after a limit as not standing."""
+    steps = self._columns['steps']
+    for begin in range(first, end if limit < _FAR else first, _CHUNK):
+      part = slice(begin, min(end, begin + _CHUNK))
+      stands[part] &= steps.array[part] <= limit
+      steps.release()

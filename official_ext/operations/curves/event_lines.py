@@ -8,8 +8,8 @@ import numpy as np
 
 from official_ext.base import json_types
 
-TRAIN, EVAL, OTHER, INVALID = 0, 1, 2, 3
-KINDS = ('train', 'eval')
+TRAIN, EVAL, SYSTEM, OTHER, INVALID = range(5)
+KINDS = ('train', 'eval', 'system')
 PADDING = 64  # So many zeros are behind the lines that are looked through.
 _NOT_FINITE = ('NaN', 'Infinity', '-Infinity')
 
@@ -33,7 +33,7 @@ def heads(data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray,
   seconds, place = _decimals(data, starts + 9)
   found &= is_at(place, b', "event') & is_at(place + 2, b'"event":')
   place += 12
-  for kind, text in ((TRAIN, b'train", '), (EVAL, b'eval", "')):
+  for kind, text in ((TRAIN, b'train", '), (EVAL, b'eval", "'), (SYSTEM, b'system",')):
     lines = np.flatnonzero(found & is_at(place, text))
     at = place[lines] + len(KINDS[kind]) + 3
     good = is_at(at, b'"step": ')

@@ -5,7 +5,8 @@ own command; it rebuilds nothing. Between it and train.py there is TF_CONFIG, an
 same command resumes. Each has
 
     SUMMARY                                  a line about it, for the help
-    OPTIONS                                  argparse's arguments of `--name` -> keywords; 'least' of an integer
+    OPTIONS                                  argparse's arguments of `--name` -> keywords; 'least' of an integer. One
+                                             meaning has one name in all engines: nodes, gpus, cpus, memory, time
     NEEDS_ABSOLUTE                           whether it runs where the present folder is not: in containers
     HAS_ARRAYS                               whether one submission may be the trials of a sweep
     render(job, options) -> str              the script or manifest
@@ -47,6 +48,39 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+
+
+# Variables that engines, the shell of a script or this library set: a job may not set them, by name or beginning.
+_RESERVED_NAMES = frozenset(
+  ('TF_CONFIG', 'CLUSTER_SPEC', 'JOB_COMPLETION_INDEX', 'UID', 'EUID', 'PPID', 'BASHOPTS', 'BASH_VERSINFO', 'SHELLOPTS')
+  + ('job', 'step', 'status', 'srun', 'command', 'model_dir', 'workers')  # Of the scripts.
+)
+_RESERVED_PREFIXES = ('OFFICIAL_EXT_', 'SLURM_', 'SKYPILOT_', 'KUBERNETES_', 'JOBSET_', 'AIP_', 'CLOUD_ML_')
+
+
+def nodes_option(node: str) -> dict[str, Any]:
+  """The keywords of --nodes; `node` describes one."""
+  return {'least': 1, 'default': 1, 'metavar': 'N', 'help': f'{node}, which train together; default: 1'}
+
+
+def is_reserved(name: str) -> bool:
+  """Whether a variable of the environment is set by an engine or its script."""
+  return name in _RESERVED_NAMES or name.startswith(_RESERVED_PREFIXES)
+
+
+def seconds_of(text: str) -> int:
+  """A time limit in seconds: 86400s, 30:00, 12:00:00 or 2-12:00:00.
+
+  Raises:
+    UserError: it is in another form.
+  """
+  if match := re.fullmatch(r'([0-9]{1,9})s', text):
+    return int(match[1])
+  match = re.fullmatch(r'(?:(?:([0-9]{1,4})-)?([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})', text)
+  if match is None:
+    raise errors.UserError(f'--time={text}: expected a time such as 12:00:00, 2-12:00:00 (two days more) or 86400s')
+  days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+  return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from official_ext.operations.runs import programs
 SUMMARY = 'a JobSet of Kubernetes'
 OPTIONS: dict[str, dict[str, Any]] = {
   'image': {'required': True, 'metavar': 'IMAGE', 'help': 'of the container'},
-  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'processes, which train together; default: 1'},
+  'nodes': jobs.nodes_option('pods, each a worker'),
   'gpus': {'least': 0, 'default': 0, 'metavar': 'N', 'help': 'GPUs of a worker'},
   'cpus': {'metavar': 'N', 'help': 'cores of a worker'},
   'memory': {'metavar': 'SIZE', 'help': 'memory of a worker'},
@@ -45,8 +45,8 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """The manifest; see jobs.py."""
   pods = {
     'completionMode': 'Indexed',
-    'completions': options.num_workers,
-    'parallelism': options.num_workers,
+    'completions': options.nodes,
+    'parallelism': options.nodes,
     'backoffLimit': 0,
     'podFailurePolicy': {
       'rules': [
@@ -92,10 +92,10 @@ def is_active(name: str, options: argparse.Namespace) -> bool | None:
 
 
 def _pod(job: jobs.Job, options: argparse.Namespace) -> dict[str, object]:
-  workers = [f'{job.name}-{_JOB}-0-{index}.{job.name}:{_PORT}' for index in range(options.num_workers)]
+  workers = [f'{job.name}-{_JOB}-0-{index}.{job.name}:{_PORT}' for index in range(options.nodes)]
   cluster = json.dumps({'worker': workers})
   env: list[dict[str, object]] = [{'name': name, 'value': _literal(value)} for name, value in job.env.items()]
-  if options.num_workers > 1:
+  if options.nodes > 1:
     field = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     value = f'{{"cluster": {cluster}, "task": {{"type": "worker", "index": $({_INDEX})}}}}'
     env += [

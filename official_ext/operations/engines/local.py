@@ -17,8 +17,8 @@ from official_ext.operations.runs import programs
 
 SUMMARY = 'the queue of the folder with the runs, and `launch` for several workers'
 OPTIONS: dict[str, dict[str, Any]] = {
-  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'processes, which train together; default: 1'},
-  'gpus': {'least': 0, 'metavar': 'N', 'help': 'GPUs of the job'},
+  'nodes': jobs.nodes_option('processes'),
+  'gpus': {'least': 0, 'metavar': 'N', 'help': 'GPUs of a process'},
   'slots': {'least': 1, 'metavar': 'N', 'help': 'runs of a queue or of --array at the same time'},
 }
 NEEDS_ABSOLUTE = False
@@ -37,9 +37,9 @@ def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
   del text
   queue = queue_folder.Queue(runs_dir(job, options))
   env = ['env', *(f'{name}={value}' for name, value in job.env.items())] if job.env else []
-  gpus = options.gpus
-  if gpus is None and options.num_workers > 1 and visible_gpus.names():
-    gpus = options.num_workers
+  gpus = None if options.gpus is None else options.gpus * options.nodes
+  if gpus is None and options.nodes > 1 and visible_gpus.names():
+    gpus = options.nodes
   added = queue_changes.add(
     queue,
     [*env, *_words(job, options)],
@@ -70,9 +70,9 @@ def _max_restarts(job: jobs.Job) -> int:
 
 
 def _words(job: jobs.Job, options: argparse.Namespace) -> list[str]:
-  if options.num_workers == 1:
+  if options.nodes == 1:
     return [sys.executable, *programs.words(job.program), *job.flags]
   # The launcher distinguishes a killed worker from a failed run, which to the queue are one status.
   restarts = f'--max_restarts={_max_restarts(job)}'
-  words = ['launch', f'--num_workers={options.num_workers}', restarts, f'--program={job.program}']
+  words = ['launch', f'--num_workers={options.nodes}', restarts, f'--program={job.program}']
   return [sys.executable, '-m', 'official_ext.cli.main', *words, '--', *job.flags]

@@ -34,7 +34,7 @@ from official_ext.operations.runs import programs
 SUMMARY = 'a Ray job'
 OPTIONS: dict[str, dict[str, Any]] = {
   'address': {'metavar': 'URL', 'help': 'of the cluster'},
-  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'processes, which train together; default: 1'},
+  'nodes': jobs.nodes_option('bundles, each a worker'),
   'gpus': {'least': 0, 'default': 0, 'metavar': 'N', 'help': 'GPUs of a worker'},
   'cpus': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'cores of a worker; default: 1'},
   'slots': {'least': 1, 'metavar': 'N', 'help': 'runs of a queue or of --array at the same time'},
@@ -56,7 +56,7 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
     'logs': [jobs.log_path(trial.model_dir) for trial in job.trials] if job.is_array else [],
     'cwd': job.cwd,
     'env': dict(job.env),
-    'num_workers': options.num_workers,
+    'num_workers': options.nodes,
     'cpus': options.cpus,
     'gpus': options.gpus,
     'at_once': options.slots,

@@ -8,16 +8,19 @@ import argparse
 import json
 import os
 import shlex
+import sys
 import tempfile
 from typing import Any
 
+from official_ext.base import errors
 from official_ext.operations.engines import jobs
 from official_ext.operations.runs import programs
 
 SUMMARY = 'a managed job of SkyPilot'
 OPTIONS: dict[str, dict[str, Any]] = {
-  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'machines, which train together; default: 1'},
-  'accelerators': {'metavar': 'L4:1', 'help': 'of a machine'},
+  'nodes': jobs.nodes_option('machines'),
+  'accelerator': {'metavar': 'TYPE', 'help': 'such as L4'},
+  'gpus': {'least': 1, 'metavar': 'N', 'help': 'GPUs of a machine; default: 1 with --accelerator'},
   'infra': {'metavar': 'NAME', 'help': 'the cloud'},
   'cpus': {'metavar': 'N', 'help': 'cores of a machine'},
   'memory': {'metavar': 'N', 'help': 'memory of a machine'},
@@ -41,10 +44,18 @@ export TF_CONFIG="{{\\"cluster\\": {{\\"worker\\": [$workers]}}, \\
 
 def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """The task; see jobs.py."""
+  if options.gpus and not options.accelerator:
+    raise errors.UserError('--gpus: --accelerator=TYPE, such as L4, must name their type')
+  if not (options.workdir or options.setup or options.image):
+    print(
+      'warning: --workdir, --setup and --image are missing: the machines have neither the files of this folder nor the '
+      'library',
+      file=sys.stderr,
+    )
   restarts = MAX_RESTARTS if job.max_restarts is None else job.max_restarts
   given = {
     'infra': options.infra,
-    'accelerators': options.accelerators,
+    'accelerators': f'{options.accelerator}:{options.gpus or 1}' if options.accelerator else None,
     'cpus': options.cpus,
     'memory': options.memory,
     'image_id': options.image,
@@ -52,7 +63,7 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
   }
   resources: dict[str, object] = {name: value for name, value in given.items() if value is not None}
   resources['job_recovery'] = {'max_restarts_on_errors': restarts, 'recover_on_exit_codes': [75]}
-  task: dict[str, object] = {'name': job.name, 'num_nodes': options.num_workers, 'resources': resources}
+  task: dict[str, object] = {'name': job.name, 'num_nodes': options.nodes, 'resources': resources}
   if options.workdir:
     task['workdir'] = options.workdir
   if job.env:
@@ -60,7 +71,7 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
   if options.setup:
     task['setup'] = options.setup
   command = f'exec {shlex.join(["python", *programs.words(job.program), *job.flags])}\n'
-  task['run'] = (_TF_CONFIG if options.num_workers > 1 else '') + command
+  task['run'] = (_TF_CONFIG if options.nodes > 1 else '') + command
   return jobs.yaml_document(task, options.engine_arg)
 
 

@@ -20,12 +20,12 @@ from official_ext.operations.runs import programs
 
 SUMMARY = 'a batch script; options as of sbatch'
 OPTIONS: dict[str, dict[str, Any]] = {
-  'nodes': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'machines; default: 1'},
+  'nodes': jobs.nodes_option('machines'),
   'tasks_per_node': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'workers of each; default: 1'},
-  'gpus_per_task': {'metavar': 'N', 'help': 'GPUs of a worker'},
-  'cpus_per_task': {'least': 1, 'metavar': 'N', 'help': 'cores of a worker'},
-  'mem': {'metavar': 'SIZE', 'help': 'memory of a machine'},
-  'time': {'metavar': 'TIME', 'help': 'the time limit'},
+  'gpus': {'metavar': 'N', 'help': 'GPUs of a worker, such as 1 or a100:1'},
+  'cpus': {'least': 1, 'metavar': 'N', 'help': 'cores of a worker'},
+  'memory': {'metavar': 'SIZE', 'help': 'memory of a machine'},
+  'time': {'metavar': 'TIME', 'help': 'the time limit, such as 12:00:00'},
   'partition': {'metavar': 'NAME', 'help': 'the partition'},
   'account': {'metavar': 'NAME', 'help': 'the account'},
   'signal_seconds': {
@@ -40,6 +40,14 @@ NEEDS_ABSOLUTE = False
 HAS_ARRAYS = True
 MAX_RESTARTS = 100
 
+# The names of sbatch for flags of this command.
+_RESOURCES = {
+  'gpus': 'gpus-per-task',
+  'cpus': 'cpus-per-task',
+  'memory': 'mem',
+  'partition': 'partition',
+  'account': 'account',
+}
 _OURS = (
   *('nodes', 'ntasks-per-node', 'gpus-per-task', 'cpus-per-task', 'mem', 'time', 'partition', 'account', 'signal'),
   *('requeue', 'no-requeue', 'open-mode', 'output', 'chdir', 'array', 'job-name', 'wrap', 'parsable'),
@@ -121,9 +129,12 @@ def _headers(job: jobs.Job, options: argparse.Namespace) -> Iterator[tuple[str, 
   yield 'job-name', job.name
   yield 'nodes', options.nodes
   yield 'ntasks-per-node', options.tasks_per_node
-  for name in ('gpus_per_task', 'cpus_per_task', 'mem', 'time', 'partition', 'account'):
+  for name, option in _RESOURCES.items():
     if getattr(options, name) is not None:
-      yield name.replace('_', '-'), getattr(options, name)
+      yield option, getattr(options, name)
+  if options.time is not None:  # sbatch has further forms, but none in seconds.
+    is_in_seconds = re.fullmatch(r'[0-9]{1,9}s', options.time)
+    yield 'time', '{}:{:02d}'.format(*divmod(int(options.time[:-1]), 60)) if is_in_seconds else options.time
   if job.is_array:
     yield 'array', f'1-{len(job.trials)}' + (f'%{options.slots}' if options.slots else '')
   elif options.slots:
@@ -153,7 +164,7 @@ def _header(name: str, value: object) -> str:
 def _srun(options: argparse.Namespace) -> list[str]:
   # A worker that ends must not take those with it that still save; they end by themselves when they miss it.
   words = ['srun', '--kill-on-bad-exit=0', '--wait=0', '--distribution=block']
-  return words + ([f'--cpus-per-task={options.cpus_per_task}'] if options.cpus_per_task else [])
+  return words + ([f'--cpus-per-task={options.cpus}'] if options.cpus else [])
 
 
 def _command(job: jobs.Job, trial: jobs.Trial) -> str:

@@ -115,6 +115,11 @@ def note(job: jobs.Job, engine: str, module: types.ModuleType, name: str) -> Non
     json_files.write(run.file_of_mode('started', 'json', job.mode), values)
 
 
+def is_noted(folder: str) -> bool:
+  """Whether a run in a folder was submitted, and noted there."""
+  return any(run.started() is not None for run in run_folder.find_runs(folder))
+
+
 def make_folders(job: jobs.Job) -> None:
   """Makes the folders of the runs, into which their engine writes their output.
 

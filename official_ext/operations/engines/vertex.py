@@ -8,7 +8,6 @@ times, and then the job, three times: so it does not distinguish status 75, afte
 import argparse
 import json
 import os
-import re
 import tempfile
 from typing import Any
 
@@ -22,10 +21,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
   'machine_type': {'required': True, 'metavar': 'TYPE', 'help': 'such as n1-standard-8'},
   'region': {'required': True, 'metavar': 'NAME', 'help': 'such as europe-west4'},
   'project': {'metavar': 'NAME', 'help': 'the project'},
-  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'machines, which train together; default: 1'},
+  'nodes': jobs.nodes_option('machines'),
   'accelerator': {'metavar': 'TYPE', 'help': 'such as NVIDIA_L4'},
-  'gpus': {'least': 1, 'metavar': 'N', 'help': 'accelerators of a machine'},
-  'time': {'metavar': 'SECONDSs', 'help': 'the time limit'},
+  'gpus': {'least': 1, 'metavar': 'N', 'help': 'GPUs of a machine'},
+  'time': {'metavar': 'TIME', 'help': 'the time limit, such as 12:00:00'},
   'service_account': {'metavar': 'NAME', 'help': 'the service account'},
 }
 NEEDS_ABSOLUTE = True
@@ -57,14 +56,12 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
     container['env'] = [{'name': name, 'value': _literal(value)} for name, value in job.env.items()]
   pools = [
     {'machineSpec': machine, 'replicaCount': count, 'containerSpec': container}
-    for count in (1, options.num_workers - 1)
+    for count in (1, options.nodes - 1)
     if count
   ]
   scheduling: dict[str, object] = {'restartJobOnWorkerRestart': True}
   if options.time:
-    if not re.fullmatch(r'\d+s', options.time):
-      raise errors.UserError(f'--time={options.time}: Vertex expects seconds, such as 86400s')
-    scheduling['timeout'] = options.time
+    scheduling['timeout'] = f'{jobs.seconds_of(options.time)}s'
   spec = {'workerPoolSpecs': pools, 'scheduling': scheduling}
   if options.service_account:
     spec['serviceAccount'] = options.service_account

@@ -247,7 +247,7 @@ def read(path: str) -> dict[str, Any] | None:
   except (ValueError, RecursionError, regular_files.UnreadableError):
     values = None
   if not isinstance(values, dict):
-    raise DamagedFileError(f'{path}: is invalid JSON object')
+    raise DamagedFileError(f'{path}: holds no JSON object')
   return values
 
 

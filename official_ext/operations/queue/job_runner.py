@@ -220,6 +220,7 @@ class Runner:
       time.sleep(min(most, max(least, seconds / 10)))
       _reap(0)
       is_any_left = _signal_group(group, 0)
+    _reap(0)  # Those that ended since: they are not listed, and would stay until the init process reaps them.
 
   def _end(self, outcome: str, **values) -> None:
     """Writes how the attempt ended, as soon as that can be written."""

@@ -19,11 +19,13 @@ from official_ext.base.files import regular_files
 from official_ext.base.processes import invocation
 from official_ext.base.processes import process_identity
 from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import params as params_lib
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import starting
 
 BASE_PARAMS = 'base_params.yaml'  # The source of a clone: the original may be deleted.
 
+_LENGTH = 'trainer.train_steps'
 _PATHS = ('model_dir', 'checkpoint', 'config_file')  # Flags that may name something in the run's own folder.
 # The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
 _REPLACED = frozenset(
@@ -74,23 +76,26 @@ class Command:
     return dict(os.environ) if self.environment is None else invocation.restored(self.environment, os.environ)
 
 
-def to_resume(run: run_folder.Run) -> Command:
+def to_resume(run: run_folder.Run, train_steps: int | None = None) -> Command:
   """The command that resumes a run from its newest checkpoint: the one that has started it.
 
   If the run's folder was moved or copied, the command names the present folder, and the files in it.
 
+  Args:
+    run: the run.
+    train_steps: the step at which training will end, which extends a run that has finished; None: unchanged.
+
   Raises:
-    UserError: the run lives or has finished, or its command is not known, not whole, or that of one of several workers.
+    UserError: the run lives or has finished, or its command is not known, not whole, or that of one of several workers;
+      or it has done that many steps.
   """
   found = judged_status.of_run(run)
   if judged_status.is_alive(run, 'train'):
     raise errors.UserError(f'{run.name}: is {found.status}; wait for it, or stop it first')
   if found.status == 'submitted':
     raise errors.UserError(f'{run.name}: was submitted ({found.reason}), and waits there; end it there first')
-  if found.status == 'finished':
-    raise errors.UserError(
-      f'{run.name}: has finished; `official-ext runs clone` makes one that trains longer: --set=train_steps=N'
-    )
+  if found.status == 'finished' and train_steps is None:
+    raise errors.UserError(f'{run.name}: has finished; `official-ext runs resume --train_steps=N` extends it')
   values, words = _recorded(run)
   environment = _environment_of(values)
   if (num_tasks := invocation.num_tasks(environment or {})) > 1:
@@ -98,14 +103,45 @@ def to_resume(run: run_folder.Run) -> Command:
       f'{run.name}: was one of {num_tasks} processes, which no launcher has started: start each of them again'
     )
   split, model_dir = _split(words), None
+  flags = split.flags if train_steps is None else _extended(run, split.flags, train_steps)
   for name, value in split.flags:
     model_dir = value if name == 'model_dir' else model_dir
   cwd = _cwd_of(values)
   before = _absolute(model_dir, cwd) if model_dir is not None else run.path
   if _real(before) != _real(run.path):
-    flags = [(name, _in_folder(name, value, cwd, before, run.path)) for name, value in split.flags]
+    flags = tuple((name, _in_folder(name, value, cwd, before, run.path)) for name, value in flags)
+  if flags != split.flags:
     words = [*split.program, *map(_written, flags)]
   return Command(tuple(words), cwd, run.path, values.get('mode') or 'train', environment)
+
+
+def _extended(
+  run: run_folder.Run, flags: tuple[tuple[str, str | None], ...], train_steps: int
+) -> tuple[tuple[str, str | None], ...]:
+  """The flags of a command with another length, under the name by which they have set it.
+
+  Raises:
+    UserError: the run has done that many steps, or its length is counted in epochs.
+  """
+  record = run.record() or {}
+  step = record.get('step')
+  short_names: json_types.JsonObject = record.get('short_names') or {}
+  if json_types.is_int(step) and train_steps <= step:
+    raise errors.UserError(f'--train_steps={train_steps}: {run.name} has done {step} steps; name a larger number')
+  if (params_lib.read(run) or {}).get('trainer.train_epochs'):
+    raise errors.UserError(
+      f'--train_steps={train_steps}: the length of {run.name} is set by trainer.train_epochs; give its command again '
+      'with more epochs'
+    )
+  same = {_LENGTH, *(name for name, path in short_names.items() if path == _LENGTH)}
+  name, kept = _LENGTH, []
+  for flag, value in flags:
+    given = (value or '').partition('=')[0].strip()
+    if flag == 'set' and given in same:
+      name = given
+    else:
+      kept.append((flag, value))
+  return (*kept, ('set', f'{name}={train_steps}'))
 
 
 def to_clone(

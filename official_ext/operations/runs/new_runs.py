@@ -17,6 +17,7 @@ from official_ext.operations.runs import programs
 from official_ext.operations.runs import run_folder
 
 UNNAMED = 'unnamed'  # Replaces a missing or used name, if only the other mistakes are looked for.
+PREVIEW = 'preview.png'  # The picture of a preview, in the folder of a rehearsal.
 _END_OF_FILE = 'END_OF_FILE'
 
 
@@ -179,12 +180,14 @@ class NewRun:
       commands.write_base(self.folder, _whole(self.base).encode())
     return command
 
-  def rehearsal(self, driver: driver_lib.Driver, folder: str) -> commands.Command:
-    """The command `official-ext check` for it, which runs the experiment once, small, and leaves nothing.
+  def rehearsal(self, driver: driver_lib.Driver, folder: str, name: str = 'check') -> commands.Command:
+    """The command `official-ext check` or `official-ext preview` for it, which trains no run.
 
     Args:
       driver: the driver.
-      folder: for its initial configuration; it is made if there is one.
+      folder: for its initial configuration, if there is one, and for the picture PREVIEW of images; it is made if
+        needed.
+      name: 'check' or 'preview'.
 
     Raises:
       StorageError: that cannot be written.
@@ -196,7 +199,10 @@ class NewRun:
     flags, cwd = self._checked_flags(folder, base)
     experiment = next(flag for flag in flags if flag.startswith('--experiment=')).partition('=')[2]
     others = [flag for flag in flags if not flag.startswith(('--experiment=', '--mode=', '--model_dir='))]
-    words = (sys.executable, '-u', '-m', 'official_ext.cli.main', 'check', experiment, *others)
+    if name == 'preview':
+      output = f'--output={os.path.join(folder, os.path.splitext(PREVIEW)[0])}'  # With the ending of images or texts.
+      others = [output, '--rows=3', '--columns=5', '--tile=160', *others]  # As large as the page's dialog.
+    words = (sys.executable, '-u', '-m', 'official_ext.cli.main', name, experiment, *others)
     return commands.Command(words, cwd or driver.cwd, folder)
 
   def discard(self) -> None:

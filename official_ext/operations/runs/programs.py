@@ -4,6 +4,7 @@ import os
 
 from official_ext.base import errors
 from official_ext.base.files import paths
+from official_ext.base.files import regular_files
 
 DEFAULT = 'train.py'
 INSTALLED = 'official_ext.cli.train'  # The module; it finds modules of the current folder, as train.py those beside it.
@@ -24,6 +25,23 @@ def find(name: str = DEFAULT) -> str:
   if name in (DEFAULT, INSTALLED):
     return INSTALLED
   raise errors.UserError(f'--program={name}: no such file')
+
+
+def reads_flag(program: str, name: str) -> bool:
+  """Whether a program may read a flag: its text names it, or it is a driver of this library."""
+  return is_driver(program) or name in _text(program)
+
+
+def is_driver(program: str) -> bool:
+  """Whether a program is the installed driver, or a file that uses this library."""
+  return program == INSTALLED or 'official_ext' in _text(program)
+
+
+def _text(program: str) -> str:
+  try:
+    return paths.read(program, regular_files.MAX_RECORD).decode('utf-8', 'replace')
+  except OSError:
+    return ''
 
 
 def words(program: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The checkpoints of a run, by their files and manifests. No TensorFlow; nothing is read but manifests and sizes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -11,6 +11,7 @@ from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.run_folder import manifest_content
+from official_ext.operations.runs import last_events
 from official_ext.operations.runs import params
 from official_ext.operations.runs import run_folder
 
@@ -33,7 +34,7 @@ class Checkpoint:
     time: when its last file was written, in seconds since 1970.
     damage: its error; '' if nothing shows without reading all of it.
     is_best: whether it is the best of all.
-    logs: the metrics of its evaluation, if its manifest has them.
+    logs: the metrics of its evaluation, if its manifest has them; see `with_evaluations`.
   """
 
   name: str
@@ -48,15 +49,32 @@ class Checkpoint:
 
 def find(run: run_folder.Run) -> list[Checkpoint]:
   """The checkpoints of a run: to resume from, the best, the averages, each by step."""
-  best = str((params.read(run) or {}).get(_BEST) or 'best')
   rollbacks = _rollbacks(run)
   found: list[Checkpoint] = []
-  for kind, folder in zip(KINDS, ('', best, _EMA)):
+  for kind, folder in zip(KINDS, ('', *folders_of(run))):
     if folder and not os.path.realpath(run.file(folder)).startswith(os.path.realpath(run.path) + os.sep):
       continue
     best_step = _best_step(run.file(folder)) if kind == 'best' else None
     found += _in_folder(run, folder, kind, best_step, rollbacks if kind == 'training' else [])
   return found
+
+
+def with_evaluations(found: Sequence[Checkpoint], evaluations: Iterable[json_types.JsonMapping]) -> list[Checkpoint]:
+  """Checkpoints with the metrics of the evaluation at their step, if their manifests have none.
+
+  Args:
+    found: the checkpoints.
+    evaluations: the events 'eval' of the run that stand.
+  """
+  logs = {event['step']: last_events.metrics_of(event) for event in evaluations}
+  return [
+    each if each.logs or each.damage else dataclasses.replace(each, logs=logs.get(each.step, {})) for each in found
+  ]
+
+
+def folders_of(run: run_folder.Run) -> tuple[str, str]:
+  """The names of the folders of a run's best checkpoints and of its averages."""
+  return str((params.read(run) or {}).get(_BEST) or 'best'), _EMA
 
 
 def path_of(run: run_folder.Run, name: str) -> str:

@@ -55,6 +55,7 @@ class RunSummary:
     steps_per_second: how fast it trained last.
     train: its last training metrics.
     evaluation: its last validation metrics.
+    evaluation_step: the step of them; None if there are none.
     attempt: how often it was started.
     started: when it was last started, in seconds since 1970.
     updated: when it last reached another step or stage, or its end.
@@ -77,6 +78,7 @@ class RunSummary:
   steps_per_second: float | None = None
   train: Mapping[str, float] = dataclasses.field(default_factory=dict)
   evaluation: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  evaluation_step: int | None = None
   attempt: int | None = None
   started: float | None = None
   updated: float | None = None
@@ -129,11 +131,12 @@ def summarise(
     mode=_text(record.get('mode')),
     step=step,
     train_steps=train_steps,
-    percent=None if step is None or not train_steps else min(100.0, 100.0 * step / train_steps),
+    percent=_percent(step, train_steps),
     eta_seconds=_time_left(train) if found.status in ('running', 'stopping') else None,
     steps_per_second=_number(train.get('steps_per_second')),
     train=last_events.metrics_of(train),
     evaluation=last_events.metrics_of(events.evaluation),
+    evaluation_step=(events.evaluation or {}).get('step'),
     attempt=record.get('attempt'),
     started=moments.seconds(record.get('started')) or moments.seconds((files['started'] or {}).get('started')),
     updated=moments.seconds(record.get('updated')) or _number(last.get('time')),
@@ -158,6 +161,13 @@ def _time_left(train: Mapping[str, object]) -> float | None:
   if left is None or then is None or not math.isfinite(left):
     return None
   return max(0.0, left - max(0.0, time.time() - then))
+
+
+def _percent(step: int | None, train_steps: int | None) -> float | None:
+  """How much of a training is done, 0 to 100; None if that is not known."""
+  if step is None or not train_steps or train_steps < 0:
+    return None
+  return max(0.0, min(100.0, 100.0 * step / train_steps))
 
 
 def _number(value: object) -> float | None:

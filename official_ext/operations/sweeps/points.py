@@ -9,6 +9,7 @@ from official_ext.base.files import paths
 from official_ext.operations.queue import job_status
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_log
 from official_ext.operations.sweeps import metric_history
 from official_ext.operations.sweeps import proposals
 from official_ext.operations.sweeps import sweep_file
@@ -20,6 +21,7 @@ OVER = ('finished', 'failed', 'diverged', 'pruned', 'stopped')
 STATUSES = (NEW, *UNDER_WAY, *OVER, 'unreadable', 'deleted')
 _OF_RECORD = {'finished': 'finished', 'failed': 'failed', 'diverged': 'diverged'}
 _DIVERGED = 3
+_MAX_LINE = 300  # Of the log, as a reason.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,11 +104,14 @@ class PointReader:
 
   def _status(self, record, job, run, pruned) -> tuple[str, str]:
     """See `status_of`. Of a point that is over it is the same until one of its files has changed."""
-    key = (job and (job.number, job.status), [_key(run.file(name)) for name in ('run.json', 'started.json')], pruned)
+    files = [_key(path) for path in (run.file('run.json'), run.file('started.json'), run.log_path())]
+    key = (job and (job.number, job.status), files, pruned)
     known = self._over.get(record.number)
     if known is not None and known[0] == key:
       return known[1]
     found = status_of(job, run, pruned)
+    if found[0] == 'failed' and (lines := run_log.tail(run, 1)):
+      found = found[0], ': '.join(filter(None, [found[1], lines[0].strip()[:_MAX_LINE]]))
     if found[0] in OVER:
       self._over[record.number] = key, found
     return found
@@ -147,16 +152,20 @@ def status_of(
     return ('running' if found.status == 'hung' else found.status), found.reason
   if found is not None and found.status == 'submitted' and job is None:  # To an engine, not to the queue.
     return 'queued', found.reason
+  if (
+    pruned and (job is None or job.status in ('failed', 'cancelled')) and (found is None or found.status != 'finished')
+  ):
+    return 'pruned', why  # However its program ended: it was asked to.
   if found is not None and found.status in _OF_RECORD and (job is None or job.status != 'failed'):
     return _OF_RECORD[found.status], '' if found.status == 'finished' else found.reason
   if job is None:
     if found is None or found.status == 'unknown':
       return NEW, ''
-    return ('pruned', why) if pruned else ('stopped', found.reason)
+    return 'stopped', found.reason
   if job.status == 'failed':
     return ('diverged' if job.exit_status == _DIVERGED else 'failed'), job.reason
   if job.status == 'cancelled':
-    return ('pruned', why) if pruned else ('stopped', job.reason)
+    return 'stopped', job.reason
   return job.status, job.reason
 
 

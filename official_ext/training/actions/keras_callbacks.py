@@ -4,9 +4,12 @@ def build_actions(self, trainer):
   return [keras_callbacks.KerasCallback(tf_keras.callbacks.CSVLogger('log.csv'), trainer)]
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import math
+from typing import Any
 
+import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
@@ -16,6 +19,7 @@ from official_ext.base import tf_internals
 from official_ext.base.run_folder import event_names
 from official_ext.training.actions import triggers
 from official_ext.training.step import gradient_tap
+from official_ext.training.step import keras_version
 from official_ext.training.writers import writers
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -37,9 +41,16 @@ class KerasCallback(triggers.Trigger):
 
   Logs of an epoch have Keras' names: `loss` and the training metrics, as means over the epoch's steps; `val_loss` and
   the other metrics of the evaluation, with `val_` in front; `lr`. `self.model` is the model, with `optimizer` and
-  `stop_training`. `self.params` has epochs, steps (of an epoch) and verbose (0). A checkpoint keeps the attributes of
-  the callback that are numbers, strings or booleans and that have changed since on_train_begin, such as the counts of
-  EarlyStopping or ReduceLROnPlateau, but no weights.
+  `stop_training`. `self.params` has epochs, steps (of an epoch) and verbose (0).
+
+  A checkpoint keeps the attributes of the callback that are numbers, strings, booleans or scalar variables and that
+  have changed since `set_model`, such as the counts of EarlyStopping or a rate that on_train_begin reads, but no
+  weights and no lists. It keeps `stop_training`: a stopped run does not continue unless settings of the callback
+  change.
+
+  A run that resumes within an epoch calls on_train_begin and on_epoch_begin of that epoch again, so that they set up
+  the new process. Weights of the model, constants of the optimizer (the learning rate) and the kept attributes are
+  those of the checkpoint afterwards: their changes count once.
   """
 
   def __init__(
@@ -55,8 +66,12 @@ class KerasCallback(triggers.Trigger):
 
     Raises:
       ValueError: `callback` is not a callback of tf_keras.
-      UserError: it has batch hooks.
+      UserError: it has batch hooks, or is a callback of Keras 3.
     """
+    if keras_version.is_of_keras_3(callback):
+      raise errors.UserError(
+        f'build_actions: {type(callback).__name__} is a Keras 3 callback; use that of tf_keras.callbacks'
+      )
     if not isinstance(callback, tf_keras.callbacks.Callback):
       raise ValueError(f'build_actions: {callback!r} is not a tf_keras.callbacks.Callback')
     name = type(callback).__name__
@@ -69,9 +84,11 @@ class KerasCallback(triggers.Trigger):
     self.name = f'{self.name}/{name}'
     self._callback, self._trainer = callback, trainer
     self._steps_per_epoch, self._ends_with = steps_per_epoch or 0, 'train'
+    self._settings: dict[str, object] = {}  # Plain attributes before on_train_begin.
     self._baseline: dict[str, object] | None = None  # Plain attributes after on_train_begin; None before.
-    self._restored: json_types.JsonMapping = {}
-    self._epoch_end = self._last_step = 0
+    self._restored: json_types.JsonMapping = {}  # {}: the training has not begun in it.
+    self._epoch: int | None = None  # Has begun and not ended.
+    self._last_step = 0
     self._sums: dict[str, float] = {}
     self._logs: dict[str, float] = {}
 
@@ -98,24 +115,30 @@ class KerasCallback(triggers.Trigger):
     self._callback.set_params(
       {'epochs': math.ceil(config.train_steps / self._steps_per_epoch), 'steps': self._steps_per_epoch, 'verbose': 0}
     )
+    self._settings = _plain_attributes(self._callback)
 
   def state(self) -> json_types.JsonObject:
     """See base class."""
-    attributes = self._restored
-    if self._baseline is not None:
-      attributes = {
-        name: value
-        for name, value in _plain_attributes(self._callback).items()
-        if name not in self._baseline or self._baseline[name] != value
-      }
-    return {'attributes': dict(attributes), 'sums': dict(self._sums), 'logs': dict(self._logs)}
+    if self._baseline is None:
+      return dict(self._restored)
+    attributes = {
+      name: value
+      for name, value in _plain_attributes(self._callback).items()
+      if name not in self._settings or self._settings[name] != value
+    }
+    state = {'attributes': attributes, 'sums': dict(self._sums), 'logs': dict(self._logs), 'epoch': self._epoch}
+    return {**state, 'stopped': self._settings} if self._model.stop_training else state
 
   def restore(self, state: json_types.JsonMapping) -> None:
     """See base class."""
-    self._restored = dict(state.get('attributes', {}))
+    self._restored = dict(state)
     self._sums, self._logs = dict(state.get('sums', {})), dict(state.get('logs', {}))
+    self._epoch = state.get('epoch')
     if self._baseline is not None:
-      vars(self._callback).update({**self._baseline, **self._restored})
+      attributes = {**self._settings, **state['attributes']} if state else {}
+      _set_attributes(self._callback, {**self._baseline, **attributes})
+    self._model.stop_training = 'stopped' in state and state['stopped'] == self._settings
+    self._stop_if_asked()
 
   def _hear(self, logs: triggers.Logs) -> None:
     event, step = logs['event'], int(logs['step'])
@@ -124,26 +147,64 @@ class KerasCallback(triggers.Trigger):
     elif self._baseline is None:  # Nothing is trained: this is an evaluation alone.
       return
     elif event == 'rollback':
-      self._last_step = step
+      self._rolled_back(step)
     elif event == 'train':
       self._add(logs, step)
     elif event == 'eval' and self._ends_with == 'eval':
-      self._callback.on_test_begin()
+      self._callback.on_test_begin({})
       self._callback.on_test_end(self._named(logs, ''))
     if event == triggers.END:
-      if self._epoch_end < step and self._ends_with == 'train':  # Cut short by the end of training.
+      if self._sums and self._ends_with == 'train':  # Cut short by the end of training.
         self._end_epoch({}, step)
       self._callback.on_train_end(dict(self._logs))
     elif event == self._ends_with and (event == 'eval' or step % self._steps_per_epoch == 0):
       self._end_epoch(self._named(logs, 'val_') if event == 'eval' else {}, step)
 
   def _begin(self, step: int) -> None:
-    self._epoch_end = self._last_step = step
-    self._callback.on_train_begin()
+    with self._keeping_variables() if self._restored else contextlib.nullcontext():
+      self._callback.on_train_begin({})
     self._baseline = _plain_attributes(self._callback)
-    vars(self._callback).update(self._restored)
-    self._callback.on_epoch_begin(step // self._steps_per_epoch)
+    _set_attributes(self._callback, self._restored.get('attributes', {}))
+    self._enter_epoch(step)
+
+  def _rolled_back(self, step: int) -> None:
+    """Takes up a restored checkpoint; one from before on_train_begin requires that hook again."""
+    if self._restored:
+      self._enter_epoch(step)
+    else:
+      self._begin(step)
+
+  def _enter_epoch(self, step: int) -> None:
+    """Begins the epoch of a step, or takes up the epoch that has begun in the restored checkpoint."""
+    self._last_step = step
+    if self._epoch is None:
+      self._begin_epoch(step // self._steps_per_epoch)
+      return
+    attributes = _plain_attributes(self._callback)
+    with self._keeping_variables():
+      self._callback.on_epoch_begin(self._epoch, {})
+    _set_attributes(self._callback, attributes)
     self._stop_if_asked()
+    if self._ends_with == 'train' and step >= (self._epoch + 1) * self._steps_per_epoch:
+      self._end_epoch({}, step)  # Another action failed before this one saw the last step, which was saved.
+
+  def _begin_epoch(self, epoch: int) -> None:
+    self._epoch = epoch
+    self._callback.on_epoch_begin(epoch, {})
+    self._stop_if_asked()
+
+  @contextlib.contextmanager
+  def _keeping_variables(self) -> Iterator[None]:
+    """A context that undoes changes of the model's weights and of the optimizer's constants at its end."""
+    model, optimizer = self._trainer.model, self._trainer.optimizer
+    variables = [*(model.variables if getattr(model, 'built', True) else ()), *gradient_tap.hyperparameters(optimizer)]
+    # Copies on the device: fewer bytes than the gradients of a step.
+    before = [tf.identity(variable.read_value()) for variable in variables]
+    yield
+    for variable, value in zip(variables, before):
+      # An assignment to variables of several replicas that differ would make them equal.
+      if tf.reduce_any(tf.not_equal(variable.read_value(), value)):
+        variable.assign(value)
 
   def _add(self, logs: triggers.Logs, step: int) -> None:
     """Adds the means of a loop to the sums of the epoch; the learning rate is that of the last loop."""
@@ -155,16 +216,16 @@ class KerasCallback(triggers.Trigger):
     self._sums[''] = self._sums.get('', 0.0) + num_steps
 
   def _end_epoch(self, evaluated: Mapping[str, float], step: int) -> None:
+    if self._epoch is None:  # An evaluation after the end of training.
+      return
     num_steps = self._sums.pop('', 0.0)
     self._logs.update({name: value / num_steps for name, value in self._sums.items() if name != 'lr'})
     self._logs.update(evaluated)
-    self._sums, self._epoch_end, self._last_step = {}, step, step
-    epoch = math.ceil(step / self._steps_per_epoch)
-    self._callback.on_epoch_end(max(0, epoch - 1), dict(self._logs))
+    self._sums, self._last_step, ended, self._epoch = {}, step, self._epoch, None
+    self._callback.on_epoch_end(ended, dict(self._logs))
     self._stop_if_asked()
     if step < self._trainer.config.trainer.train_steps:
-      self._callback.on_epoch_begin(epoch)
-      self._stop_if_asked()
+      self._begin_epoch(math.ceil(step / self._steps_per_epoch))
 
   def _stop_if_asked(self) -> None:
     if self._model.stop_training:
@@ -199,3 +260,13 @@ class _ModelView:
 def _plain_attributes(callback: object) -> dict[str, object]:
   found = {name: writers.to_python(value) for name, value in vars(callback).items()}
   return {name: value for name, value in found.items() if isinstance(value, _PLAIN)}
+
+
+def _set_attributes(callback: object, values: Mapping[str, Any]) -> None:
+  """Sets plain attributes; a variable stays one, as others may hold it too."""
+  for name, value in values.items():
+    attribute = vars(callback).get(name)
+    if attribute is not None and hasattr(attribute, 'assign'):
+      attribute.assign(value)
+    else:
+      setattr(callback, name, value)

@@ -39,7 +39,7 @@ class ReduceLROnPlateau(triggers.Trigger):
   def state(self) -> json_types.JsonObject:
     """See base class."""
     return {
-      'scale': self._scale.value,
+      **self._scale.state(),
       'best': self._best,
       'wait': self._wait,
       'cooldown': self._cooldown,
@@ -49,9 +49,7 @@ class ReduceLROnPlateau(triggers.Trigger):
   def restore(self, state: json_types.JsonMapping) -> None:
     """See base class."""
     self._set_state(state)
-    scale = float(state.get('scale', 1.0))
-    if scale != 1 or self._scale.value != 1:
-      self._scale.assign(scale)
+    self._scale.restore(state)
 
   def _set_state(self, state):
     self._best: float | None = state.get('best')

@@ -106,6 +106,12 @@ def missing(metric: Sequence[str], step: int, logs: Mapping[str, object]) -> err
   )
 
 
+def best_step(folder: str) -> int | None:
+  """The step of the best checkpoint in a folder of best checkpoints, by info.json; None if it does not say."""
+  step = _read_dict(os.path.join(folder, _INFO)).get(_INFO_STEP)
+  return int(step) if json_types.is_number(step) else None
+
+
 def value_in(logs: Mapping[str, object], metric: Sequence[str]) -> object | None:
   """The metric in logs, nested or joined by '/'; None if they do not have it."""
   try:

@@ -23,6 +23,7 @@ from official_ext.base.files import regular_files
 from official_ext.base.files import storage
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import named
 from official_ext.training.checkpoints import rollbacks as rollbacks_lib
 from official_ext.training.checkpoints import state_file
 
@@ -73,7 +74,7 @@ def choose(model_dir: str, checkpoint: str | None, branch: bool = False) -> Star
 
   Args:
     model_dir: the run's folder.
-    checkpoint: the value of --checkpoint.
+    checkpoint: the value of --checkpoint: the path of a checkpoint or a folder, see `named.path_of`.
     branch: the value of --branch.
 
   Raises:
@@ -92,6 +93,7 @@ def choose(model_dir: str, checkpoint: str | None, branch: bool = False) -> Star
         f'name another --checkpoint, or delete {_NAME} to start from step 0'
       )
     return Start(path, _noted(known), f'starting from {path}, as the command before this one said')
+  checkpoint = _named(model_dir, checkpoint, () if branch else line)
   name = _name(model_dir, checkpoint)
   same = next((origin for origin in line if _is_same(origin, name, manifests.fingerprint(checkpoint))), None)
   if same is not None:
@@ -237,6 +239,18 @@ def _num_rollbacks(model_dir: str, checkpoint: str) -> int:
   if os.path.dirname(_name(model_dir, checkpoint)):  # Its rollbacks are those of another run.
     return 0
   return listing.num_rollbacks(checkpoint)
+
+
+def _named(model_dir: str, given: str, line: Sequence[Origin]) -> str:
+  """The checkpoint that --checkpoint names. A folder means the one in it from which the line has started, if any.
+
+  The same command therefore resumes its run although the folder may have a better or newer checkpoint by then.
+  """
+  if tf.io.gfile.exists(f'{given}.index') or not tf.io.gfile.isdir(given):
+    return given
+  folder = _name(model_dir, given.rstrip('/'))
+  starts = [origin for origin in line if os.path.dirname(origin.checkpoint) == folder]
+  return _path(model_dir, starts[-1]) if starts else named.path_of(given, f'--checkpoint={given}')
 
 
 def _existing(model_dir: str, checkpoint: str) -> str:

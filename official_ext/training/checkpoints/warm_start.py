@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 import fnmatch
 import logging
-import os
 
 import numpy as np
 import tensorflow as tf
@@ -11,8 +10,8 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.training.checkpoints import contents as contents_lib
-from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import named
 
 _MAX_NAMED = 5
 _OF_UNRESTORED = (
@@ -27,7 +26,7 @@ def find(path: str) -> str:
   """Finds the checkpoint for a value of `task.init_checkpoint`.
 
   Args:
-    path: of a checkpoint, or of a folder: then it is the newest sound one in it.
+    path: of a checkpoint or a folder: see `named.path_of`.
 
   Returns:
     Its path.
@@ -35,19 +34,7 @@ def find(path: str) -> str:
   Raises:
     UserError: there is none, or it is damaged.
   """
-  if tf.io.gfile.isdir(path):
-    try:
-      newest = listing.newest(path)
-    except errors.CheckpointError as error:
-      raise errors.UserError(f'{_FIELD}: {error}') from error
-    if newest is None:
-      undamaged = 'undamaged ' if manifests.paths(path) else ''
-      raise errors.UserError(f'{_FIELD}: {path}: no {undamaged}checkpoint in this folder')
-    return newest
-  if not tf.io.gfile.exists(f'{path}.index'):
-    raise errors.UserError(
-      f'{_FIELD}: {path}: no such checkpoint; a path such as {os.path.dirname(path) or "."}/ckpt-100'
-    )
+  path = named.path_of(path, f'{_FIELD}: {path}')
   if tf.io.gfile.exists(path + manifests.SUFFIX):
     damage = manifests.find_damage(path)
     if damage is not None:

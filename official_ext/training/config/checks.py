@@ -34,9 +34,11 @@ from official_ext.training.config import definitions
 from official_ext.training.config import file_checks
 from official_ext.training.config import overrides
 from official_ext.training.config import ranges
+from official_ext.training.optimization import clip_checks
 from official_ext.training.writers import named_writers
 
 TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
+MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
 EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
 
 _NEEDED_BY_SCHEDULES = (
@@ -92,6 +94,7 @@ def check_values(config: base_config.Config, path: str = '') -> None:
     mistakes.check(ranges.check, config, path)
     for part_path, part in configs(config, path):
       mistakes.check(_check_choices, part_path, part)
+      mistakes.check(clip_checks.check, part_path, part)
       if hasattr(part, 'check_values'):
         mistakes.check(part.check_values, part_path)
 

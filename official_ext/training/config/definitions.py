@@ -27,6 +27,7 @@ from official_ext.training.config import trainer_parts
 from official_ext.training.optimization import optimizer_configs
 from official_ext.training.writers import mlflow_writer
 from official_ext.training.writers import notifications as notifications_lib
+from official_ext.training.writers import tensorboard
 from official_ext.training.writers import wandb_writer
 
 OptimizationConfig = optimizer_configs.OptimizationConfig
@@ -130,7 +131,8 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
     mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: docs/how_to/mesh.md.
     seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` if that is
       unset.
-    deterministic: Whether to turn on TensorFlow's op determinism, for results that are the same bit for bit on GPU.
+    deterministic: Whether to turn on TensorFlow's op determinism, for the same bits on GPU, and of random augmentation
+      by tf.data's parallel maps, which one thread then draws.
     worker_start_timeout_seconds: How long the workers of a run wait for each other when they start.
     worker_timeout_seconds: How long a worker may give no sign of life before the others end with an error. One that
       dies in the middle of a step is noticed at once.
@@ -216,6 +218,8 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     reduce_lr_on_plateau: When the learning rate is lowered.
     writers: Where metrics go besides events.jsonl and the terminal: any of 'tensorboard', 'csv', 'mlflow', 'wandb', and
       the writers of `writer_registry.register`.
+    summary_names: The names of TensorBoard's curves: 'official_ext', or 'model_garden' for the names of Model Garden's
+      own trainer, such as `training_loss`.
     mlflow: Options of the writer 'mlflow'.
     wandb: Options of the writer 'wandb'.
     notifications: Messages to people about the start and the end of a run.
@@ -225,7 +229,10 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
       follow. 0: a blow-up ends the run. -1: there is no watch.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'best_checkpoint_metric_comp': ('higher', 'lower')}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
+    'best_checkpoint_metric_comp': ('higher', 'lower'),
+    'summary_names': tensorboard.SUMMARY_NAMES,
+  }
   RANGES: ClassVar[Mapping[str, str]] = {
     **dict.fromkeys(
       (
@@ -279,6 +286,7 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     default_factory=trainer_parts.ReduceLROnPlateauConfig
   )
   writers: tuple[str, ...] = ('tensorboard',)
+  summary_names: str = 'official_ext'
   mlflow: mlflow_writer.MlflowConfig = dataclasses.field(default_factory=mlflow_writer.MlflowConfig)
   wandb: wandb_writer.WandbConfig = dataclasses.field(default_factory=wandb_writer.WandbConfig)
   notifications: notifications_lib.NotificationsConfig = dataclasses.field(

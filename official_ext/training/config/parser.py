@@ -42,18 +42,24 @@ def factory_of(experiment: str) -> Any:
   Raises:
     UserError: no experiment has this name.
   """
-  known = experiment_names()
-  if experiment not in known:
-    near = suggestions.nearest(experiment, known, count=3) or [name for name in known if experiment in name][:3]
-    hint = f'did you mean {" or ".join(near)}? ' if near else ''
-    raise errors.UserError(
-      f'--experiment={experiment}: no such experiment; {hint}An experiment that registry_imports.py does not import '
-      'needs --registry=MODULE; `official-ext list` shows all'
+  if experiment not in experiment_names():
+    raise no_such_experiment(
+      experiment, 'An experiment that registry_imports.py does not import needs --registry=MODULE'
     )
   entry: Any = model_garden_internals.registered_configs()
   for part in experiment.split('/'):
     entry = entry[part]
   return entry
+
+
+def no_such_experiment(experiment: str, reason: str) -> errors.UserError:
+  """The error about an experiment that nobody registers, with near names and a reason, which is a sentence."""
+  known = experiment_names()
+  near = suggestions.nearest(experiment, known, count=3) or [name for name in known if experiment in name][:3]
+  hint = f'did you mean {" or ".join(near)}? ' if near else ''
+  return errors.UserError(
+    f'--experiment={experiment}: no such experiment; {hint}{reason}; `official-ext list` shows all'
+  )
 
 
 class ExperimentParser(train_utils.ExperimentParser):

@@ -16,6 +16,7 @@ import pkgutil
 import re
 import sys
 import traceback
+import types
 
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
@@ -25,6 +26,8 @@ ENTRY_POINTS = 'official_ext.experiments'
 REGISTRY_IMPORTS = 'registry_imports'
 _SHIPPED = 'official_ext.experiments'  # Where the library is installed; a checkout has them as `experiments`.
 _INSTALLED = frozenset({'site-packages', 'dist-packages'})
+_MAX_SHOWN = 5
+_REGISTERED: dict[str, set[str]] = {}  # By the values of --registry: the experiments that their import has added.
 _IMPORTED_LAST = ('official.common.registry_imports',)  # It takes seconds.
 
 
@@ -39,7 +42,7 @@ def import_experiments(names: Sequence[str] | None = None, experiment: str | Non
     experiment: the only one needed; None: all are.
 
   Raises:
-    UserError: see `import_own` and `import_registries`.
+    UserError: see `import_own` and `import_registries`; or modules are named, and nobody registers `experiment`.
   """
   import_own()
   if experiment is None or experiment in model_garden_internals.experiments_in_source():
@@ -49,6 +52,40 @@ def import_experiments(names: Sequence[str] | None = None, experiment: str | Non
     import_shipped()
   if experiment not in parser.experiment_names():
     import_last()
+  check_registered(experiment, names)
+
+
+def check_registered(experiment: str | None, names: Sequence[str] | None) -> None:
+  """Makes sure that an experiment is registered, if modules that should register it were imported.
+
+  Args:
+    experiment: its name; None for none.
+    names: the modules.
+
+  Raises:
+    UserError: it is not, with the experiments that each module registers.
+  """
+  if not names or not experiment or experiment in parser.experiment_names():
+    return
+  reasons = []
+  for name in dict.fromkeys(names):
+    own = _registered_by(name)
+    shown = ', '.join(own[:_MAX_SHOWN]) + (', ...' if len(own) > _MAX_SHOWN else '')
+    reasons.append(f'--registry={name} was imported, and registers {shown or "no experiment"}')
+  if not any(map(_registered_by, names)):
+    reasons.append('decorate a function that returns the experiment with @ext.register_experiment(NAME)')
+  raise parser.no_such_experiment(experiment, '; '.join(reasons))
+
+
+def _registered_by(name: str) -> list[str]:
+  """The experiments of a module: registered while it was imported, or by it, its parts, or modules that it names."""
+  modules = {name, *(each.__name__ for each in vars(sys.modules[name]).values() if isinstance(each, types.ModuleType))}
+  own = {
+    experiment
+    for experiment in parser.experiment_names()
+    if (module := getattr(parser.factory_of(experiment), '__module__', '')) in modules or module.startswith(f'{name}.')
+  }
+  return sorted(own.union(_REGISTERED.get(name, ())))
 
 
 def import_own() -> None:
@@ -141,6 +178,7 @@ def import_registry(name: str, source: str) -> None:
     raise errors.UserError(
       f'{source}={name}: is a path; a module is named as in an import; did you mean {source}={module}?'
     )
+  before = set(parser.experiment_names())
   try:
     importlib.import_module(name)
   except SystemExit as error:  # It would end this program too, without a message and with any status.
@@ -152,3 +190,4 @@ def import_registry(name: str, source: str) -> None:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = '' if 'importlib' in frame.filename else f' ({frame.filename}, line {frame.lineno})'
     raise errors.UserError(f'{source}={name}: cannot be imported: {type(error).__name__}: {reason}{where}') from error
+  _REGISTERED.setdefault(name, set()).update(set(parser.experiment_names()) - before)

@@ -47,7 +47,7 @@ def configure(runtime: definitions.RuntimeConfig) -> None:
   _warn_of_unusable_gpus()
   tf_keras.utils.set_random_seed(runtime.seed)
   if runtime.deterministic:
-    tf.config.experimental.enable_op_determinism()
+    tf_internals.enable_op_determinism()
   _set_mixed_precision(runtime)
 
 
@@ -72,7 +72,8 @@ def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   Under `parameter_server`, a process whose TF_CONFIG task is a worker or a parameter server serves, and never returns.
 
   Args:
-    runtime: `params.runtime`, after `configure(runtime)`.
+    runtime: `params.runtime`. Only its devices count: `official-ext train` and train.py have set up seeds, mixed
+      precision, virtual CPUs and the memory of GPUs before; another driver does so itself, before this call.
 
   Raises:
     UserError: the requested devices are missing.

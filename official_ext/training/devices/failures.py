@@ -169,6 +169,12 @@ def of_function(function: Any, with_name: bool = True) -> str:
   return at_line(code.co_filename, code.co_firstlineno, name if with_name else '')
 
 
+def is_users_function(function: Any) -> bool:
+  """Whether a function or method is the user's code: see `is_users`."""
+  code = getattr(inspect.unwrap(getattr(function, '__func__', function)), '__code__', None)
+  return code is not None and is_users(code.co_filename)
+
+
 def save_traceback(error: BaseException, folder: str = '', name: str = 'traceback.txt') -> str:
   """Writes the whole traceback to a file.
 

@@ -33,6 +33,9 @@ class Mesh:
       raise errors.UserError(
         f'runtime.mesh: {self} has {count} devices, and there are {there} CPUs; set runtime.num_virtual_cpus={count}'
       )
+    # Grappler would make temporary variables of long sums, by name: the devices of a mesh run one program in one
+    # process, and the second one finds the name taken ("AlreadyExistsError: AddOpsRewrite").
+    tf.config.optimizer.set_experimental_options({'arithmetic_optimization': False})
     self._mesh = dtensor.create_mesh(list(self.sizes.items()), devices=[f'CPU:{i}' for i in range(count)])
 
   def __str__(self) -> str:

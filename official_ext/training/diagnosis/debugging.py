@@ -14,6 +14,7 @@ from official_ext.data import bad_examples
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import named
 from official_ext.training.checkpoints import run_notes
 from official_ext.training.config import definitions
 from official_ext.training.config import epochs
@@ -79,6 +80,7 @@ def _choose_step(model_dir: str | None, checkpoint: str | None, step: int | None
     raise errors.UserError(f'--debug_step: expected at least 1, got {step}')
   reason = '--debug_step'
   if checkpoint is not None:
+    checkpoint = named.path_of(checkpoint, f'--checkpoint={checkpoint}')
     listing.check_available(model_dir or '', 'eval', checkpoint)
   elif step is None and (skipped := _last_skipped(model_dir)):
     step, reason = skipped, 'the last that the run has skipped'

@@ -27,6 +27,8 @@ from official_ext.training.loop import loop_task
 from official_ext.training.loop import required_fields
 from official_ext.training.loop import run_checks
 from official_ext.training.model_parts import frozen_weights
+from official_ext.training.model_parts import model_size
+from official_ext.training.step import keras_version
 
 _STEPS_OF_OWNED_LOOP = 2
 
@@ -138,15 +140,14 @@ def _report(found: list[findings.Finding], mistakes: list[str]) -> None:
 def _build_parts(strategy, task, params):
   """Builds the model and the optimizer alone, which needs no data."""
   with strategy.scope(), required_fields.named(params.task, type(task).__name__):
-    model = task.build_model()
+    with keras_version.building(task):
+      model = task.build_model()
+    keras_version.check_model(task, model)
     optimizer = train_utils.create_optimizer(task, params)
-  variables = getattr(model, 'variables', ())
-  if not variables:
-    _say('model', f'{type(model).__name__}, whose variables its first step makes')
-  else:
-    count = sum(int(np.prod(v.shape)) for v in variables)
-    megabytes = sum(np.prod(v.shape) * v.dtype.size for v in variables) / 2**20
-    _say('model', f'{type(model).__name__}, {count:,} parameters, {megabytes:,.1f} MiB')
+    keras_version.check_optimizer(task, optimizer)
+  size = model_size.of(model)
+  contents = 'whose variables its first step makes' if size is None else size.describe()
+  _say('model', f'{type(model).__name__}, {contents}')
   _say('optimizer', type(optimizer).__name__)
 
 

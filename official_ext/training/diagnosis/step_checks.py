@@ -19,6 +19,7 @@ from official_ext.training.devices import failures
 from official_ext.training.diagnosis import findings
 from official_ext.training.diagnosis import finite_checks
 from official_ext.training.diagnosis import metric_watch
+from official_ext.training.diagnosis import model_losses
 from official_ext.training.diagnosis import op_trace
 from official_ext.training.diagnosis import step_watch
 from official_ext.training.diagnosis import training_mode
@@ -95,6 +96,9 @@ class StepRun:
     if not self._not_finite:
       self._check_update(changed, logs)
     self._check_metrics(metrics, 'train_step', {})
+    if isinstance(task, base_task.Task):
+      with step_random.step_key(self._key(start)):
+        self.found += model_losses.find(task, model, batches[0])
 
   def validate(self, batch: object) -> None:
     """Runs one validation step."""
@@ -129,8 +133,7 @@ class StepRun:
   def loss_of(self, batch: Any) -> float:
     """The loss that `forward` returns for a batch in evaluation; only for a task that has `forward`."""
     task: Any = self._task  # Model Garden's has no `forward`.
-    key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(0, tf.int64))
-    with step_random.step_key(key):
+    with step_random.step_key(self._key(0)):
       loss, _ = task.forward(batch, self.model, training=False)
     return float(loss)
 
@@ -164,12 +167,14 @@ class StepRun:
     """All findings, each once."""
     return list(dict.fromkeys([*self._watch.found, *self.found, *self._modes.find(self._gradients)]))
 
+  def _key(self, step: int) -> step_random.StepKey:
+    return step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(step, tf.int64))
+
   @contextlib.contextmanager
   def _eager_step(self, step: int) -> Iterator[None]:
     """Surrounds a step as the trainer does; keeps the gradients and the results of `forward`."""
-    key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(step, tf.int64))
     with contextlib.ExitStack() as stack:
-      stack.enter_context(step_random.step_key(key))
+      stack.enter_context(step_random.step_key(self._key(step)))
       stack.enter_context(updates_watch.observed(self._see_update))
       if isinstance(self._task, base_task.Task):
         stack.enter_context(method_patch.MethodPatch(self._task, 'forward', self._noting_loss))

@@ -2,7 +2,8 @@
 
 Errors cannot be intended: a loss that is not a scalar, a metric that nothing updates, class numbers that are cut off or
 out of range, dtypes that do not fit, a compiled step that needs the value of a tensor, training data that end too
-early, validation data that never end, a step that changes no weight, is not finite or cannot take the last batch.
+early, validation data that never end, a loss of `forward` that includes the model's losses, a step that changes no
+weight, is not finite or cannot take the last batch.
 Warnings may be intended: a weight without a gradient, Python code that runs only once, when a step is traced (print,
 counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
 not finite or are sorted, dropout or batch normalisation that is off in training or on in evaluation, a loss that is a
@@ -26,6 +27,7 @@ from official_ext.training.diagnosis import label_checks
 from official_ext.training.diagnosis import step_checks
 from official_ext.training.diagnosis import step_errors
 from official_ext.training.loop import building
+from official_ext.training.step import keras_version
 
 _NUM_BATCHES = 2
 
@@ -76,6 +78,7 @@ def _parts(
   """
   if getattr(task, 'trainer_cls', None) is None or not train.kept:
     model = task.build_model()
+    keras_version.check_model(task, model)
     with contextlib.suppress(Exception):
       task.initialize(model)
     return model, train_utils.create_optimizer(task, params), train

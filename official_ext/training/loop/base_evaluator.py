@@ -1,6 +1,7 @@
 """Evaluates exactly: every example counts once, on any number of replicas; the training weights come back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
 import functools
 import json
 from typing import Any
@@ -14,6 +15,7 @@ from official_ext.base import errors
 from official_ext.base import protocols
 from official_ext.training.checkpoints import best_history
 from official_ext.training.config import definitions
+from official_ext.training.devices import failures
 from official_ext.training.devices import workers
 from official_ext.training.loop import base_task
 from official_ext.training.loop import evaluation_length
@@ -21,6 +23,7 @@ from official_ext.training.loop import evaluation_state
 from official_ext.training.loop import input_report
 from official_ext.training.loop import model_garden_trainer
 from official_ext.training.optimization import ema_optimizer
+from official_ext.training.step import keras_version
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
 from official_ext.training.writers import tensorboard
@@ -41,18 +44,50 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     optimizer: tf_keras.optimizers.Optimizer,
     **kwargs: object,
   ):
+    keras_version.check_model(task, model)
+    keras_version.check_optimizer(task, optimizer)
     self._ema = ema_optimizer.adopt(optimizer)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0
     self.length = evaluation_length.EvaluationLength()
     self.stop_requested: Callable[[], bool] = lambda: False  # Called after every batch; a caller may replace it.
-    if self._ema is not None and not self._ema.has_shadow_copy:
-      self._ema.shadow_copy(model)
-      self._ema.check_covers(model)
+    makes_averages = self._ema is not None and not self._ema.has_shadow_copy  # The base class makes an incomplete one.
     super().__init__(definitions.upgrade(config), task, model, optimizer, **kwargs)
+    if makes_averages:
+      self._make_averages()
+    for part in ('train_metrics', 'validation_metrics'):  # Of what it does: it trains, evaluates, or both.
+      keras_version.check_metrics(task, getattr(self, part, ()))
     self._evaluation_state = evaluation_state.EvaluationState()
     self._named_not_finite = False
+
+  def _make_averages(self) -> None:
+    """Makes the averages of all weights, those too that the model makes at its first call."""
+    assert self._ema is not None
+    self._ema.shadow_copy(self.model)
+    if any(not layer.built for layer in self.model.submodules if isinstance(layer, tf_keras.layers.Layer)):
+      self._call_model()
+      self._ema.shadow_copy(self.model)  # Adds those of new weights.
+    self._ema.check_covers(self.model)
+
+  def _call_model(self) -> None:
+    """Calls the model on symbolic inputs, so that it makes its variables; runs nothing.
+
+    No iterator is made. The second iterator over a dataset may draw other random numbers than the first one, as it does
+    for Model Garden's detection data. A resumed run builds another dataset, and trains by its first iterator.
+    """
+    dataset = getattr(self, '_train_dataset', None) or getattr(self, '_eval_dataset', None)
+    if dataset is None or self._is_async:  # Parameter servers trace no step.
+      return
+
+    def one_step(inputs):
+      first = lambda inputs: inputs[0] if isinstance(inputs, tuple) else inputs
+      self.strategy.run(lambda inputs: self.model(first(inputs), training=True), args=(inputs,))
+
+    try:
+      tf.function(one_step).get_concrete_function(dataset.element_spec)
+    except Exception as error:  # pylint: disable=broad-except  # The task's step may call its model differently.
+      logging.info('The model makes variables at its first call, and cannot be called on a batch: %s', error)
 
   def data_identity(self) -> dict[str, Any]:
     """The identities of this trainer's data, as JSON values, by the name of the input: see identity.py."""
@@ -136,7 +171,26 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
       if tf.executing_eagerly():  # A loop inside a graph (trainer.eval_tf_while_loop) cannot keep the sums.
         self._sum_scalars(step_outputs, weights)
         self._keep_pictures(step_outputs)
-    return super().eval_reduce(state, step_outputs)
+    if not tf.executing_eagerly():
+      return super().eval_reduce(state, step_outputs)
+    with self._naming('aggregate_logs'):
+      return super().eval_reduce(state, step_outputs)
+
+  @contextlib.contextmanager
+  def _naming(self, method: str) -> Iterator[None]:
+    """A context for the call of one of the task's methods, for errors without a line of the user's code.
+
+    Raises:
+      UserError: instead of such an error, such as that of a missing argument.
+    """
+    try:
+      yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+      function = getattr(self.task, method)
+      if isinstance(error, errors.UserError) or failures.place_of(error) or not failures.is_users_function(function):
+        raise
+      place = failures.of_function(function, with_name=False)
+      raise errors.UserError(f'{place}: {type(self.task).__name__}.{method}: {failures.message_of(error)}') from error
 
   def _sum_scalars(self, logs, weights):
     known = {metric.name for metric in self.validation_metrics} | {self.task.loss}
@@ -172,8 +226,8 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     Returns:
       The validation metrics, validation_loss, the means over examples of every scalar that the step logs,
       validation_not_finite if some examples are not finite (they count in the loss and the metrics), the images that
-      the step logs for the first batch, the result of the task's `reduce_aggregated_logs`, and best_<metric> if the
-      best checkpoint is exported.
+      the step logs for the first batch, the results of the task's `reduce_aggregated_logs` and `evaluation_end`, and
+      best_<metric> if the best checkpoint is exported.
     """
     self.join()
     if not self._num_eval_batches and self._counts_batches():
@@ -185,7 +239,13 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     logs.update(self._not_finite())
     logs.update(self._pictures)
     if aggregated_logs:
-      logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step))
+      with self._naming('reduce_aggregated_logs'):
+        reduced = self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step)
+        if not isinstance(reduced, Mapping):
+          raise TypeError(f'must return a dictionary of logs; it returned {reduced!r}')
+        logs.update(reduced)
+    if hasattr(self.task, 'evaluation_end'):
+      logs.update(self.task.evaluation_end(self.model))
     if self._checkpoint_exporter:  # While the averaged weights are in place, because they were evaluated.
       self._checkpoint_exporter.maybe_export_checkpoint(self.checkpoint, logs, self.global_step.numpy())
       metric_name = self.config.trainer.best_checkpoint_eval_metric

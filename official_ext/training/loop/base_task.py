@@ -88,12 +88,28 @@ class Task(base_task.Task):
       training: whether the pass is for an update.
 
     Returns:
-      (loss, logs). `loss` is a scalar, the mean over the examples of `inputs`. `logs` maps names to values: a scalar,
+      (loss, logs). `loss` is a scalar, the mean over the examples of `inputs`, without `model.losses` (regularizers),
+      which the steps add. `logs` maps names to values: a scalar,
       the mean over the examples, is logged as its mean over all examples; a tuple under the name of one of
       `build_metrics`'s metrics is handed to that metric's `update_state`. In evaluation, a tensor of shape [images,
       height, width, channels] is pictures, of which TensorBoard shows those of the first batch.
     """
     raise NotImplementedError(f'{type(self).__name__} must implement forward, or train_step and validation_step.')
+
+  def micro_batch_weight(self, inputs: Any) -> tf.Tensor | None:
+    """The weight of a micro-batch in an update's mean loss, over all micro-batches and replicas.
+
+    For a mean over tokens: `forward` returns the mean over the tokens of its micro-batch, and this their number.
+    Metrics and logs are not weighted.
+
+    Args:
+      inputs: those of `forward`.
+
+    Returns:
+      A scalar, at least 0; None if all micro-batches count the same.
+    """
+    del inputs
+    return None
 
   def initialize(self, model: tf_keras.Model) -> None:
     """Starts a new run from the weights in `task.init_checkpoint`, if that is set: see warm_start.py.
@@ -121,6 +137,20 @@ class Task(base_task.Task):
     """
     del model
     return None
+
+  @property
+  def evaluation_end_names(self) -> Sequence[str]:
+    """The names of the metrics of `evaluation_end`."""
+    return ()
+
+  def evaluation_end(self, model: tf_keras.Model) -> Mapping[str, Any]:
+    """Further metrics, computed in Python once after the last batch of an evaluation: numbers by name.
+
+    Args:
+      model: the model of `build_model`, with the weights that were evaluated.
+    """
+    del model
+    return {}
 
   def num_examples(self, params: Any) -> int | None:
     """The number of examples in one epoch of a data configuration; None if the source does not know it.
@@ -154,6 +184,10 @@ class Task(base_task.Task):
       StorageError: it cannot be written.
     """
     del model_dir
+
+  def example_lines(self) -> Sequence[str]:
+    """Lines about the first training example, for the log of a start; () for none."""
+    return ()
 
   def code_files(self) -> Mapping[str, Any]:
     """Further code and files that decide the result of a step, beside the modules of the task: see code_identity.py.

@@ -97,17 +97,9 @@ class Trainer(base_evaluator.Evaluator):
     Raises:
       UserError: the configuration needs something that this trainer, strategy, model or optimizer cannot do.
     """
-    super().__init__(
-      config,
-      task,
-      model,
-      optimizer,
-      train=train,
-      evaluate=evaluate,
-      train_dataset=train_dataset,
-      validation_dataset=validation_dataset,
-      checkpoint_exporter=checkpoint_exporter,
-    )
+    datasets = dict(train_dataset=train_dataset, validation_dataset=validation_dataset)
+    others = dict(train=train, evaluate=evaluate, checkpoint_exporter=checkpoint_exporter)
+    super().__init__(config, task, model, optimizer, **others, **datasets)
     self.profiler = profiler or profiling.Profiler()
     self.steps_are_done = False
     self._num_skips_restored = 0

@@ -25,6 +25,7 @@ from official_ext.training.loop import required_fields
 from official_ext.training.loop import run_checks
 from official_ext.training.optimization import learning_rate_scale
 from official_ext.training.step import gradient_tap
+from official_ext.training.step import keras_version
 
 
 def build_trainer_and_actions(experiment: experiment_run.Experiment) -> tuple[Any, list[Any]]:
@@ -97,7 +98,7 @@ def build_trainer(
     exporter = best.maybe_create(
       params.trainer, model_dir, mode, strategy.extended.should_checkpoint, workers_lib.get(strategy)
     )
-  with strategy.scope(), required_fields.named(params.task, type(task).__name__):
+  with strategy.scope(), required_fields.named(params.task, type(task).__name__), keras_version.building(task):
     trainer = train_utils.create_trainer(
       params,
       task,

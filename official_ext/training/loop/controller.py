@@ -19,6 +19,7 @@ import orbit
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base.run_folder import event_names
 from official_ext.training.actions import event_actions
 from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.devices import preemption
@@ -271,8 +272,10 @@ class Controller(orbit.Controller):
       self.events.writers.flush()
 
   def _logs_of(self, output: Mapping[str, object]) -> dict[str, Any]:
-    pace = loop_logs.speed(self.trainer, self._step_now(), self._boundaries.train_steps)
-    return {**tf.nest.map_structure(orbit.utils.get_value, output), **pace}
+    logs = dict(tf.nest.map_structure(orbit.utils.get_value, output))
+    names = (event_names.TOKENS, event_names.LEARNED_TOKENS)
+    tokens = {name: float(logs.pop(name)) for name in names if name in logs}
+    return {**logs, **loop_logs.speed(self.trainer, self._step_now(), self._boundaries.train_steps, tokens)}
 
   def _default_summary_file(self, event: str):
     if self._actions.summaries is None:
@@ -307,7 +310,7 @@ class Controller(orbit.Controller):
     for action in self.eval_actions:
       self._actions.call(action, output)
     output = tf.nest.map_structure(orbit.utils.get_value, output)
-    self._log('eval', step, {**output, 'seconds': seconds})
+    self._log('eval', step, {**output, **loop_logs.epoch(self.trainer, step), 'seconds': seconds})
     return output
 
   def _evaluate_in_training(self, course: boundaries_lib.Course, step: int) -> Mapping[str, Any]:

@@ -74,6 +74,7 @@ def build_loop(
       run.events.tell_anew()
     # Only now are the variables known to be those of the checkpoint's model.
     recording.tell_params(experiment, run.record, saves=goes_on, warns=False)
+    recording.tell_model(experiment, run)
 
   return options.controller_cls(
     strategy=experiment.strategy,

@@ -1,5 +1,6 @@
 """The logs that the loop itself adds: the speed of training, how its step is run, on how many replicas."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -8,13 +9,14 @@ from official_ext.base import json_types
 from official_ext.base import protocols
 
 
-def speed(trainer: Any, step: int, train_steps: int) -> dict[str, float]:
+def speed(trainer: Any, step: int, train_steps: int, tokens: Mapping[str, float] | None = None) -> dict[str, float]:
   """The speed of the last loop. It counts only training: no compilation, evaluation or saving.
 
   Args:
-    trainer: one without a `pace` has no logs of it.
+    trainer: one without a `speed` has no logs of it.
     step: that of the run.
     train_steps: the step at which training ends; 0 if it is not known.
+    tokens: of an example, from the logs of the loop: see `event_names.TOKENS`.
   """
   values: dict[str, float] = {}
   if train_steps:
@@ -22,16 +24,25 @@ def speed(trainer: Any, step: int, train_steps: int) -> dict[str, float]:
   found = getattr(trainer, 'speed', None)
   if found is None:
     return values
-  if found.examples_per_epoch:
-    values['epoch'] = (step + trainer.data_offset) * found.examples_per_step / found.examples_per_epoch
+  values.update(epoch(trainer, step))
   if found.steps and found.seconds > 0:
     rate = found.steps / found.seconds
     values['steps_per_second'] = rate
     values['examples_per_second'] = rate * found.examples_per_step
+    for name, count in (tokens or {}).items():
+      values[name.replace('_per_example', '_per_second')] = values['examples_per_second'] * count
     values['data_wait'] = min(1.0, found.data_wait_seconds / found.seconds)
     if train_steps:
       values['eta_seconds'] = max(0, train_steps - step) / rate
   return values
+
+
+def epoch(trainer: Any, step: int) -> dict[str, float]:
+  """The epochs of the training data up to a step, as the log `epoch`; {} if their length is not known."""
+  found = getattr(trainer, 'speed', None)
+  if found is None or not found.examples_per_epoch:
+    return {}
+  return {'epoch': (step + trainer.data_offset) * found.examples_per_step / found.examples_per_epoch}
 
 
 def compiled(trainer: Any) -> json_types.JsonObject | None:

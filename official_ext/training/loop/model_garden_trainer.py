@@ -1,6 +1,7 @@
 """The edge to Model Garden's Trainer: configuration, datasets and `init_checkpoint`, with one-line errors."""
 
 import functools
+import re
 import traceback
 from typing import Any
 
@@ -14,6 +15,9 @@ from official_ext.training.checkpoints import warm_start
 from official_ext.training.devices import distribute
 from official_ext.training.loop import input_report
 from official_ext.training.loop import training_input
+
+_VARIABLE = re.compile(r"<tf\.Variable '([^']+)' shape=(\([^)]*\))")  # With the values behind it.
+_MOST_VARIABLES = 4  # In a line.
 
 
 class ModelGardenTrainer(base_trainer.Trainer):
@@ -79,7 +83,7 @@ class ModelGardenTrainer(base_trainer.Trainer):
 
   def _why_not_initialized(self, path: str, error: Exception) -> str:
     """The line about a task that could not initialize its model: an invalid field, or another checkpoint."""
-    message = ' '.join(str(error).split())[:300]
+    message = _unmatched(str(error)) or ' '.join(str(error).split())[:300]
     modules = getattr(self.config.task, 'init_checkpoint_modules', None)
     if modules is not None and isinstance(error, ValueError) and not _comes_from_tensorflow(error):
       return f'task.init_checkpoint_modules: {modules}: {message}'
@@ -87,6 +91,14 @@ class ModelGardenTrainer(base_trainer.Trainer):
     if modules == 'all' and hasattr(self.model, 'backbone'):
       hint = '; task.init_checkpoint_modules=backbone loads the backbone alone'
     return f'task.init_checkpoint: {path}: does not fit the model{hint}: {message}'
+
+
+def _unmatched(message: str) -> str:
+  """The variables in TensorFlow's message about those without a value in a checkpoint; '' for another message."""
+  variables = sorted(f'{name.partition(":")[0]} {shape}' for name, shape in _VARIABLE.findall(message))
+  more = len(variables) - _MOST_VARIABLES
+  shown = ', '.join(variables[:_MOST_VARIABLES]) + (f' and {more} others' if more > 0 else '')
+  return f'it has no values for {shown}' if variables else ''
 
 
 def _comes_from_tensorflow(error: BaseException) -> bool:

@@ -2,27 +2,32 @@
 
 from collections.abc import Iterator, Sequence
 import contextlib
+import dataclasses
 import os
 import sys
 
 from absl import logging
 
 from official_ext.base import protocols
+from official_ext.base import tf_internals
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
 from official_ext.training.actions import event_actions as event_actions_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.config import checks
+from official_ext.training.config import definitions
 from official_ext.training.config import epochs
 from official_ext.training.devices import distribute
 from official_ext.training.loop import experiment_run
 from official_ext.training.loop import recorded_run
 from official_ext.training.loop import run_events
 from official_ext.training.loop import run_record
+from official_ext.training.model_parts import model_size
 from official_ext.training.writers import events_writer
 from official_ext.training.writers import named_writers
 from official_ext.training.writers import notifications
 from official_ext.training.writers import progress
+from official_ext.training.writers import system_metrics
 from official_ext.training.writers import tensorboard
 from official_ext.training.writers import writer_registry
 from official_ext.training.writers import writers as writers_lib
@@ -42,7 +47,7 @@ def recorded(
   params, is_chief = experiment.params, experiment.is_chief
   devices = distribute.describe(experiment.strategy)
   record = run_record.RunRecord(
-    experiment.model_dir, experiment.mode, params.trainer.train_steps, params.runtime.seed, devices, is_chief, lock
+    experiment.model_dir, experiment.mode, params.trainer.train_steps, _seed(params.runtime), devices, is_chief, lock
   )
   try:
     tell_params(experiment, record, saves=not manifests.paths(experiment.model_dir))
@@ -53,7 +58,11 @@ def recorded(
   with recorded_run.RecordedRun(
     record, events, trainer, params.runtime.hang_seconds, experiment.model_dir, experiment.workers.index
   ) as run:
-    yield run
+    with contextlib.ExitStack() as stack:
+      if experiment.trains and is_chief:
+        step = lambda: None if record.is_anothers else record.values['step']
+        stack.enter_context(system_metrics.SystemMetrics(experiment.model_dir, step))
+      yield run
 
 
 def _make_events(
@@ -101,7 +110,7 @@ def tell_params(
   experiment: experiment_run.Experiment, record: run_record.RunRecord, saves: bool, warns: bool = True
 ) -> None:
   """Notes the origin of the experiment; for a training, writes params.yaml and the task's files beside it, and warns
-  of schedules that do not fit.
+  of schedules that do not fit and of a seed that is not set.
   """
   record.update(**(experiment.options.origin or {}), code=experiment.code.get('code'))
   tells = experiment.is_chief and experiment.trains
@@ -109,16 +118,48 @@ def tell_params(
     run_record.save_params(experiment.params.masked_yaml(), experiment.model_dir)
     if hasattr(experiment.task, 'keep_files'):
       experiment.task.keep_files(experiment.model_dir)
-  for line in checks.schedule_warnings(experiment.params.trainer) if tells and warns else ():
+  lines = [*checks.schedule_warnings(experiment.params.trainer), *_seed_warnings(experiment.params.runtime)]
+  for line in lines if tells and warns else ():
     print(f'warning: {line}', file=sys.stderr, flush=True)
 
 
+def _seed(runtime: definitions.RuntimeConfig) -> int | None:
+  """`runtime.seed`, if this process has it: a custom driver may set none, or another."""
+  return runtime.seed if tf_internals.global_seed() == runtime.seed else None
+
+
+def _seed_warnings(runtime: definitions.RuntimeConfig) -> list[str]:
+  """A line if initial weights and the order of a pipeline do not follow from `runtime.seed`; else []."""
+  found = tf_internals.global_seed()
+  if found == runtime.seed:
+    return []
+  state = 'no seed' if found is None else f'the seed {found}'
+  return [
+    f'runtime.seed: is {runtime.seed}, and this driver has set {state}: another start may have other initial weights '
+    'and another order of examples; call tf_keras.utils.set_random_seed(params.runtime.seed) before the task is made '
+    '("Seed of a driver" in docs/getting_started/from_model_garden.md)'
+  ]
+
+
 def tell_start(experiment: experiment_run.Experiment, run: recorded_run.RecordedRun) -> None:
-  """Writes the event `start`, and prints a line about each input."""
+  """Writes the event `start`, and prints a line about each input, and the first example."""
   if experiment.is_chief and hasattr(run.trainer, 'data_summary'):
     run.events.print_lines(run.trainer.data_summary())
+  if experiment.is_chief and experiment.trains and hasattr(experiment.task, 'example_lines'):
+    run.events.print_lines(experiment.task.example_lines())
   params = experiment.params
-  values = {'mode': experiment.mode, 'devices': run.record.values['devices'], 'seed': params.runtime.seed}
+  seed = _seed(params.runtime)
+  values = {'mode': experiment.mode, 'devices': run.record.values['devices'], 'seed': 'unset' if seed is None else seed}
   if batch_size := epochs.effective_batch_size(params.trainer, params.task):
     values['effective_batch_size'] = batch_size
   run.events.tell('start', int(run.trainer.global_step.numpy()), values)
+
+
+def tell_model(experiment: experiment_run.Experiment, run: recorded_run.RecordedRun) -> None:
+  """Notes and prints the size of the model, once its variables exist."""
+  optimizer = run.trainer.optimizer if experiment.trains else None
+  size = model_size.of(run.trainer.model, optimizer)
+  if size is not None:
+    run.record.update(model=dataclasses.asdict(size))
+    if experiment.is_chief:
+      run.events.print_lines([f'Model: {size.describe()}'])

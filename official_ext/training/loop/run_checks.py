@@ -19,6 +19,7 @@ from official_ext.base.run_folder import run_status
 from official_ext.data import data_identity
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import named
 from official_ext.training.checkpoints import training_lines
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.config import checks
@@ -37,6 +38,8 @@ _EXTENSION_SUFFIXES = tuple({f'.{suffix.rpartition(".")[2]}' for suffix in machi
 def check_run(experiment: experiment_run.Experiment) -> training_lines.Start:
   """Refuses invalid settings before a model is built: see `train_lib.run_experiment`. Returns the start of the run."""
   task, mode, model_dir, params = experiment.task, experiment.mode, experiment.model_dir, experiment.params
+  if mode not in checks.MODES:
+    raise errors.UserError(f'--mode={mode}: no such mode; the modes are {", ".join(checks.MODES)}')
   start = choose_start(experiment)
   task.evaluates = experiment.evaluates
   task.goes_on_from = _folder_of_weights(start, mode, model_dir)
@@ -130,6 +133,7 @@ def choose_start(
   if 'train' not in mode and before is not None:
     return before
   if 'train' not in mode:
+    checkpoint = checkpoint and named.path_of(checkpoint, f'--checkpoint={checkpoint}')
     listing.check_available(model_dir, mode, checkpoint)
     return training_lines.Start(checkpoint)
 
@@ -211,7 +215,7 @@ def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
   reports = {metric.name for metric in trainer.validation_metrics} | {trainer.validation_loss.name}
   if name in reports or _reduces_logs(task):
     return
-  reports |= set(trainer.validation_log_names())
+  reports |= {*trainer.validation_log_names(), *getattr(task, 'evaluation_end_names', ())}
   if name in reports:
     return
   hint = suggestions.did_you_mean(name, sorted(reports), after=' ')

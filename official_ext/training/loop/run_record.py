@@ -59,7 +59,7 @@ class RunRecord:
     model_dir: str,
     mode: str,
     train_steps: int,
-    seed: int,
+    seed: int | None,
     devices: str,
     is_chief: bool = True,
     lock: run_lock.RunLock | None = None,
@@ -70,7 +70,7 @@ class RunRecord:
       model_dir: the run's folder, which is made if it does not exist.
       mode: the driver's --mode.
       train_steps: the step at which training ends.
-      seed: the seed of the run.
+      seed: the seed of the run; None if the driver has set none.
       devices: one line about the devices, from `distribute.describe`.
       is_chief: whether this process writes. The record of another process writes nothing.
       lock: of the folder, acquired; released when the record is finished. Nothing is written after it is lost.

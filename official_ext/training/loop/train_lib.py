@@ -10,14 +10,12 @@ import orbit
 import tensorflow as tf
 import tf_keras
 
-from official_ext.base import errors
 from official_ext.base import gin_bindings
 from official_ext.base import protocols
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
 from official_ext.training.config import definitions
 from official_ext.training.config import epochs
-from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import building
 from official_ext.training.loop import code_identity
@@ -50,8 +48,8 @@ def run_experiment(
 ) -> tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
-  All checks come before anything is written. From then on, run.json has the state of the run. The arguments up to
-  `enable_async_checkpointing` are those of Model Garden's function of this name.
+  All checks come before anything is written. From then on, run.json has the state of the run. The arguments are those
+  of Model Garden's function of this name, and `options`.
 
   Args:
     distribution_strategy: the strategy.
@@ -80,26 +78,20 @@ def run_experiment(
     PreemptedError: `options.watch` saw a signal, and the run has saved.
     WorkerError: another worker was lost.
   """
-  strategy = distribution_strategy or tf.distribute.get_strategy()
-  options = experiment_run.merged(
-    options,
-    dict(train_actions=train_actions, eval_actions=eval_actions, trainer=trainer, controller_cls=controller_cls),
-    summary_manager if save_summary else None,
-    eval_summary_manager,
-  )
+  given = dict(train_actions=train_actions, eval_actions=eval_actions, trainer=trainer, controller_cls=controller_cls)
+  options = experiment_run.merged(options, given, summary_manager if save_summary else None, eval_summary_manager)
   params = definitions.upgrade(params)
   if enable_async_checkpointing is not None:
     params = params.replace(trainer={'async_checkpointing': enable_async_checkpointing})
+  strategy = distribution_strategy or tf.distribute.get_strategy()
+  return _run(experiment_run.Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options))
+
+
+def _run(experiment: experiment_run.Experiment) -> tuple[tf_keras.Model, Mapping[str, Any]]:
+  """The steps of a run: see `run_experiment`."""
   # Refuse: nothing is written yet.
-  with workers_lib.get(strategy).guarded():
-    experiment = experiment_run.Experiment(
-      strategy, task, mode, params, model_dir, run_post_eval, save_summary, options
-    )
-    start = run_checks.check_run(experiment)
-    if in_steps := epochs.in_steps(params.trainer, params.task, task):
-      params = params.replace(trainer=in_steps)
-    experiment = dataclasses.replace(experiment, start=start, params=params)
-    run_checks.check_same_params(experiment)
+  with experiment.workers.guarded():
+    experiment = _with_start(experiment)
     built, actions = building.build_trainer_and_actions(experiment)
     experiment = dataclasses.replace(experiment, code=_identify_code(experiment, built))
     _warn_of_unused_bindings(experiment, 'while the experiment was built', of_classes=True)
@@ -108,12 +100,33 @@ def run_experiment(
     with experiment.workers.guarded(), run.hang:
       recording.tell_start(experiment, run)
       # Run.
-      loop = loop_building.build_loop(experiment, run)
-      logs = _run_mode(experiment, loop)
+      mode, config, logs = experiment.mode, experiment.params.trainer, None
+      loop: Any = loop_building.build_loop(experiment, run)
+      with experiment.strategy.scope():
+        if mode in ('train', 'train_and_post_eval'):
+          logs = loop.train(steps=config.train_steps)
+        elif mode == 'train_and_eval':
+          logs = loop.train_and_evaluate(config.train_steps, config.validation_steps, config.validation_interval)
+        elif mode == 'continuous_eval':
+          has_ended = run_status.TrainingWatch(experiment.model_dir, config.train_steps).has_ended
+          logs = loop.evaluate_continuously(config.validation_steps, config.continuous_eval_timeout, has_ended)
+        if mode in ('eval', 'train_and_post_eval') or experiment.run_post_eval:
+          logs = loop.evaluate(steps=config.validation_steps)
       run.events.end(int(built.global_step.numpy()))
       _warn_of_unused_bindings(experiment, 'in this run', of_classes=False)
   skipped = run.skipped_updates()
-  return built.model, {**logs, **({'skipped_updates': skipped} if skipped else {})}
+  return built.model, {**(logs or {}), **({'skipped_updates': skipped} if skipped else {})}
+
+
+def _with_start(experiment: experiment_run.Experiment) -> experiment_run.Experiment:
+  """The experiment with the start of its run, and its lengths in steps. Refuses one that cannot be run."""
+  params = experiment.params
+  start = run_checks.check_run(experiment)
+  if in_steps := epochs.in_steps(params.trainer, params.task, experiment.task):
+    params = params.replace(trainer=in_steps)
+  experiment = dataclasses.replace(experiment, start=start, params=params)
+  run_checks.check_same_params(experiment)
+  return experiment
 
 
 def _warn_of_unused_bindings(experiment: experiment_run.Experiment, when: str, of_classes: bool) -> None:
@@ -163,28 +176,3 @@ def _take_lock(experiment: experiment_run.Experiment) -> run_lock.RunLock | None
   lock, watch = run_lock.RunLock(experiment.model_dir, experiment.mode), experiment.options.watch
   lock.acquire(lambda: watch.requested if watch else None)
   return lock
-
-
-def _run_mode(experiment: experiment_run.Experiment, loop: Any) -> Mapping[str, Any]:
-  """Runs the mode. Returns the logs of the last evaluation, {} if the mode has none."""
-  mode, config, output = experiment.mode, experiment.params.trainer, None
-  with experiment.strategy.scope():
-    if mode in ('train', 'train_and_post_eval'):
-      output = loop.train(steps=config.train_steps)
-    elif mode == 'train_and_eval':
-      output = loop.train_and_evaluate(
-        train_steps=config.train_steps, eval_steps=config.validation_steps, eval_interval=config.validation_interval
-      )
-    elif mode == 'eval':
-      output = loop.evaluate(steps=config.validation_steps)
-    elif mode == 'continuous_eval':
-      output = loop.evaluate_continuously(
-        steps=config.validation_steps,
-        timeout=config.continuous_eval_timeout,
-        timeout_fn=run_status.TrainingWatch(experiment.model_dir, config.train_steps).has_ended,
-      )
-    else:
-      raise errors.UserError(f'--mode={mode}: no such mode')
-    if mode == 'train_and_post_eval' or experiment.run_post_eval:
-      output = loop.evaluate(steps=config.validation_steps)
-  return output or {}

@@ -4,14 +4,17 @@ It works for a constant rate and for any schedule, in legacy and new tf_keras op
 several replicas. A checkpoint has the same variables with it as without it.
 """
 
+import math
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import json_types
 from official_ext.base import tf_internals
 
 _SCHEDULE: Any = tf_keras.optimizers.schedules.LearningRateSchedule
+_ROUNDING = 1e-6  # Of a number as a float32 variable.
 
 
 class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
@@ -57,7 +60,7 @@ class LearningRateScale:
         raise ValueError(
           f'the learning rate of {type(optimizer).__name__} is a function; give it a number or a schedule'
         )
-      self._constant = float(rate)
+      self._constant = _number(rate)
       return
     self._variable = tf.Variable(
       1.0,
@@ -75,15 +78,33 @@ class LearningRateScale:
 
   def learning_rate(self) -> float:
     """The learning rate of the next update."""
-    unscaled: float | tf.Tensor = (
-      self._constant if self._schedule is None else self._schedule(self._optimizer.iterations)
-    )
-    return float(unscaled) * self._value
+    if self._schedule is not None:
+      return float(self._schedule(self._optimizer.iterations)) * self._value
+    scaled, present = self._constant * self._value, _number(self._optimizer.learning_rate)
+    return scaled if math.isclose(present, scaled, rel_tol=_ROUNDING) else present  # Another action may have set it.
 
   def assign(self, value: float) -> None:
     """Changes the factor, from the next update on."""
+    if self._schedule is not None:
+      self._variable.assign(value)
+    else:  # A variable, which checkpoints hold; a legacy optimizer makes it with its first update.
+      self._optimizer.learning_rate = self.learning_rate() / self._value * value
     self._value = float(value)
+
+  def state(self) -> json_types.JsonObject:
+    """The factor; and the constant rate, to which other actions contribute too."""
+    state = {'scale': self._value}
+    return state if self._schedule is not None else {**state, 'learning_rate': _number(self._optimizer.learning_rate)}
+
+  def restore(self, state: json_types.JsonMapping) -> None:
+    """Takes up a state, after the optimizer's variables were restored; {} is a factor of 1."""
+    before, self._value = self._value, float(state.get('scale', 1.0))
     if self._schedule is not None:
       self._variable.assign(self._value)
-    else:  # A variable, which checkpoints hold; a legacy optimizer makes it with its first update.
-      self._optimizer.learning_rate = self._constant * self._value
+    elif state.get('learning_rate') != _number(self._optimizer.learning_rate) and (before, self._value) != (1.0, 1.0):
+      self._optimizer.learning_rate = self._constant * self._value  # The rate of the configuration has changed.
+
+
+def _number(rate: tf.types.experimental.TensorLike) -> float:
+  """A constant rate, which may be a variable of several replicas."""
+  return float(tf.convert_to_tensor(rate))

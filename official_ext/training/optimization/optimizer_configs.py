@@ -15,6 +15,7 @@ from official.modeling.optimization import optimizer_factory
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.training.optimization import adamw_torch
 from official_ext.training.optimization import muon
 from official_ext.training.optimization import rounding
 from official_ext.training.optimization import schedules
@@ -27,6 +28,7 @@ SCHEDULES = {
   'cosine_restarts': schedules.CosineRestarts,
 }
 OPTIMIZERS = {
+  'adamw_torch': adamw_torch.AdamWTorch,
   'lion': tf_keras.optimizers.Lion,
   'muon': muon.Muon,
   'stable_adamw': stable_adamw.StableAdamW,
@@ -174,6 +176,27 @@ class LionConfig(optimization.BaseOptimizerConfig):
 
 
 @dataclasses.dataclass
+class AdamWTorchConfig(optimization.BaseOptimizerConfig):
+  """AdamW with PyTorch's epsilon: see adamw_torch.AdamWTorch.
+
+  Attributes:
+    name: The name of the optimizer.
+    beta_1: The decay of the first moment.
+    beta_2: The decay of the second moment.
+    epsilon: Added to the root of the corrected second moment.
+    weight_decay: The decay of the weights, times the learning rate. 0: none.
+    jit_compile: Whether to compile the update of each variable with XLA if the step is not compiled.
+  """
+
+  name: str = 'AdamWTorch'
+  beta_1: float = 0.9
+  beta_2: float = 0.999
+  epsilon: float = 1e-8
+  weight_decay: float = 0.0
+  jit_compile: bool = False
+
+
+@dataclasses.dataclass
 class MuonConfig(optimization.BaseOptimizerConfig):
   """Muon for matrices, AdamW for everything else: see muon.Muon.
 
@@ -307,11 +330,13 @@ class OptimizerConfig(optimization.OptimizerConfig):
   """The optimizers: Model Garden's, and this library's.
 
   Attributes:
+    adamw_torch: AdamW with PyTorch's epsilon.
     lion: The sign of the momentum.
     muon: Orthogonalised momentum for matrices, AdamW for everything else.
     stable_adamw: AdamW with update clipping, and slots in bfloat16.
   """
 
+  adamw_torch: AdamWTorchConfig = dataclasses.field(default_factory=AdamWTorchConfig)
   lion: LionConfig = dataclasses.field(default_factory=LionConfig)
   muon: MuonConfig = dataclasses.field(default_factory=MuonConfig)
   stable_adamw: StableAdamWConfig = dataclasses.field(default_factory=StableAdamWConfig)

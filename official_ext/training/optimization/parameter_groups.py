@@ -32,11 +32,13 @@ class ParameterGroups:
 
     Args:
       groups: `trainer.optimizer_config.parameter_groups`, checked.
-      model: if it is a container, its attributes precede the names of variables: see variable_names.py.
+      model: if it is a container, its attributes precede the names of variables, and so do its `checkpoint_items`: see
+        variable_names.py.
     """
     self._groups = tuple(groups)
     self._model = model
     self._names: dict[Hashable, str] = {}
+    self._names_by_part: dict[Hashable, str] = {}
     self._known: dict[Hashable, optimizer_configs.ParameterGroupConfig] = {}
 
   def name_of(self, variable: tf.Variable) -> str:
@@ -46,8 +48,15 @@ class ParameterGroups:
       self._names.update(variable_names.by_attribute(self._model))
     return self._names.setdefault(key, variable_names.name_of(variable))
 
+  def _names_of(self, variable: tf.Variable) -> tuple[str, ...]:
+    """All names in which patterns are searched for."""
+    key, own = variable_names.key_of(variable), variable_names.name_of(variable)
+    if key not in self._names_by_part:
+      self._names_by_part.update(variable_names.by_part(self._model))
+    return self.name_of(variable), own, self._names_by_part.setdefault(key, own)
+
   def _matches(self, pattern: str, variable: tf.Variable) -> bool:
-    return any(re.search(pattern, name) for name in (self.name_of(variable), variable_names.name_of(variable)))
+    return any(re.search(pattern, name) for name in self._names_of(variable))
 
   def group_of(self, variable: tf.Variable) -> optimizer_configs.ParameterGroupConfig:
     """The group of a variable; a group that changes nothing if no pattern matches it."""

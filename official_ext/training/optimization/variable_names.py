@@ -5,7 +5,7 @@ of two networks may have the same name, which does not say whose they are. So th
 network precedes the names of its variables.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 import re
 
 import tensorflow as tf
@@ -46,6 +46,22 @@ def by_attribute(model: tf.Module) -> dict[Hashable, str]:
 
   walk(model, '')
   return names
+
+
+def by_part(model: tf.Module | None) -> dict[Hashable, str]:
+  """The names of the variables in a model's `checkpoint_items`, by `key_of`, preceded by the item: 'backbone/...'.
+
+  Model Garden's models list their parts there: `backbone`, `decoder` and `head`, or `encoder`.
+
+  Args:
+    model: any model; without such items there are no names.
+  """
+  items = getattr(model, 'checkpoint_items', None)
+  found: dict[Hashable, str] = {}
+  for part, item in items.items() if isinstance(items, Mapping) else ():
+    for variable in getattr(item, 'variables', ()):
+      found.setdefault(key_of(variable), f'{part}/{name_of(variable)}')
+  return found
 
 
 def _is_container(module: tf.Module) -> bool:

@@ -164,11 +164,15 @@ def accumulate(total: Gradient, gradient: Gradient) -> Gradient:
   return tf.convert_to_tensor(total) + tf.convert_to_tensor(gradient)
 
 
-def scale(gradient: Gradient, factor: float) -> Gradient:
+def scale(gradient: Gradient, factor: float | tf.Tensor) -> Gradient:
   """`gradient` times a number."""
+  if gradient is None:
+    return None
+  values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+  scaled = values * (tf.cast(factor, values.dtype) if tf.is_tensor(factor) else factor)
   if isinstance(gradient, tf.IndexedSlices):
-    return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
-  return gradient if gradient is None else gradient * factor
+    return tf.IndexedSlices(scaled, gradient.indices, gradient.dense_shape)
+  return scaled
 
 
 def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tensor:

@@ -1,7 +1,8 @@
 """The arithmetic of one update: forward and backward, accumulate, all-reduce, test for finite, clip, apply.
 
 The order is a contract, and the same in every execution (see executions.py). A step is one update: it takes
-`gradient_accumulation_steps` micro-batches and applies their mean once.
+`gradient_accumulation_steps` micro-batches and applies their mean once. A task may weigh them
+(`Task.micro_batch_weight`), over all replicas.
 
 A step whose loss or reduced gradient is not finite, or whose loss is a spike if that rule is on, changes nothing but
 `global_step`: weights, slots, `optimizer.iterations`, the model's own state (batch normalisation) and the metrics are
@@ -30,8 +31,8 @@ class StepOutput(NamedTuple):
     ok: bool scalar, the same on all replicas: whether to make the update.
     gradients: of the loss over all replicas and micro-batches; tensors and IndexedSlices free of duplicates.
     norm: float32 scalar, the global norm of `gradients`.
-    loss: float32 scalar, this replica's mean over its micro-batches.
-    mean_loss: float32 scalar, the mean of `loss` over the replicas.
+    loss: float32 scalar, this replica's mean over its micro-batches; with weights `mean_loss`.
+    mean_loss: float32 scalar, the mean over the micro-batches of all replicas.
     logs: float32 scalars that the task logs, this replica's.
     before: the values of `GuardedUpdate.step_local_variables` before the passes.
   """
@@ -116,6 +117,43 @@ class GuardedUpdate:
   def reduced_gradients(self, *micro_batches: object) -> StepOutput:
     """Runs forward and backward on every micro-batch, accumulates, and sums over the replicas."""
     before = [variable.read_value() for variable in self.step_local_variables]
+    weights = self._weights(micro_batches)
+    outputs, gradients = self._accumulated(micro_batches, weights)
+    logs = {name: tf.add_n([o.logs[name] for o in outputs]) / len(outputs) for name in outputs[0].logs}
+    losses = [output.loss for output in outputs]
+    num_replicas = self._parts.strategy.num_replicas_in_sync
+    if weights is None:
+      if len(outputs) > 1:
+        gradients = [gradient_tap.scale(g, 1 / len(outputs)) for g in gradients]
+      loss = tf.add_n(losses) / len(outputs)
+      mean_loss, total = loss / num_replicas, []
+    else:
+      mean_loss = loss = tf.add_n([weight * each for weight, each in zip(weights, losses)])
+      total = [tf.add_n(weights)]
+    num_bad_losses = 1.0 - tf.cast(tf.math.is_finite(loss), tf.float32)
+    if num_replicas > 1:
+      context = tf.distribute.get_replica_context()
+      reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses, mean_loss, *total])
+      gradients, (num_bad_losses, mean_loss, *total) = reduced[: len(gradients)], reduced[len(gradients) :]
+    if weights is not None:
+      inverse = tf.math.divide_no_nan(1.0, total[0])  # The gradients are of losses over the number of replicas.
+      gradients = [gradient_tap.scale(g, inverse * num_replicas) for g in gradients]
+      loss = mean_loss = mean_loss * inverse
+    gradients = [gradient_tap.without_duplicates(g) for g in gradients]
+    norm = self._tap.global_norm(gradients)
+    ok = self._is_ok(norm, num_bad_losses, mean_loss)
+    return StepOutput(ok, gradients, norm, loss, mean_loss, logs, before)
+
+  def _weights(self, micro_batches):
+    """The weight of each micro-batch; None if all count the same, as the only one of an update does."""
+    weight_of = getattr(self._parts.task, 'micro_batch_weight', lambda inputs: None)
+    if len(micro_batches) == 1 and self._parts.strategy.num_replicas_in_sync == 1:
+      return None
+    weights = [weight_of(inputs) for inputs in micro_batches]
+    return None if weights[0] is None else [tf.cast(weight, tf.float32) for weight in weights]
+
+  def _accumulated(self, micro_batches, weights):
+    """The outputs of all micro-batches, and the sum of their gradients, times their weights."""
     outputs: list[Any] = []
     gradients: list[Any] = []
     for i, inputs in enumerate(micro_batches):
@@ -125,24 +163,11 @@ class GuardedUpdate:
         inputs = tf.nest.map_structure(tf.identity, inputs, expand_composites=True) if i else inputs
       output = self._forward_backward(inputs, tf.constant(i, tf.int64))
       found = list(output.gradients)
+      if weights is not None:
+        found = [gradient_tap.scale(g, weights[i]) for g in found]
       gradients = [gradient_tap.accumulate(t, g) for t, g in zip(gradients, found)] if i else found
       outputs.append(output)
-    if len(outputs) > 1:
-      gradients = [gradient_tap.scale(g, 1 / len(outputs)) for g in gradients]
-    logs = {name: tf.add_n([o.logs[name] for o in outputs]) / len(outputs) for name in outputs[0].logs}
-    loss = tf.add_n([output.loss for output in outputs]) / len(outputs)
-    num_bad_losses = 1.0 - tf.cast(tf.math.is_finite(loss), tf.float32)
-    num_replicas = self._parts.strategy.num_replicas_in_sync
-    mean_loss = loss / num_replicas
-    if num_replicas > 1:
-      context = tf.distribute.get_replica_context()
-      *gradients, num_bad_losses, mean_loss = context.all_reduce(
-        tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses, mean_loss]
-      )
-    gradients = [gradient_tap.without_duplicates(g) for g in gradients]
-    norm = self._tap.global_norm(gradients)
-    ok = self._is_ok(norm, num_bad_losses, mean_loss)
-    return StepOutput(ok, gradients, norm, loss, mean_loss, logs, before)
+    return outputs, gradients
 
   def _is_ok(self, norm, num_bad_losses, mean_loss):
     # The norm is finite only if every gradient is; a norm that overflows could be neither clipped nor squared.

@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Mapping
 import json
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,22 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import json_types
+from official_ext.base.files import paths
+from official_ext.base.run_folder import export_notes
+from official_ext.training.trained import output_pictures
 
+LABELS = 'labels.txt'
 _MAX_VALUES = 4096  # Of an output, that are printed.
 _RANGES = {'0..255': (255.0, 0.0), '0..1': (1.0, 0.0), '-1..1': (2.0, -1.0)}
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
 class SavedModel:
-  """A SavedModel in memory."""
+  """A SavedModel in memory.
+
+  Attributes:
+    labels: the names of its classes, in the order of their numbers; [] if labels.txt is missing.
+  """
 
   def __init__(self, folder: str):
     """Loads it.
@@ -32,20 +41,34 @@ class SavedModel:
     except Exception as error:  # pylint: disable=broad-except  # Its files may contain anything.
       reason = ' '.join(str(error).split())[:300]
       raise errors.UserError(f'{folder}: cannot be loaded: {type(error).__name__}: {reason}') from error
+    note = export_notes.read(folder)
+    self.labels = paths.lines(os.path.join(folder, LABELS))
+    self._preprocessing = note.get('preprocessing') or {}
     if not self._loaded.signatures:
       raise errors.UserError(f'{folder}: has no signature that could be called')
 
   def signatures(self) -> dict[str, object]:
-    """By name, the default one first: `inputs` and `outputs`, each a list of {name, dtype, shape}; null is any size."""
+    """By name, the default one first: `inputs` and `outputs`, each a list of {name, dtype, shape}; null is any size.
+
+    An input whose range of values export.json states has it as `range`, such as '0..1'.
+    """
     found = self._loaded.signatures
     names = sorted(found, key=lambda name: (name != DEFAULT, name))
     return {
       name: {
-        'inputs': _specs(found[name].structured_input_signature[1]),
+        'inputs': [
+          {**spec, **self._range_of(spec['name'])} for spec in _specs(found[name].structured_input_signature[1])
+        ],
         'outputs': _specs(found[name].structured_outputs),
       }
       for name in names
     }
+
+  def _range_of(self, name: str) -> dict[str, str]:
+    """{'range': the range of an input's values} if export.json states it; {}."""
+    found = self._preprocessing.get('range') if self._preprocessing.get('input') == name else None
+    text = '..'.join(map(str, found)) if isinstance(found, list) else ''
+    return {'range': text} if text in _RANGES else {}
 
   def predict(self, signature: str, inputs: json_types.JsonMapping) -> json_types.JsonObject:
     """Calls a signature.
@@ -53,10 +76,12 @@ class SavedModel:
     Args:
       signature: its name.
       inputs: by name, {'text': JSON, or the text itself for a tensor of texts}, or {'image': a file in base 64,
-        'range': '0..255', '0..1' or '-1..1'}. The dimension of the batch may be left out.
+        'range': '0..255', '0..1' or '-1..1'}. The dimension of the batch may be left out. The default of `range` is
+        that of export.json, or else '0..255'.
 
     Returns:
-      By name: {dtype, shape, values: nested lists, or null if there are too many}.
+      By name: {dtype, shape, values: nested lists, or null if there are too many}. The logits of a segmentation have
+      `mask` too, and the masks of objects `masks`: see `output_pictures`.
 
     Raises:
       UserError: for each input that is missing or wrong, `inputs.NAME: MESSAGE`.
@@ -69,13 +94,14 @@ class SavedModel:
     with errors.Mistakes() as mistakes:
       for name, spec in specs.items():
         with mistakes.noted():
-          tensors[name] = _tensor(inputs.get(name) or {}, spec, f'inputs.{name}')
+          given = {**self._range_of(name), **{key: value for key, value in (inputs.get(name) or {}).items() if value}}
+          tensors[name] = _tensor(given, spec, f'inputs.{name}')
     try:
       outputs = function(**tensors)
     except Exception as error:  # pylint: disable=broad-except  # The model may raise anything.
       reason = ' '.join(str(getattr(error, 'message', error)).split())[:300]
       raise errors.UserError(f'signature: the model fails on these inputs: {reason}') from error
-    return {name: _told(tensor) for name, tensor in sorted(outputs.items())}
+    return {name: {**_told(tensor), **output_pictures.of(name, tensor)} for name, tensor in sorted(outputs.items())}
 
 
 def _specs(specs: json_types.JsonMapping) -> list[json_types.JsonObject]:

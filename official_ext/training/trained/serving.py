@@ -1,14 +1,12 @@
-"""Exports a trained model as a SavedModel with a signature, which needs none of this code.
+"""The signatures of a trained model, with which a SavedModel is written that needs none of this code.
 
-Its default signature computes, in this order: the task's `serving_function`; Model Garden's own module for serving its
+The default signature computes, in this order: the task's `serving_function`; Model Garden's own module for serving its
 task (which prepares images too); a Keras model on its inputs. Signatures take tensors by name and return a dictionary
 of tensors.
 """
 
 from collections.abc import Callable, Mapping
 import importlib
-import json
-import os
 import re
 from typing import Any
 
@@ -18,12 +16,10 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.base import protocols
 from official_ext.base import tf_internals
-from official_ext.base.files import whole_folders
 from official_ext.data import bad_examples
 from official_ext.training.trained import trained_model
 
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-NOTE = 'export.json'
 
 # Model Garden's configurations of tasks for images, and the classes that serve them.
 _OF_IMAGES = {
@@ -32,45 +28,6 @@ _OF_IMAGES = {
   'maskrcnn.MaskRCNNTask': 'detection.DetectionModule',
   'semantic_segmentation.SemanticSegmentationTask': 'semantic_segmentation.SegmentationModule',
 }
-
-
-def export(
-  trained: trained_model.TrainedModel, output_dir: str, facts: Mapping[str, object] | None = None
-) -> dict[str, str]:
-  """Writes a SavedModel. The folder is complete, or does not exist.
-
-  Args:
-    trained: the model to write.
-    output_dir: a folder that does not exist yet.
-    facts: further entries of export.json, JSON values by name.
-
-  Returns:
-    A line about each signature, by name.
-
-  Raises:
-    StorageError: it cannot be written.
-    UserError: the folder exists, or the inputs of the model are not known.
-  """
-  if tf.io.gfile.exists(output_dir):
-    raise errors.UserError(
-      f'{output_dir}: exists already; remove it, or name another: official-ext export --output_dir=DIR'
-    )
-  module, signatures = build(trained)
-  note = {
-    'task': f'{type(trained.task).__module__}.{type(trained.task).__qualname__}',
-    'checkpoint': trained.checkpoint,
-    'step': trained.step,
-    'weights': trained.weights,
-    **(facts or {}),
-  }
-
-  def write(folder: str) -> None:
-    tf.saved_model.save(module, folder, signatures=signatures)
-    with tf.io.gfile.GFile(os.path.join(folder, NOTE), 'w') as f:
-      f.write(json.dumps(note, indent=2) + '\n')
-
-  whole_folders.write(output_dir, write, replace=False)
-  return {name: _describe(function) for name, function in signatures.items()}
 
 
 def build(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]]:
@@ -100,27 +57,83 @@ def _concrete(function: object, task: protocols.Task) -> Any:
     raise errors.UserError(f'{where}: cannot be traced: {type(error).__name__}: {reason}') from error
 
 
-def _module_of_model_garden(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]] | None:
-  """The module with which Model Garden serves one of its tasks; None if it has none."""
-  task, params = trained.task, trained.params
+def input_size(params: Any) -> list[int]:
+  """Height, width and channels of the images that an exported model takes.
+
+  Args:
+    params: an experiment of Model Garden's vision tasks. If `task.model.input_size` is open, as in experiments of
+      segmentation, the size is that of the evaluated images, `task.validation_data.output_size`.
+
+  Raises:
+    UserError: neither has a size.
+  """
+  *size, channels = params.task.model.input_size
+  if None in size:
+    size = list(getattr(params.task.validation_data, 'output_size', None) or ())
+    if len(size) != 2:
+      raise errors.UserError(
+        f'task.model.input_size: {params.task.model.input_size}: has no height and width; set them'
+      )
+  return [*size, channels]
+
+
+def image_module(trained: trained_model.TrainedModel, input_type: str = 'image_tensor') -> Any | None:
+  """Builds the module with which Model Garden serves one of its tasks on images.
+
+  Args:
+    trained: the model.
+    input_type: as in `official.vision.serving`: with 'tflite' the module takes batches of one normalized image.
+
+  Returns:
+    The module; None for other tasks.
+  """
+  params = trained.params
   kinds = [f'{cls.__module__}.{cls.__qualname__}' for cls in type(params.task).__mro__]
   for config, served_by in _OF_IMAGES.items():
     if f'official.vision.configs.{config}' in kinds:
       file, name = served_by.split('.')
       module_cls = getattr(importlib.import_module(f'official.vision.serving.{file}'), name)
-      *size, channels = params.task.model.input_size
-      module = module_cls(
-        params=params, batch_size=None, input_image_size=list(size), num_channels=channels, model=trained.model
+      *size, channels = input_size(params)
+      return module_cls(
+        params=params,
+        batch_size=1 if input_type == 'tflite' else None,
+        input_image_size=list(size),
+        num_channels=channels,
+        input_type=input_type,
+        model=trained.model,
       )
-      return module, dict(module.get_inference_signatures({'image_tensor': DEFAULT}))
-  if any(cls.__module__.startswith('official.nlp.tasks.') for cls in type(task).__mro__):
-    modules = importlib.import_module('official.nlp.serving.export_savedmodel').SERVING_MODULES
-    module_cls = next((modules[cls] for cls in type(task).__mro__ if cls in modules), None)
-    if module_cls is not None:
-      fields = {'inputs_only': False} if hasattr(module_cls.Params, 'inputs_only') else {}
-      module = module_cls(params=module_cls.Params(**fields), model=trained.model)
-      return module, dict(module.get_inference_signatures({'serve': DEFAULT}))
   return None
+
+
+def text_module(trained: trained_model.TrainedModel, **values: object) -> Any | None:
+  """Builds the module with which Model Garden serves one of its tasks on texts.
+
+  Args:
+    trained: the model.
+    **values: of the module's `Params`; those that it lacks are ignored.
+
+  Returns:
+    The module; None for other tasks.
+  """
+  classes = type(trained.task).__mro__
+  if not any(cls.__module__.startswith('official.nlp.tasks.') for cls in classes):
+    return None
+  modules = importlib.import_module('official.nlp.serving.export_savedmodel').SERVING_MODULES
+  module_cls = next((modules[cls] for cls in classes if cls in modules), None)
+  if module_cls is None:
+    return None
+  wanted = {'inputs_only': False, **values}
+  fields = {name: value for name, value in wanted.items() if hasattr(module_cls.Params, name)}
+  return module_cls(params=module_cls.Params(**fields), model=trained.model)
+
+
+def _module_of_model_garden(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]] | None:
+  """The module with which Model Garden serves one of its tasks; None if it has none."""
+  images = image_module(trained)
+  if images is not None:
+    return images, dict(images.get_inference_signatures({'image_tensor': DEFAULT}))
+  texts = text_module(trained)
+  return None if texts is None else (texts, dict(texts.get_inference_signatures({'serve': DEFAULT})))
 
 
 def _function_of_keras_model(task: protocols.Task, model: tf_keras.Model) -> Any:
@@ -190,7 +203,7 @@ def _identifier(name: str) -> str:
   return re.sub(r'\W', '_', name)
 
 
-def _describe(function: Any) -> str:
+def describe(function: Any) -> str:
   """One line, such as `pixels: float32 (None, 64) -> logits: float32 (None, 10)`."""
 
   def listed(specs):

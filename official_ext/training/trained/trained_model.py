@@ -20,8 +20,10 @@ from official_ext.training.checkpoints import best
 from official_ext.training.checkpoints import contents as contents_lib
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import named
 from official_ext.training.checkpoints import state_file
 from official_ext.training.config import definitions
+from official_ext.training.step import keras_version
 
 BEST, LATEST = 'best', 'latest'
 _GLOBAL_STEP = 'global_step/.ATTRIBUTES/VARIABLE_VALUE'  # In a checkpoint of a trainer.
@@ -61,6 +63,7 @@ def load(
   model_dir: str,
   which: str | int | None = None,
   ema: bool = True,
+  dtype: str | None = None,
 ) -> TrainedModel:
   """Builds a run's model, and restores all of its weights.
 
@@ -69,15 +72,18 @@ def load(
     model_dir: the run's folder.
     which: see `find_checkpoint`.
     ema: whether to use the moving averages of the weights, if the run has kept any.
+    dtype: the model's arithmetic, such as 'float32'; None: that of the run.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged, or it is not one of this model.
   """
   path = find_checkpoint(model_dir, params, which)
-  with _mixed_precision(params.runtime):
+  with _mixed_precision(dtype or params.runtime.mixed_precision_dtype or 'float32'):
     task = task_factory.get_task(params.task)
     task.goes_on_from = manifests.folder_of(path)
-    model = task.build_model()
+    with keras_version.building(task):
+      model = task.build_model()
+    keras_version.check_model(task, model)
     weights = _restore(model, task, path, ema)
   return TrainedModel(model, task, params, path, weights)
 
@@ -89,7 +95,8 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
     model_dir: the run's folder.
     params: its experiment.
     which: 'best': that of the best evaluation; 'latest': the newest that is not damaged; the step of one, or the path
-      of any. None: the best, if the experiment names the metric for it, or else the latest.
+      of any or of a folder (see `named.path_of`). None: the best, if the experiment names the metric for it, or else
+      the latest.
 
   Raises:
     UserError: there is no such checkpoint, or it is damaged.
@@ -119,9 +126,9 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
       there = f'there are those of steps {", ".join(map(str, steps))}' if steps else 'there is none at all'
       raise errors.UserError(f'{model_dir}: no checkpoint of step {which}; {there}')
   else:
-    path = str(which)
-    if not tf.io.gfile.exists(f'{path}.index'):
+    if not tf.io.gfile.exists(f'{which}.index') and not tf.io.gfile.isdir(str(which)):
       raise errors.UserError(f'{which}: no such checkpoint; {BEST}, {LATEST}, a step, or a path such as DIR/ckpt-100')
+    path = named.path_of(str(which), str(which))
   if tf.io.gfile.exists(path + manifests.SUFFIX):
     damage = manifests.find_damage(path)
     if damage is not None:
@@ -150,10 +157,10 @@ def _as_user_error() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _mixed_precision(runtime: definitions.RuntimeConfig) -> Iterator[None]:
-  """The mixed precision policy with which the run has built its model."""
+def _mixed_precision(dtype: str) -> Iterator[None]:
+  """Sets the mixed precision policy while a model is built."""
   before = tf_keras.mixed_precision.global_policy()
-  performance.set_mixed_precision_policy(tf.as_dtype(runtime.mixed_precision_dtype or 'float32'))
+  performance.set_mixed_precision_policy(tf.as_dtype(dtype))
   try:
     yield
   finally:

@@ -108,3 +108,4 @@ def _register(experiment: str, registry: Sequence[str]) -> None:
   for more in (registries.import_own, registries.import_shipped, registries.import_last):
     if experiment not in parser_lib.experiment_names():
       more()
+  registries.check_registered(experiment, registry)

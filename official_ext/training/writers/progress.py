@@ -18,6 +18,8 @@ _SHOWN_APART = ('percent', 'eta_seconds', 'steps_per_second')
 # Other writers show these, or this one has shown them before; a line has no room for them.
 _NOT_SHOWN = (
   'examples_per_second',
+  'learned_tokens_per_second',
+  'tokens_per_second',
   'data_wait',
   'optimizer_iterations',
   'model_global_step',
@@ -25,6 +27,7 @@ _NOT_SHOWN = (
   'train_steps',
 )
 _BAR_WIDTH = 16
+_MAX_TEXT = 200  # Characters of a prompt and of a completion in a line.
 
 
 class ProgressWriter(writers.Writer):
@@ -94,8 +97,22 @@ def _show_compiled(flat: Mapping[str, Any]) -> list:
   return [f'{flat.get("step_shape")}, {xla}{program}: {flat.get("reason")} ({flat.get("seconds", 0.0):.1f} s)']
 
 
+def _show_completions(flat: Mapping[str, Any]) -> list:
+  """Prints the first completion: `1 of 4: 'What is 1 + 1?' -> 'It is 2.'`."""
+  prompts, found = flat.get('prompts'), flat.get('completions')
+  if not prompts or not found:
+    return []
+  shown = [text if len(text) <= _MAX_TEXT else f'...{text[-_MAX_TEXT:]}' for text in (prompts[0], found[0])]
+  return [f'1 of {len(found)}: {shown[0]!r} -> {shown[1]!r}']
+
+
 # Events that need more than a list of values.
-_SHOW = {'checkpoint': _show_checkpoint, 'restored': _show_checkpoint, 'compiled': _show_compiled}
+_SHOW = {
+  'checkpoint': _show_checkpoint,
+  'restored': _show_checkpoint,
+  'compiled': _show_compiled,
+  'completions': _show_completions,
+}
 
 
 class _Bar:
@@ -137,8 +154,13 @@ def _percent(step: int, train_steps: int, flat: Mapping[str, Any]) -> float:
 
 
 def _rate(flat: Mapping[str, Any]) -> str:
-  rate = flat.get('steps_per_second')
-  return '' if rate is None else f'{rate:.3g} steps/s' if rate < 100 else f'{rate:.0f} steps/s'
+  rate, tokens, learned = (flat.get(f'{name}_per_second') for name in ('steps', 'tokens', 'learned_tokens'))
+  if rate is None:
+    return ''
+  text = f'{rate:.3g} steps/s' if rate < 100 else f'{rate:.0f} steps/s'
+  if tokens is not None:
+    text += f' {tokens:.0f} tokens/s' + ('' if learned is None else f' ({learned:.0f} learned)')
+  return text
 
 
 def _time_left(flat: Mapping[str, Any]) -> str:

@@ -30,9 +30,9 @@ _NEVER = {'max_queue': 1 << 30, 'flush_millis': (1 << 31) - 1}
 class SummaryFile(tf.summary.SummaryWriter):
   """The event files of one folder, one after the other: see base class.
 
-  Numbers given to `scalar` while storage fails are written when there is room again; images, and the values that a task
-  writes by tf.summary inside its step, are lost. On a remote file system, a failure begins another file too, but its
-  rest is not cut off.
+  Numbers given to `scalar` while storage fails are written when there is room again; images, texts, and the values that
+  a task writes by tf.summary inside its step, are lost. On a remote file system, a failure begins another file too, but
+  its rest is not cut off.
 
   Attributes:
     failure: why the last flush could not write everything; None if it could.
@@ -89,6 +89,11 @@ class SummaryFile(tf.summary.SummaryWriter):
     """Writes images at the next flush."""
     if self.failure is None:
       self._write(tf.summary.image, name, images, step=step, max_outputs=max_outputs)
+
+  def text(self, name: str, markdown: str, step: int) -> None:
+    """Writes a text at the next flush."""
+    if self.failure is None:
+      self._write(tf.summary.text, name, markdown, step=step)
 
   def _write(self, function, *arguments, **options):
     self._is_writing = True  # The end of the context would flush.

@@ -10,17 +10,22 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base.run_folder import event_names
+from official_ext.training.writers import completions_table
 from official_ext.training.writers import confusion_image
 from official_ext.training.writers import summary_files
 from official_ext.training.writers import writer_registry
 from official_ext.training.writers import writers
 
 CHANNELS = (1, 2, 3, 4)  # The numbers of channels that images may have.
+SUMMARY_NAMES = ('official_ext', 'model_garden')
 _LOSSES, _LOSS = ('training_loss', 'validation_loss'), 'loss'
+_RATE = 'steps_per_second'
 
 
 class TensorBoardWriter(writers.Writer):
   """Writes 'train' events under model_dir/train, 'eval' events under model_dir/<validation_subdir>.
+
+  The table of an event 'completions' becomes a text summary under model_dir/train.
 
   As in orbit.utils.SummaryManager, a dictionary within the values becomes a subfolder, that is, another curve under the
   same names. A curve has the name of its value, except that `training_loss` and `validation_loss` are both `loss`, and
@@ -28,6 +33,10 @@ class TensorBoardWriter(writers.Writer):
   become scalar summaries; arrays of four dimensions, [images, height, width, channels], and of three,
   [height, width, channels], image summaries. An evaluation's confusion matrix is drawn, see confusion_image.py.
   Anything else is omitted. Files are made when they are first written to.
+
+  With `summary_names='model_garden'`, values that Model Garden writes too have its names: `training_loss`,
+  `validation_loss` and `steps_per_second`, which an evaluation of `validation_steps` batches has as well
+  (orbit/controller.py).
 
   A run that continues from an earlier step writes the steps in between again: of two values for a step, TensorBoard
   shows the later one. If a file cannot be written, as on a full disk, another is begun later: see summary_files.py.
@@ -39,6 +48,8 @@ class TensorBoardWriter(writers.Writer):
     validation_subdir: str = 'validation',
     max_images: int = 20,
     class_names: Sequence[str] = (),
+    summary_names: str = SUMMARY_NAMES[0],
+    validation_steps: int = 0,
   ):
     """Makes a writer that has written nothing yet.
 
@@ -47,10 +58,14 @@ class TensorBoardWriter(writers.Writer):
       validation_subdir: `trainer.validation_summary_subdir`.
       max_images: how many images of one array are written.
       class_names: the labels of confusion matrices; () for numbers.
+      summary_names: `trainer.summary_names`.
+      validation_steps: `trainer.validation_steps`.
     """
     self._folders = {'train': os.path.join(model_dir, 'train'), 'eval': os.path.join(model_dir, validation_subdir)}
     self._max_images = max_images
     self._class_names = tuple(class_names)
+    self._summary_names = summary_names
+    self._validation_steps = validation_steps
     self._files: dict[str, summary_files.SummaryFile] = {}
     self._waiting: dict[str, list[tuple[str, Any, int]]] = {}  # By folder, the numbers whose file could not be made.
     self._failure: errors.StorageError | None = None
@@ -83,9 +98,14 @@ class TensorBoardWriter(writers.Writer):
     """
     if event in self._folders:
       self._failure = None
+      if self._summary_names == 'model_garden' and event == 'eval':
+        values = {**values, **self._evaluation_rate(values)}
       self._write(event, int(step), values, '')
       if self._failure is not None:
         raise self._failure
+
+    elif event == completions_table.EVENT:
+      self.file_writer('train').text(event, completions_table.markdown(values), int(step))
 
   def flush(self) -> None:
     """See base class.
@@ -102,6 +122,10 @@ class TensorBoardWriter(writers.Writer):
       StorageError: not everything could be written, or the disk may not have stored it.
     """
     self._each('sync')
+
+  def _evaluation_rate(self, values: Mapping[str, Any]) -> dict[str, float]:
+    seconds = values.get('seconds')
+    return {_RATE: self._validation_steps / seconds} if self._validation_steps > 0 and seconds else {}
 
   def _each(self, method: str) -> None:
     for file in self._files.values():
@@ -133,7 +157,7 @@ class TensorBoardWriter(writers.Writer):
       is_number = isinstance(value, (bool, int, float))
       if images is None and not is_number:
         continue
-      tag = tag_of(name, values)
+      tag = tag_of(name, values, self._summary_names)
       try:
         file = self.file_writer(event, relative_path)
       except errors.StorageError as error:
@@ -150,15 +174,29 @@ class TensorBoardWriter(writers.Writer):
 
 def make(run: writer_registry.RunInfo) -> TensorBoardWriter:
   """The writer of a run."""
-  return TensorBoardWriter(run.model_dir, run.params.trainer.validation_summary_subdir, class_names=run.class_names)
+  trainer = run.params.trainer
+  return TensorBoardWriter(
+    run.model_dir,
+    trainer.validation_summary_subdir,
+    class_names=run.class_names,
+    summary_names=trainer.summary_names,
+    validation_steps=trainer.validation_steps,
+  )
 
 
-def tag_of(name: str, values: Container[str]) -> str:
+def tag_of(name: str, values: Container[str], summary_names: str = SUMMARY_NAMES[0]) -> str:
   """The name of a scalar's curve.
 
   The losses of training and evaluation share a chart with two curves, as the metrics do, which have the same name in
   both; unless another value has the name `loss`.
+
+  Args:
+    name: that of the value.
+    values: the names of the values beside it.
+    summary_names: one of SUMMARY_NAMES: with 'model_garden', losses and `steps_per_second` keep their names.
   """
+  if summary_names == 'model_garden' and name in (*_LOSSES, _RATE):
+    return name
   if name in _LOSSES and _LOSS not in values:
     return _LOSS
   return f'progress/{name}' if name in event_names.PROGRESS else name

@@ -4,6 +4,7 @@ import csv
 import os
 
 from official_ext.base import errors
+from official_ext.data.prepare import splits
 from official_ext.vision.conversion import image_set
 
 _PATHS = ('path', 'file', 'filename', 'file_name', 'image', 'image_path')
@@ -53,12 +54,12 @@ def read_csv(file: str) -> image_set.ImageSet:
     if len(row) <= max(path_column, label_column) or not row[label_column].strip():
       raise errors.UserError(f'{file}, line {number}: expected a path and a label')
     split = row[split_column].strip() if 0 <= split_column < len(row) else ''
-    if split and not image_set.split_of(split):
+    if split and not splits.split_of(split):
       raise errors.UserError(f'{file}, line {number}: split {split!r}: expected {", ".join(image_set.SPLITS)}')
     path = row[path_column].strip()
     image = os.path.join(os.path.dirname(file), os.path.expanduser(path))
     found.images.append(
-      image_set.AnnotatedImage(path, image, split=image_set.split_of(split), label=row[label_column].strip())
+      image_set.AnnotatedImage(path, image, split=splits.split_of(split), label=row[label_column].strip())
     )
   found.labels = sorted({image.label for image in found.images if image.label}, key=_natural)
   return found

@@ -6,6 +6,7 @@ import os
 
 from official_ext.base import errors
 from official_ext.base import json_types
+from official_ext.data.prepare import splits
 from official_ext.vision.conversion import image_set
 
 _PREFIXES = ('instances_', 'annotations_', '_annotations.')
@@ -33,7 +34,7 @@ def _is_coco(path: str) -> bool:
 
 def _split_of(path: str) -> str:
   words = os.path.basename(path).lower().replace('.', '_').replace('-', '_').split('_')
-  return next((split for word in words if (split := image_set.split_of(word.rstrip('0123456789')))), '')
+  return next((split for word in words if (split := splits.split_of(word.rstrip('0123456789')))), '')
 
 
 def _load(path: str) -> json_types.Json:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import csv
 import io
 import json
-import os
 
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base import yaml_text
+from official_ext.data import prepared_folders
 from official_ext.data.prepare import planning
 from official_ext.data.prepare import settings as settings_lib
 from official_ext.vision.conversion import conversion_report
@@ -23,14 +23,14 @@ from official_ext.vision.conversion import pixels
 from official_ext.vision.conversion import shard_notes
 from official_ext.vision.conversion import targets
 
-LABELS, LABEL_MAP, REPORT, CONFIG = 'labels.txt', 'label_map.csv', 'report.json', 'experiment.yaml'
+_LABEL_MAP = 'label_map.csv'
 _SAMPLED_MASKS = 20
 
 
 class Conversion:
   """A conversion: makes its plan, and implements `prepare.settings.Outputs`."""
 
-  config_name = CONFIG
+  config_name = prepared_folders.CONFIG
 
   def __init__(
     self,
@@ -96,35 +96,19 @@ class Conversion:
     values = experiment_settings.make(target, folder, settings['image_format'], by_split, len(labels))
     numbered = [(0, 'background'), *enumerate(labels, 1)] if target in targets.WITH_BOXES else [*enumerate(labels)]
     found = {
-      LABELS: ''.join(f'{name}\n' for _, name in numbered).encode(),
-      REPORT: (json.dumps(self.report, indent=2, ensure_ascii=False) + '\n').encode(),
-      CONFIG: yaml_text.dump(values).encode(),
+      prepared_folders.LABELS: ''.join(f'{name}\n' for _, name in numbered).encode(),
+      prepared_folders.REPORT: (json.dumps(self.report, indent=2, ensure_ascii=False) + '\n').encode(),
+      prepared_folders.CONFIG: yaml_text.dump(values).encode(),
     }
     if target in targets.WITH_BOXES:
       text = io.StringIO()
       csv.writer(text, lineterminator='\n').writerows(numbered)
-      found[LABEL_MAP] = text.getvalue().encode()
+      found[_LABEL_MAP] = text.getvalue().encode()
       for split, each in by_split.items():
         if split != image_set.TRAIN:
           name = experiment_settings.annotations_name(split)
           found[name] = (json.dumps(shard_notes.coco_json(each, labels)) + '\n').encode()
     return found
-
-
-def read_labels(path: str) -> list[str]:
-  """The names in a file, one on each line.
-
-  Raises:
-    UserError: it cannot be read, is empty, or has a name twice.
-  """
-  try:
-    with open(os.path.expanduser(path), encoding='utf-8-sig') as f:
-      names = [line.strip() for line in f if line.strip()]
-  except (OSError, UnicodeDecodeError) as error:
-    raise errors.UserError(f'--labels: {path}: cannot be read: {getattr(error, "strerror", None) or error}') from error
-  if not names or len(set(names)) < len(names):
-    raise errors.UserError(f'--labels: {path}: expected a name on each line, each once')
-  return names
 
 
 def _keep_labels(images: image_set.ImageSet, labels: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import os
 
 from official_ext.base import json_types
+from official_ext.data.prepare import training_settings
 from official_ext.vision.conversion import image_set
 from official_ext.vision.conversion import shard_notes
 from official_ext.vision.conversion import targets
@@ -22,10 +23,6 @@ _METRICS = {
   targets.INSTANCES: 'mask_AP',
   targets.SEGMENTATION: 'mean_iou',
 }
-_EPOCHS = 50
-_EVALUATIONS = 20
-_LEARNING_RATE = 0.001
-_FEW_STEPS = 5000
 _SCALES = (0.8, 1.25)
 
 
@@ -61,8 +58,8 @@ def make(
     # Scales of 0.1 to 2, as in COCO's experiments, leave little of objects in a small input.
     scales = {'aug_scale_min': _SCALES[0], 'aug_scale_max': _SCALES[1]}
     task['train_data']['parser'] = {'aug_rand_hflip': True, **scales, 'max_num_instances': max(100, most_objects)}
-  trainer = _trainer(max(1, num_images[image_set.TRAIN] // batch_size))
-  task['model']['norm_activation'] = {'norm_momentum': 0.9 if trainer['train_steps'] < _FEW_STEPS else 0.99}
+  trainer = training_settings.trainer(max(1, num_images[image_set.TRAIN] // batch_size))
+  task['model']['norm_activation'] = {'norm_momentum': training_settings.norm_momentum(trainer['train_steps'])}
   if target != targets.SEGMENTATION:
     task['model']['input_size'] = [size, size, 3]
   if target == targets.CLASSIFICATION:
@@ -81,10 +78,7 @@ def make(
       task['validation_data']['parser'] = {'max_num_instances': max(100, most_objects)}
       task['annotation_file'] = os.path.join(folder, annotations_name(image_set.VALIDATION))
       task['per_category_metrics'] = True
-    trainer['validation_steps'] = -(-num_validation // eval_batch_size)
-    trainer['best_checkpoint_export_subdir'] = 'best_ckpt'
-    trainer['best_checkpoint_eval_metric'] = _METRICS[target]
-    trainer['best_checkpoint_metric_comp'] = 'higher'
+    training_settings.add_best_checkpoint(trainer, -(-num_validation // eval_batch_size), _METRICS[target])
   runtime = {'runtime': {'mixed_precision_dtype': 'float32'}} if target in targets.WITH_BOXES else {}
   return {**runtime, 'task': task, 'trainer': trainer}
 
@@ -117,22 +111,3 @@ def _data(target: str, folder: str, split: str, batch_size: int, image_format: s
   if target == targets.SEGMENTATION:
     return {**found, 'output_size': [size, size]}
   return {**found, 'dtype': 'float32'}
-
-
-def _trainer(steps_per_epoch: int) -> json_types.JsonObject:
-  """A cosine schedule over a number of epochs, with as many evaluations."""
-  interval = max(1, _EPOCHS * steps_per_epoch // _EVALUATIONS)
-  train_steps = interval * _EVALUATIONS
-  learning_rate = {'initial_learning_rate': _LEARNING_RATE, 'decay_steps': train_steps}
-  return {
-    'train_steps': train_steps,
-    'steps_per_loop': interval,
-    'summary_interval': interval,
-    'validation_interval': interval,
-    'checkpoint_interval': interval,
-    'optimizer_config': {
-      'optimizer': {'type': 'adamw_experimental'},
-      'learning_rate': {'type': 'cosine', 'cosine': learning_rate},
-      'warmup': {'type': 'linear', 'linear': {'warmup_steps': max(1, train_steps // 20), 'warmup_learning_rate': 0.0}},
-    },
-  }

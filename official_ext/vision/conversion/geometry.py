@@ -113,7 +113,7 @@ def _clipped(box: np.ndarray, width: int, height: int, counts: collections.Count
 
 
 def _mask(segmentation: Any, factors: np.ndarray, width: int, height: int) -> np.ndarray | None:
-  """uint8 `[height, width]`; None if there is no mask."""
+  """uint8 `[height, width]`; None without a mask."""
   from pycocotools import mask as mask_api  # pylint: disable=g-import-not-at-top
 
   if not segmentation:

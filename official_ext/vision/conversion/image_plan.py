@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
-import hashlib
 import os
 
 from official_ext.base import errors
@@ -13,6 +12,7 @@ from official_ext.data.prepare import input_content
 from official_ext.data.prepare import pieces as pieces_lib
 from official_ext.data.prepare import planning
 from official_ext.data.prepare import settings as settings_lib
+from official_ext.data.prepare import splits
 from official_ext.vision.conversion import image_set
 from official_ext.vision.conversion import targets
 
@@ -40,13 +40,13 @@ def make(
   Raises:
     UserError: a split that training needs has no image.
   """
-  splits = in_splits(images, conversion)
+  by_split = in_splits(images, conversion)
   files = [file for image in images.images for file in (image.file, image.mask) if file]
   folder = os.path.commonpath([os.path.dirname(file) for file in files])
   sizes, numbers = _sizes(images.images), {name: number for number, name in enumerate(labels)}
   shards: list[planning.Shard] = []
   next_id = 1
-  for split, chosen in splits.items():
+  for split, chosen in by_split.items():
     pieces = [pieces_lib.Piece(image.name, 'annotated', 0, 1, sizes[image.name]) for image in chosen]
     start, of_split = 0, list[planning.Shard]()
     for group in planning.grouped(pieces, settings.shard_bytes):
@@ -81,38 +81,15 @@ def in_splits(images: image_set.ImageSet, conversion: targets.Conversion) -> dic
   Raises:
     UserError: a split that training needs has no image.
   """
-  by_split: dict[str, list[image_set.AnnotatedImage]] = {split: [] for split in image_set.SPLITS}
-  # Splits by folder: what they leave open is divided by shares only if no folder is for validation.
-  named = {image.split for image in images.images}
-  for image in images.images:
-    share = _draw(image.name, conversion.seed, 'split')
-    split = image.split if image_set.VALIDATION in named or image.split == image_set.TEST else ''
-    if not split and image_set.VALIDATION in named:
-      split = image_set.TRAIN
-    elif not split:
-      is_test = image_set.TEST not in named and share >= 1 - conversion.test_share
-      split = (
-        image_set.VALIDATION if share < conversion.validation_share else image_set.TEST if is_test else image_set.TRAIN
-      )
-    by_split[split].append(image)
-  if not by_split[image_set.TRAIN]:
-    raise errors.UserError('INPUT: no image is left for training; lower --validation_share and --test_share')
-  if not by_split[image_set.VALIDATION] and conversion.validation_share:
-    raise errors.UserError(
-      f'--validation_share: {conversion.validation_share}: none of {len(images.images)} images is for validation; '
-      'raise it, or set another --seed'
-    )
-  return {
-    split: sorted(found, key=lambda image: (_draw(image.name, conversion.seed, 'order'), image.name))
-    for split, found in by_split.items()
-    if found
-  }
-
-
-def _draw(name: str, seed: int, purpose: str) -> float:
-  """A number from 0 to below 1 that follows from a name."""
-  digest = hashlib.sha256(f'{purpose}\0{seed}\0{name}'.encode('utf-8', 'surrogateescape')).digest()
-  return int.from_bytes(digest[:7], 'big') / 2**56
+  found = splits.divide(
+    [image.name for image in images.images],
+    [image.split for image in images.images],
+    conversion.validation_share,
+    conversion.test_share,
+    conversion.seed,
+    'image',
+  )
+  return {split: [images.images[index] for index in indices] for split, indices in found.items()}
 
 
 def _sizes(images: Sequence[image_set.AnnotatedImage]) -> dict[str, int]:

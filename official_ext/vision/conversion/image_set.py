@@ -6,18 +6,9 @@ import dataclasses
 import os
 
 from official_ext.base import json_types
+from official_ext.data.prepare import splits
 
-TRAIN, VALIDATION, TEST = 'train', 'validation', 'test'
-SPLITS = (TRAIN, VALIDATION, TEST)
-_SPLIT_NAMES = {
-  'train': TRAIN,
-  'training': TRAIN,
-  'validation': VALIDATION,
-  'valid': VALIDATION,
-  'val': VALIDATION,
-  'dev': VALIDATION,
-  'test': TEST,
-}
+TRAIN, VALIDATION, TEST, SPLITS = splits.TRAIN, splits.VALIDATION, splits.TEST, splits.SPLITS
 _PASCAL_VOC_SETS = {'train': TRAIN, 'val': VALIDATION, 'test': TEST}
 ENDINGS = ('.avif', '.bmp', '.gif', '.jfif', '.jpe', '.jpeg', '.jpg', '.png', '.ppm', '.tif', '.tiff', '.webp')
 
@@ -87,14 +78,9 @@ def merged(sets: Iterable[ImageSet]) -> ImageSet:
   return found
 
 
-def split_of(name: str) -> str:
-  """The split that a file or folder is named after; '' if there is none."""
-  return _SPLIT_NAMES.get(name.lower(), '')
-
-
 def split_folders(folder: str) -> dict[str, str]:
   """The subfolders that are named after splits, by split; {} unless one is for training."""
-  found = {split_of(name): os.path.join(folder, name) for name in sorted(os.listdir(folder)) if split_of(name)}
+  found = {split: os.path.join(folder, name) for name in sorted(os.listdir(folder)) if (split := splits.split_of(name))}
   found = {split: path for split, path in found.items() if os.path.isdir(path)}
   return found if TRAIN in found else {}
 

@@ -1,7 +1,6 @@
 """Finds the format of an input, and reads its annotations. No TensorFlow."""
 
 import dataclasses
-import glob
 import os
 
 from official_ext.base import errors
@@ -143,11 +142,3 @@ def _drop_missing(found: image_set.ImageSet) -> None:
       kept.append(image)
       names.add(image.name)
   found.images = kept
-
-
-def matching(paths: list[str]) -> list[str]:
-  """The paths that words of the command line name: a pattern names several, unless a file has its name."""
-  found: list[str] = []
-  for path in map(os.path.expanduser, paths):
-    found += [path] if os.path.exists(path) else sorted(glob.glob(path)) or [path]
-  return found

@@ -12,6 +12,7 @@ from typing import Any
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.data import record_files
+from official_ext.data.prepare import splits
 from official_ext.vision.conversion import image_set
 
 _METADATA = ('metadata.jsonl', 'metadata.parquet')
@@ -25,7 +26,7 @@ def files_in(folder: str) -> list[tuple[str, str]]:
     if os.path.isfile(os.path.join(folder, name)):
       return [(os.path.join(folder, name), '')]
   files = [file for file in record_files.data_files(folder) if file.endswith(('.parquet', '.arrow'))]
-  return [(file, image_set.split_of(os.path.basename(file).split('-')[0].split('.')[0])) for file in files]
+  return [(file, splits.split_of(os.path.basename(file).split('-')[0].split('.')[0])) for file in files]
 
 
 def read(file: str, box_format: str = 'xywh') -> image_set.ImageSet:

@@ -1,9 +1,8 @@
 """The targets of a conversion: the tasks of Model Garden's vision experiments. No TensorFlow."""
 
 import dataclasses
-from typing import Any
 
-from official_ext.base import json_types
+from official_ext.data.prepare import splits
 
 CLASSIFICATION = 'image_classification'
 DETECTION = 'object_detection'
@@ -22,14 +21,11 @@ IGNORED = 255  # The class number that Model Garden's losses and metrics ignore.
 
 
 @dataclasses.dataclass(frozen=True)
-class Conversion:
-  """The settings of a conversion.
+class Conversion(splits.Conversion):
+  """The settings of a conversion: see base class.
 
   Attributes:
     target: one of `TARGETS`.
-    validation_share: the share of images for validation, if the input does not name splits.
-    test_share: the same for test.
-    seed: of the splits and of the order.
     image_format: 'jpeg' or 'png'.
     quality: of JPEG, 1 to 100.
     coordinates: whether boxes and masks refer to the image as 'shown', after the rotation in its EXIF data, or as
@@ -37,21 +33,7 @@ class Conversion:
     mask_values: the values of pixels in masks that are the classes 0, 1, ...; (): values are class numbers.
   """
 
-  target: str
-  validation_share: float = 0.1
-  test_share: float = 0.0
-  seed: int = 0
   image_format: str = 'jpeg'
   quality: int = 95
   coordinates: str = 'auto'
   mask_values: tuple[int, ...] = ()
-
-  def values(self) -> json_types.JsonObject:
-    """The settings as JSON values."""
-    return {**vars(self), 'mask_values': list(self.mask_values)}
-
-  @classmethod
-  def of(cls, values: json_types.JsonMapping) -> 'Conversion':
-    """The settings of JSON values, which may hold others."""
-    found: dict[str, Any] = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-    return cls(**{**found, 'mask_values': tuple(found['mask_values'])})

@@ -181,12 +181,12 @@ def _add_targets(picture: Picture, labels: Mapping[str, Any], number: int, task:
 def _without_repetitions(boxes: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   kept: list[int] = []
   for index, (box, each) in enumerate(zip(boxes, classes)):
-    if all(classes[other] != each or _overlap(boxes[other], box) < _SAME_OVERLAP for other in kept):
+    if all(classes[other] != each or overlap(boxes[other], box) < _SAME_OVERLAP for other in kept):
       kept.append(index)
   return boxes[kept], classes[kept]
 
 
-def _overlap(first: np.ndarray, second: np.ndarray) -> float:
+def overlap(first: np.ndarray, second: np.ndarray) -> float:
   """The intersection over union of two boxes."""
   sides = np.minimum(first[2:], second[2:]) - np.maximum(first[:2], second[:2])
   shared = float(np.prod(np.maximum(sides, 0)))

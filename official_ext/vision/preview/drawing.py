@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from official_ext.vision.preview import class_names
+from official_ext.data import class_names
 
 if TYPE_CHECKING:
   from official_ext.vision.preview import batch_pictures
@@ -103,32 +103,33 @@ def _tint(values: np.ndarray, where: np.ndarray, colour: tuple[int, int, int]) -
   values[where] = values[where] * (1 - _STRENGTH) + np.array(colour) * _STRENGTH
 
 
-def _font() -> Any:
+def font() -> Any:
+  """The font of names and captions."""
   from PIL import ImageFont  # pylint: disable=g-import-not-at-top
 
   return ImageFont.load_default(_FONT)
 
 
 def _write_name(draw: Any, box: tuple[float, float], name: str, colour: tuple[int, int, int], bottom: float) -> None:
-  """Writes the name of a box on its colour: above it, or below if there is no room."""
+  """Writes the name of a box on its colour: above it, or below it at the upper edge."""
   x, y = box[0] + 3, box[1] - _FONT - 3
   place = (x, y if y >= 0 else bottom + 2)
-  left, top, right, below = draw.textbbox(place, name, font=_font())
+  left, top, right, below = draw.textbbox(place, name, font=font())
   draw.rectangle([left - 3, top - 2, right + 2, below + 2], fill=colour)
-  draw.text(place, name, fill=(0, 0, 0), font=_font())
+  draw.text(place, name, fill=(0, 0, 0), font=font())
 
 
 def _write_caption(draw: Any, place: tuple[int, int], words: Sequence[tuple[int, str]], width: int) -> None:
   """Writes at most two lines of class names, each after a square of its colour."""
   x, y = place
   for number, text in words:
-    length = int(draw.textlength(text, font=_font())) + 18
+    length = int(draw.textlength(text, font=font())) + 18
     if x > place[0] and x + length > place[0] + width:
       x, y = place[0], y + _FONT + 4
     if y > place[1] + _FONT + 4:
       return
     draw.rectangle([x, y + 2, x + 9, y + 11], fill=colour_of(number))
-    draw.text((x + 13, y), text, fill=_TEXT, font=_font())
+    draw.text((x + 13, y), text, fill=_TEXT, font=font())
     x += length
 
 

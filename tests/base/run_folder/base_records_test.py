@@ -33,9 +33,10 @@ def write_model(folder, seed=0, dtype='bfloat16', **fields):
   return str(folder)
 
 
-def write_adapter(base, folder, quantization=None, frozen_dtype=None, **settings):
+def write_adapter(base, folder, quantization=None, frozen_dtype=None, modules_to_save=(), **settings):
   model = pretrained.load(base, **settings)
-  lora.attach(model, lora.LoraConfig(r=2, target_modules=('q_proj', 'up_proj')), quantization, frozen_dtype)
+  config = lora.LoraConfig(r=2, target_modules=('q_proj', 'up_proj'), modules_to_save=modules_to_save)
+  lora.attach(model, config, quantization, frozen_dtype)
   peft_folders.save(model, str(folder))
   return str(folder)
 
@@ -83,6 +84,15 @@ def test_the_record_names_the_base_and_how_it_was_kept(place, tmp_path):
   plain = json.loads((place / 'adapter/base_model.json').read_text())
   assert plain['weights_sha256'] == found['weights_sha256']
   assert plain['quantization'] == {'method': 'none'} and plain['frozen_dtype'] == 'float32'
+
+
+@pytest.mark.parametrize('quantization', [None, NF4], ids=['bfloat16', 'nf4'])
+def test_modules_that_are_trained_whole_do_not_hide_how_the_rest_was_kept(place, tmp_path, warnings, quantization):
+  base = str(place / 'base')
+  write_adapter(base, tmp_path, quantization, 'bfloat16', ('embed_tokens', 'lm_head'))
+  found = json.loads((tmp_path / 'base_model.json').read_text())
+  assert found['frozen_dtype'] == 'bfloat16'
+  assert warnings(base, tmp_path, quantization=quantization, frozen_dtype='bfloat16') == []
 
 
 def test_the_same_weights_in_other_files_are_the_same_base(place, tmp_path, warnings):

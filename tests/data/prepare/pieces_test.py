@@ -69,7 +69,7 @@ def test_a_broken_line_is_named_by_its_number_in_the_file(tmp_path):
   path = tmp_path / 'a.jsonl'
   path.write_text('{"a": 1}\n' * 50 + '[1]\n' + '{"a": 1}\n' * 5)
   part = json_records.JsonLinesPart(str(path), 300, 10**6)
-  with pytest.raises(bad_examples.BadExampleError, match=rf'^{path}, line 51: is invalid JSON object, but a list$'):
+  with pytest.raises(bad_examples.BadExampleError, match=rf'^{path}, line 51: is a list; expected a JSON object$'):
     [part.read(n) for n in range(len(part))]
 
 

@@ -73,8 +73,9 @@ def write_records(path, number=20):
     {'load_in_4bit': True, 'frozen_dtype': 'bfloat16'},
     {'use_lora': False},
     {'model': {'scan_layers': True, 'remat': 'block'}, 'lora': {'use_dora': True}},
+    {'load_in_4bit': True, 'lora': {'modules_to_save': ['lm_head', 'norm']}},
   ],
-  ids=['4 bits', 'all weights', 'stacked'],
+  ids=['4 bits', 'all weights', 'stacked', 'modules to save'],
   fast=1,
 )
 def test_the_reference_is_the_model_as_it_was_when_training_began(base, tmp_path, changes):
@@ -94,7 +95,7 @@ def test_the_reference_is_the_model_as_it_was_when_training_began(base, tmp_path
     np.testing.assert_array_equal(tf.convert_to_tensor(one), tf.convert_to_tensor(other))
   # Another process restores the weights of the same reference; new adapters need nothing.
   assert hasattr(model, 'checkpoint_items')
-  has_copy = changes == {'use_lora': False}
+  has_copy = changes == {'use_lora': False} or 'modules_to_save' in changes.get('lora', {})
   assert ('reference' in model.checkpoint_items) == has_copy
   path = tf.train.Checkpoint(model=model, **model.checkpoint_items).write(str(tmp_path / 'ckpt'))
   again = make_task(tmp_path, model_path=base, **changes)
@@ -122,7 +123,16 @@ def test_adapters_of_a_folder_go_on_and_their_reference_has_them(base, tmp_path)
   np.testing.assert_allclose(logits(whole), logits(model), atol=1e-4)
 
 
-@pytest.mark.parametrize('changes', [{}, {'load_in_4bit': True}, {'use_lora': False}], ids=['lora', 'nf4', 'full'])
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {},
+    {'load_in_4bit': True},
+    {'use_lora': False},
+    {'load_in_4bit': True, 'lora': {'modules_to_save': ['lm_head', 'norm']}},
+  ],
+  ids=['lora', 'nf4', 'full', 'modules to save'],
+)
 def test_the_result_loads_to_the_same_logits(base, tmp_path, changes):
   saves_merged = 'use_lora' not in changes
   task = make_task(tmp_path, model_path=base, save_merged=saves_merged, **changes)
@@ -359,6 +369,10 @@ def test_prompts_become_turns_if_the_tokenizer_has_a_chat_template(base, tmp_pat
     ({'model_path': 'm', 'use_lora': False, 'save_merged': True}, 'task.save_merged: there are no adapters'),
     ({'lora': {'r': 4}}, 'task.lora: no adapters are trained, which need task.model_path'),
     ({'model': {'hidden_act': 'tanh'}}, "task.model.hidden_act: 'tanh' is "),
+    (
+      {'validation_data': {'example_format': 'unpaired'}},
+      'task.validation_data.example_format: unpaired is for the experiment preference with task.loss_type=kto',
+    ),
     ({'model': {'qk_norm': True}}, 'task.model.qk_norm: True cannot be saved as llama, which has False'),
   ],
 )

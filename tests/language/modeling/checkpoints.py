@@ -40,6 +40,10 @@ _EXPERTS = dict(
   head_dim=16, moe_intermediate_size=12, num_experts_per_tok=2, router_aux_loss_coef=0.7, **_rope(rope_type='default')
 )
 
+_MULTIPLIERS = dict(embedding_multiplier=3.0, attention_multiplier=0.21, logits_scaling=1.3)
+_MIXTRAL = dict(num_experts_per_tok=2, router_aux_loss_coef=0.7)
+_QWEN2_MOE = {name: value for name, value in _EXPERTS.items() if name != 'head_dim'}
+
 # Name: (class of the configuration, its arguments).
 CASES = {
   'llama': ('LlamaConfig', dict(attention_bias=True, mlp_bias=True, head_dim=12, **_rope(rope_type='default'))),
@@ -105,6 +109,61 @@ CASES = {
     'Ministral3Config',
     dict(head_dim=16, rope_parameters={**_YARN, 'mscale': 1.0, 'mscale_all_dim': 1.0, 'llama_4_scaling_beta': 0.7}),
   ),
+  'gemma': ('GemmaConfig', dict(head_dim=16, attention_bias=True, **_rope(rope_type='default'))),
+  'gemma_gelu': ('GemmaConfig', dict(head_dim=12, hidden_act='gelu', **_rope(rope_type='linear', factor=3.0))),
+  'starcoder2': ('Starcoder2Config', dict(norm_epsilon=1e-3, sliding_window=5, **_rope(rope_type='default'))),
+  'starcoder2_untied': (
+    'Starcoder2Config',
+    dict(norm_epsilon=1e-3, use_bias=False, tie_word_embeddings=False, **_rope(rope_type='default')),
+  ),
+  'granite': (
+    'GraniteConfig',
+    dict(attention_bias=True, mlp_bias=True, residual_multiplier=0.7, **_MULTIPLIERS, **_rope(rope_type='default')),
+  ),
+  'olmo2': ('Olmo2Config', dict(attention_bias=True, **_rope(rope_type='default'))),
+  'olmo2_yarn': ('Olmo2Config', dict(rope_parameters=_YARN)),
+  'mixtral': ('MixtralConfig', dict(num_local_experts=5, **_MIXTRAL, **_rope(rope_type='default'))),
+  'mixtral_sliding': (
+    'MixtralConfig',
+    dict(num_local_experts=4, sliding_window=5, **{**_MIXTRAL, 'num_experts_per_tok': 1}, **_rope(rope_type='default')),
+  ),
+  'cohere': ('CohereConfig', dict(layer_norm_eps=1e-3, logit_scale=0.7, **_rope(rope_type='default'))),
+  'cohere_bias': (
+    'CohereConfig',
+    dict(attention_bias=True, tie_word_embeddings=False, logit_scale=1.3, **_rope(rope_type='linear', factor=3.0)),
+  ),
+  'phi': ('PhiConfig', dict(layer_norm_eps=1e-3, **_rope(rope_type='default', partial_rotary_factor=0.5))),
+  'phi_whole': ('PhiConfig', dict(**_rope(rope_type='default', partial_rotary_factor=1.0))),
+  'falcon': ('FalconConfig', dict(layer_norm_epsilon=1e-3, **_rope(rope_type='default'))),
+  'falcon_groups': (
+    'FalconConfig',
+    dict(new_decoder_architecture=True, num_kv_heads=2, bias=True, **_rope(rope_type='default')),
+  ),
+  'falcon_one_norm': (
+    'FalconConfig',
+    dict(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, **_rope(rope_type='default')),
+  ),
+  'falcon_sequential': (
+    'FalconConfig',
+    dict(parallel_attn=False, multi_query=False, bias=True, tie_word_embeddings=False, **_rope(rope_type='default')),
+  ),
+  'qwen2_moe': (
+    'Qwen2MoeConfig',
+    dict(num_experts=8, norm_topk_prob=True, shared_expert_intermediate_size=20, **_QWEN2_MOE),
+  ),
+  'qwen2_moe_mixed': (
+    'Qwen2MoeConfig',
+    dict(
+      num_experts=7,
+      mlp_only_layers=[1],
+      shared_expert_intermediate_size=16,
+      qkv_bias=False,
+      use_sliding_window=True,
+      sliding_window=4,
+      max_window_layers=2,
+      **_QWEN2_MOE,
+    ),
+  ),
   'gpt2': ('GPT2Config', dict(n_embd=32, n_layer=3, n_head=4, n_positions=64, layer_norm_epsilon=1e-3, n_inner=44)),
 }
 
@@ -112,8 +171,9 @@ CASES = {
 def config(name, **changes):
   """The configuration of a case, with other fields."""
   cls, arguments = CASES[name]
-  sizes = dict(vocab_size=67, pad_token_id=0, bos_token_id=1, eos_token_id=2) if cls == 'GPT2Config' else _SIZES
-  return getattr(transformers, cls)(**{**sizes, **arguments, **changes}, attn_implementation='eager')
+  made = getattr(transformers, cls)
+  sizes = {field: value for field, value in _SIZES.items() if hasattr(made, field)}
+  return made(**{**sizes, **arguments, **changes}, attn_implementation='eager')
 
 
 def random_model(configuration, seed=0):

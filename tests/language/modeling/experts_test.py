@@ -61,7 +61,9 @@ def routers_gradient(gradients, number):
   return gradients[f'decoder/blocks/{number}/mlp/gate/kernel:0'] if stacked is None else stacked[number]
 
 
-@pytest.mark.parametrize('name, padded', [('qwen3_moe', False), ('qwen3_moe_mixed', True)])
+@pytest.mark.parametrize(
+  'name, padded', [('qwen3_moe', False), ('qwen3_moe_mixed', True), ('mixtral', False), ('qwen2_moe', True)]
+)
 def test_the_loss_of_the_routers_is_that_of_transformers(made, name, padded):
   folder, theirs = made(name)
   mask = checkpoints.torch.tensor(SEGMENTS) if padded else None

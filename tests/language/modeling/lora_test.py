@@ -16,6 +16,7 @@ from official_ext.language.modeling import lora
 from official_ext.language.modeling import quantized_linear
 from official_ext.training.checkpoints import contents
 from official_ext.training.model_parts import frozen_weights
+from official_ext.training.model_parts import model_size
 from tests import tiers
 
 IDS = tf.constant(np.random.default_rng(0).integers(0, 61, [2, 9]), tf.int32)
@@ -182,17 +183,18 @@ def test_checkpoints_hold_adapters_alone_and_know_their_base(tmp_path):
 def test_nf4_takes_less_than_a_third_of_float32():
   model = _model(vocab_size=512, hidden_size=256, intermediate_size=688, num_hidden_layers=4)
   whole = sum(variable.shape.num_elements() for variable in model.variables)
-  assert frozen.describe(model).startswith(
-    f'weights: {4 * whole / 1e6:,.1f} MB, of them {4 * whole / 1e6:,.1f} MB trained'
-  )
+  optimizer = tf_keras.optimizers.SGD()
+  size = model_size.of(model, optimizer)
+  assert (size.parameters, size.weight_bytes, size.gradient_bytes) == (whole, 4 * whole, 4 * whole)
   lora.attach(model, lora.LoraConfig(r=8), NF4, frozen_dtype='bfloat16')
   held = sum(variable.shape.num_elements() * variable.dtype.size for variable in model.variables)
   adapters = sum(variable.shape.num_elements() for variable in model.trainable_variables)
   assert 3 * held < 4 * whole
-  assert frozen.describe(model) == (
-    f'weights: {held / 1e6:,.1f} MB, of them {4 * adapters / 1e6:,.1f} MB trained; all {(whole + adapters) / 1e6:,.1f} '
-    f'million in float32: {4 * (whole + adapters) / 1e6:,.1f} MB, in bfloat16: {2 * (whole + adapters) / 1e6:,.1f} MB'
-  )
+  size = model_size.of(model, optimizer)
+  assert (size.parameters, size.trained_parameters) == (whole + adapters, adapters)
+  assert (size.weight_bytes, size.gradient_bytes) == (held, 4 * adapters)
+  mebibytes = 4 * (whole + adapters) / 2**20
+  assert f'weights {held / 2**20:.3g} MiB ({mebibytes:.3g} MiB in float32), gradients ' in size.describe()
 
 
 @pytest.mark.parametrize(

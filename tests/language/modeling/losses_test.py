@@ -260,45 +260,60 @@ def test_orpo_is_finite_where_an_answer_is_certain():
   assert np.isfinite(loss) and np.isfinite(gradient).all()
 
 
-def test_dpo_is_trl(tmp_path):
+@tiers.parametrize('loss_type', ['sigmoid', 'ipo'], fast=1)
+def test_dpo_and_ipo_are_trl(loss_type, tmp_path):
   """A real trainer of TRL's over a tiny Llama: its loss, and its gradient by the log-probabilities of the tokens."""
-  trainer, inputs = _dpo_trainer(tmp_path)
+  trainer, inputs = _dpo_trainer(tmp_path, loss_type)
   kept = {}
-
-  def policy(**kwargs):
-    kept['outputs'] = outputs = trainer.model(**kwargs)
-    outputs.log_probs.retain_grad()
-    return outputs
-
-  loss = trainer._compute_loss(policy, inputs, return_outputs=False)
+  loss = trainer._compute_loss(_keeping(trainer.model, kept), inputs, return_outputs=False)
   loss.backward()
-  per_token, gradient = (
-    values.detach().numpy() for values in (kept['outputs'].log_probs, kept['outputs'].log_probs.grad)
-  )
-  tokens = inputs['input_ids'].numpy()
-  labels = np.where(inputs['completion_mask'].numpy() == 1, tokens, losses.IGNORED_LABEL)[:, 1:]
-  with torch.no_grad():
-    logits = [
-      model(inputs['input_ids'], attention_mask=inputs['attention_mask']).logits[:, :-1].numpy()
-      for model in (trainer.model, trainer.ref_model)
-    ]
-  ours, reference = (losses.log_probs(values, labels).numpy() for values in logits)
-  counts = labels != losses.IGNORED_LABEL
-  np.testing.assert_allclose(ours, np.where(counts, per_token[:, -labels.shape[1] :], 0), **TOLERANCE)
-  sums = np.split(reference.sum(axis=1), 2)
+  gradient = kept['log_probs'].grad.numpy()
+  labels, policy, reference = _log_probs_of(trainer, inputs)
+  size, counts = labels.shape[1], labels != losses.IGNORED_LABEL
+  np.testing.assert_allclose(policy, np.where(counts, kept['log_probs'].detach().numpy()[:, -size:], 0), **TOLERANCE)
+  divisor = counts.sum(axis=1).astype(np.float32) if loss_type == 'ipo' else 1.0
+  references = np.split(reference.sum(axis=1) / divisor, 2)
+  function = losses.ipo if loss_type == 'ipo' else losses.dpo
 
-  def dpo(values):
-    return losses.dpo(*tf.split(tf.reduce_sum(values, axis=1), 2), *sums, beta=trainer.beta)
+  def ours(values):
+    return function(*tf.split(tf.reduce_sum(values, axis=1) / divisor, 2), *references, beta=trainer.beta)
 
-  found, our_gradient = _gradient(dpo, ours)
-  assert abs(found - np.log(2)) > 1e-3, 'policy and reference differ'
+  found, our_gradient = _gradient(ours, policy)
+  without_gain = function(*references, *references, beta=trainer.beta)
+  assert abs(found - without_gain) > 1e-3, 'policy and reference differ'
   np.testing.assert_allclose(found, loss.detach(), **TOLERANCE)
   np.testing.assert_allclose(
-    np.where(counts, our_gradient, 0), np.where(counts, gradient[:, -labels.shape[1] :], 0), **TOLERANCE
+    np.where(counts, our_gradient, 0), np.where(counts, gradient[:, -size:], 0), rtol=1e-5, atol=1e-6
   )
 
 
-def _dpo_trainer(folder):
+def _keeping(model, kept):
+  """A model of TRL's that keeps the log-probabilities of its last call with a gradient."""
+
+  def call(**kwargs):
+    outputs = model(**kwargs)
+    if outputs.log_probs.requires_grad:
+      outputs.log_probs.retain_grad()
+      kept['log_probs'] = outputs.log_probs
+    return outputs
+
+  return call
+
+
+def _log_probs_of(trainer, inputs, prefix=''):
+  """Labels, and the log-probabilities of these tokens under TRL's model and its reference, by `losses.log_probs`."""
+  tokens = inputs[f'{prefix}input_ids']
+  completion = inputs[f'{prefix}completion_mask'].numpy() == 1
+  labels = np.where(completion, tokens.numpy(), losses.IGNORED_LABEL)[:, 1:]
+  found = []
+  for model in (trainer.model, trainer.ref_model):
+    with torch.no_grad():
+      logits = model(tokens, attention_mask=inputs[f'{prefix}attention_mask']).logits[:, :-1].numpy()
+    found.append(losses.log_probs(logits, labels).numpy())
+  return labels, *found
+
+
+def _dpo_trainer(folder, loss_type):
   """TRL's trainer, with a reference of other weights, and a batch of pairs of different lengths."""
   import datasets
   import trl
@@ -307,9 +322,105 @@ def _dpo_trainer(folder):
   data = datasets.Dataset.from_dict(
     {'prompt': ['a b', 'c'], 'chosen': [' d e f', ' g'], 'rejected': [' h', ' i j a b']},
   )
-  arguments = trl.DPOConfig(str(folder), report_to='none', use_cpu=True, bf16=False, per_device_train_batch_size=2)
+  arguments = trl.DPOConfig(
+    str(folder), report_to='none', use_cpu=True, bf16=False, per_device_train_batch_size=2, loss_type=[loss_type]
+  )
   trainer = trl.DPOTrainer(models[0], models[1], args=arguments, train_dataset=data, processing_class=tokenizer)
   return trainer, next(iter(trainer.get_train_dataloader()))
+
+
+def test_one_answer_has_no_other_to_estimate_the_divergence_by():
+  assert float(losses.kto_kl(np.float32([-1.0]), np.float32([-3.0]))) == 0
+  assert float(losses.kto_kl(np.float32([-1.0, -1.0]), np.float32([-3.0, -2.0]))) == 1.5
+
+
+@tiers.parametrize('swapped', [False, True], fast=1)
+def test_kto_is_trl(swapped, tmp_path):
+  """A real trainer of TRL's, by the log-probabilities of the tokens. Swapped models negate the estimate."""
+  trainer, inputs = _kto_trainer(tmp_path, swapped)
+  kept = {}
+  loss = trainer._compute_loss(_keeping(trainer.model, kept), inputs, return_outputs=False)
+  loss.backward()
+  labels, policy, reference = _log_probs_of(trainer, inputs)
+  _, *of_others = _log_probs_of(trainer, inputs, 'KL_')
+  kl = losses.kto_kl(*(values.sum(axis=1) for values in of_others))
+  estimate = (of_others[0] - of_others[1]).sum(axis=1).mean()
+  np.testing.assert_allclose(kl, max(estimate, 0), rtol=1e-5)
+  assert inputs['label'].tolist() == [True, False, True]
+
+  def ours(values):
+    return losses.kto(
+      tf.reduce_sum(values, axis=1),
+      reference.sum(axis=1),
+      kl,
+      inputs['label'].numpy(),
+      trainer.beta,
+      trainer.desirable_weight,
+      trainer.undesirable_weight,
+    )
+
+  found, our_gradient = _gradient(ours, policy)
+  np.testing.assert_allclose(found, loss.detach(), **TOLERANCE)
+  counts, size = labels != losses.IGNORED_LABEL, labels.shape[1]
+  gradient = kept['log_probs'].grad.numpy()[:, -size:]
+  assert np.abs(gradient).max() > 1e-3
+  np.testing.assert_allclose(np.where(counts, our_gradient, 0), np.where(counts, gradient, 0), rtol=1e-5, atol=1e-6)
+
+
+def _kto_trainer(folder, swapped):
+  """TRL's trainer, with a reference of other weights, and a batch of three answers."""
+  import datasets
+  import trl
+
+  tokenizer, models = _tokenizer_and_models()
+  data = datasets.Dataset.from_dict(
+    {'prompt': ['a b', 'c', 'd'], 'completion': [' d e f', ' h', ' i j a b'], 'label': [True, False, True]},
+  )
+  arguments = trl.KTOConfig(
+    str(folder),
+    report_to='none',
+    use_cpu=True,
+    bf16=False,
+    per_device_train_batch_size=3,
+    beta=0.3,
+    desirable_weight=1.2,
+    undesirable_weight=0.7,
+  )
+  models = models[::-1] if swapped else models
+  trainer = trl.KTOTrainer(models[0], models[1], args=arguments, train_dataset=data, processing_class=tokenizer)
+  return trainer, next(iter(trainer.get_train_dataloader()))
+
+
+@tiers.parametrize('name', ['simpo', 'cpo'], fast=1)
+def test_losses_without_reference_are_trl(name):
+  from trl.experimental.cpo import cpo_trainer
+
+  parameters = {'beta': 1.7, **({'gamma': 0.9} if name == 'simpo' else {})}
+  trainer = types.SimpleNamespace(
+    alpha=0.0,
+    loss_type={'simpo': 'simpo', 'cpo': 'sigmoid'}[name],
+    beta=1.7,
+    simpo_gamma=0.9,
+    label_smoothing=0.0,
+    accelerator=types.SimpleNamespace(device='cpu'),
+  )
+  chosen, rejected = -np.abs(_normal(3, 2, 16)) * np.geomspace(1e-3, 8, 16).astype(np.float32)
+  for number in range(2):
+
+    def of_pair(loss, values, number=number):
+      pair = [chosen, rejected]
+      pair[number] = values
+      return loss(*pair)
+
+    def trl_loss(*pair):
+      return cpo_trainer.CPOTrainer.cpo_loss(trainer, *map(torch.as_tensor, pair))[0].mean()
+
+    start = (chosen, rejected)[number]
+    function = functools.partial(getattr(losses, name), **parameters)
+    _assert_same(
+      _gradient(functools.partial(of_pair, function), start),
+      _torch_gradient(functools.partial(of_pair, trl_loss), start),
+    )
 
 
 def _tokenizer_and_models():
@@ -391,10 +502,18 @@ def test_z_loss_is_the_square_of_the_normalizer():
 
 
 def test_references_get_no_gradient():
-  for number in (2, 3):
-    pairs = [_normal(seed, B) for seed in range(4)]
-    _, gradient = _gradient_or_none(
-      lambda values, number=number, pairs=pairs: losses.dpo(*pairs[:number], values, *pairs[number + 1 :]),
-      pairs[number],
-    )
-    assert gradient is None
+  for function in (losses.dpo, losses.ipo):
+    for number in (2, 3):
+      pairs = [_normal(seed, B) for seed in range(4)]
+      _, gradient = _gradient_or_none(
+        lambda values, number=number, pairs=pairs, function=function: function(
+          *pairs[:number], values, *pairs[number + 1 :]
+        ),
+        pairs[number],
+      )
+      assert gradient is None
+  answers = [_normal(seed, B) for seed in range(2)]
+  is_desirable = np.arange(B) % 2
+  assert _gradient_or_none(lambda values: losses.kto(answers[0], values, 0.1, is_desirable), answers[1])[1] is None
+  assert _gradient_or_none(lambda values: losses.kto(*answers, values, is_desirable), np.float32(0.1))[1] is None
+  assert _gradient_or_none(lambda values: losses.kto_kl(values, answers[1]), answers[0])[1] is None

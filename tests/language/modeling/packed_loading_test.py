@@ -13,6 +13,7 @@ from official_ext.language.modeling import lora
 from official_ext.language.modeling import nf4
 from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import quantized_linear
+from official_ext.training.model_parts import model_size
 from tests import tiers
 
 IDS = tf.constant(np.random.default_rng(0).integers(0, 31, [2, 9]), tf.int32)
@@ -51,7 +52,7 @@ def test_kernels_packed_on_the_way_are_those_packed_afterwards(tmp_path, quantiz
   assert of(on_the_way) == of(afterwards) and len(of(afterwards)) == 2 * 7 * (1 if scan else 2)
   np.testing.assert_array_equal(on_the_way(IDS), afterwards(IDS))
   np.testing.assert_array_equal(without_adapters, afterwards(IDS))
-  assert lora.describe(on_the_way) == lora.describe(afterwards)
+  assert model_size.of(on_the_way) == model_size.of(afterwards)
   lora.merge(on_the_way)
   lora.merge(afterwards)
   np.testing.assert_array_equal(on_the_way(IDS), afterwards(IDS))

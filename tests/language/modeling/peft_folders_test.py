@@ -63,6 +63,11 @@ CASES = [
   ('qwen3', 'dora', False, (r'model\.layers\.[01]\.mlp\..*', 'lm_head')),
   ('gpt2', 'lora', False, ('all-linear',)),
   ('gpt2', 'dora', False, ('q_proj', 'down_proj')),
+  ('falcon_groups', 'dora', False, ('all-linear',)),
+  ('falcon', 'lora', False, ('k_proj', 'down_proj')),
+  *((name, 'lora', False, ('all-linear',)) for name in ('gemma', 'starcoder2', 'granite', 'olmo2', 'cohere')),
+  *((name, 'lora', False, ('all-linear',)) for name in ('mixtral', 'phi', 'qwen2_moe')),
+  ('phi', 'lora', False, ('lm_head', 'fc1')),
 ]
 
 
@@ -81,16 +86,18 @@ def test_peft_loads_what_is_saved(base, tmp_path, name, kind, scan, targets):
   assert _difference(again(IDS), logits) < 1e-5
 
 
-@tiers.parametrize('name, kind', [('llama', 'lora'), ('llama', 'dora'), ('gemma2', 'rslora'), ('gpt2', 'dora')], fast=2)
+@tiers.parametrize(
+  'name, kind',
+  [('llama', 'lora'), ('llama', 'dora'), ('gemma2', 'rslora'), ('gpt2', 'dora'), ('falcon_groups', 'dora')],
+  fast=2,
+)
 def test_what_peft_saves_is_loaded(base, tmp_path, name, kind):
-  targets = ['c_attn', 'c_proj'] if name == 'gpt2' else ['k_proj', 'o_proj', 'gate_proj']
+  targets = {'gpt2': ['c_attn', 'c_proj'], 'falcon_groups': ['query_key_value', 'dense_h_to_4h']}.get(
+    name, ['k_proj', 'o_proj', 'gate_proj']
+  )
   config = peft.LoraConfig(r=3, lora_alpha=7, target_modules=targets, task_type='CAUSAL_LM', **KINDS[kind])
   theirs = peft.get_peft_model(checkpoints.reloaded(base(name)), config).eval()
-  torch.manual_seed(0)
-  with torch.no_grad():
-    for parameter in theirs.parameters():
-      if parameter.requires_grad:
-        parameter.add_(torch.randn(parameter.shape) * 0.2)
+  _disturb(theirs)
   expected = checkpoints.logits(theirs, IDS)
   theirs.save_pretrained(tmp_path / 'adapter')
 
@@ -103,6 +110,98 @@ def test_what_peft_saves_is_loaded(base, tmp_path, name, kind):
   lora.merge(model)
   pretrained.save(model, str(tmp_path / 'merged'))
   assert _difference(checkpoints.logits(checkpoints.reloaded(str(tmp_path / 'merged')), IDS), expected) < 1e-5
+
+
+SAVED = [
+  ('llama', False, ('lm_head', 'embed_tokens', 'model.norm')),
+  ('llama', True, ('input_layernorm', 'lm_head')),
+  ('gpt2', False, ('ln_f', 'wpe')),
+]
+
+
+@tiers.parametrize('name, scan, modules', SAVED, fast=1)
+def test_modules_that_are_trained_whole_go_to_peft_and_come_back(base, tmp_path, name, scan, modules):
+  model = pretrained.load(base(name), scan_layers=scan, frozen_dtype='bfloat16')
+  lora.attach(model, lora.LoraConfig(r=2, target_modules=('q_proj', 'up_proj'), modules_to_save=modules))
+  assert {variable.dtype.name for variable in model.trainable_variables} == {'float32'}
+  num_whole = len(model.trainable_variables) - sum(len(each.own_weights()) for each in lora.adapters(model))
+  expected = {'llama': 3, 'gpt2': 3}[name] if not scan else 2  # GPT-2's norm has a bias.
+  assert num_whole == expected
+  plain = pretrained.load(base(name), frozen_dtype='bfloat16')(IDS)
+  logits = _shaken(model)(IDS)
+  assert _difference(logits, plain) > 0.05
+  peft_folders.save(model, str(tmp_path))
+  fields = json.loads((tmp_path / 'adapter_config.json').read_text())
+  assert all(any(each.endswith(module) for each in fields['modules_to_save']) for module in modules)
+
+  theirs = checkpoints.reloaded(base(name))
+  with torch.no_grad():  # The frozen weights are rounded here.
+    for parameter in theirs.parameters():
+      parameter.copy_(parameter.to(torch.bfloat16).to(torch.float32))
+  loaded = peft.PeftModel.from_pretrained(theirs, str(tmp_path)).eval()
+  assert _difference(logits, checkpoints.logits(loaded, IDS)) < 1e-5
+  again = pretrained.load(base(name), frozen_dtype='bfloat16')
+  peft_folders.load(again, str(tmp_path))
+  assert _difference(again(IDS), logits) < 1e-5
+  lora.merge(again)
+  assert _difference(again(IDS), logits) < 1e-4 and len(again.trainable_variables) == len(plain_weights(again))
+
+
+def plain_weights(model):
+  return [variable for variable in model.variables if variable.dtype.is_floating]
+
+
+def _disturb(model):
+  """Adds noise to the trained weights of peft's model: new adapters change nothing."""
+  torch.manual_seed(0)
+  with torch.no_grad():
+    for parameter in model.parameters():
+      if parameter.requires_grad:
+        parameter.add_(torch.randn(parameter.shape) * 0.2)
+
+
+def test_modules_that_peft_trained_whole_are_loaded(base, tmp_path):
+  config = peft.LoraConfig(r=2, target_modules=['q_proj'], modules_to_save=['lm_head', 'norm'], task_type='CAUSAL_LM')
+  theirs = peft.get_peft_model(checkpoints.reloaded(base('llama')), config).eval()
+  _disturb(theirs)
+  expected = checkpoints.logits(theirs, IDS)
+  theirs.save_pretrained(tmp_path)
+  model = pretrained.load(base('llama'))
+  peft_folders.load(model, str(tmp_path))
+  assert _difference(model(IDS), expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+  'modules, message',
+  [
+    (('lm_haed',), "modules_to_save: 'lm_haed' matches no module .*; did you mean lm_head"),
+    (('q_proj',), 'modules_to_save: decoder/blocks/0/self_attn/q_proj: has an adapter by target_modules'),
+  ],
+)
+def test_modules_that_cannot_be_trained_whole_are_refused(base, modules, message):
+  with pytest.raises(errors.UserError, match=message):
+    lora.attach(pretrained.load(base('llama')), lora.LoraConfig(target_modules=('q_proj',), modules_to_save=modules))
+
+
+@tiers.parametrize(
+  'modules, message',
+  [
+    (('lm_head',), r'the head of this model is its embedding \(tie_word_embeddings\)'),
+    (('wte',), r'the head is the embedding \(tie_word_embeddings\)'),
+  ],
+  fast=1,
+)
+def test_a_head_that_is_the_embedding_is_not_trained_whole(base, modules, message):
+  with pytest.raises(errors.UserError, match=message):
+    lora.attach(pretrained.load(base('gpt2')), lora.LoraConfig(modules_to_save=modules))
+
+
+def test_some_rows_of_stacked_layers_are_not_trained_whole(base):
+  with pytest.raises(errors.UserError, match='load with scan_layers=False'):
+    lora.attach(
+      pretrained.load(base('llama'), scan_layers=True),
+      lora.LoraConfig(modules_to_save=('model.layers.0.input_layernorm',)),
+    )
 
 
 def test_ranks_and_alphas_of_single_modules_are_loaded(base, tmp_path):
@@ -159,7 +258,7 @@ def adapter(base, tmp_path_factory):
   [
     ({'bias': 'all'}, "bias: 'all' is not implemented"),
     ({'peft_type': 'IA3'}, "peft_type: 'IA3' is not implemented"),
-    ({'modules_to_save': ['lm_head']}, r"modules_to_save: \['lm_head'\] is not implemented"),
+    ({'modules_to_save': ['lm_head']}, 'modules_to_save: lm_head: its tensors are missing'),
     ({'lora_bias': True}, 'lora_bias: True is not implemented'),
     ({'init_lora_weights': 'pissa'}, "init_lora_weights: 'pissa' changes the base model too"),
     ({'some_new_field': 3}, 'some_new_field: 3 is not implemented'),

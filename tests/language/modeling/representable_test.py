@@ -9,6 +9,7 @@ from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import layers
 from official_ext.language.modeling import lora
+from official_ext.language.modeling import mlp
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import representable
@@ -22,7 +23,7 @@ class Louder(decoder.Block):
     return super().call(2 * x, context)
 
 
-class LouderMLP(decoder.MLP):
+class LouderMLP(mlp.MLP):
   def call(self, x):
     return 2 * super().call(x)
 

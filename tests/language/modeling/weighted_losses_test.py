@@ -34,8 +34,9 @@ def test_every_loss_is_a_function_with_these_parameters():
   tokens = dict(log_probs=[[-1.0]], old_log_probs=[[-2.0]], reference_log_probs=[[-2.0]], advantages=[1.0], mask=[[1]])
   inputs = {
     **INPUTS,
-    'dpo': {**pair, 'reference_chosen': [-2.0], 'reference_rejected': [-2.0]},
-    'orpo': pair,
+    **dict.fromkeys(('dpo', 'ipo'), {**pair, 'reference_chosen': [-2.0], 'reference_rejected': [-2.0]}),
+    **dict.fromkeys(('simpo', 'cpo', 'orpo'), pair),
+    'kto': {'policy': [-1.0], 'reference': [-2.0], 'kl': 0.0, 'is_desirable': [True]},
     'grpo': tokens,
   }
   config = weighted_losses.LossesConfig()
@@ -46,6 +47,7 @@ def test_every_loss_is_a_function_with_these_parameters():
   assert sorted(found) == sorted(inputs)
   np.testing.assert_allclose(total, np.sum(list(found.values())), rtol=1e-6)
   np.testing.assert_allclose(found['dpo'], np.log1p(np.exp(-0.1)), rtol=1e-6)
+  np.testing.assert_allclose(found['kto'], 1 / (1 + np.exp(0.1)), rtol=1e-6)
 
 
 def test_losses_that_a_task_does_not_have_are_refused_together():

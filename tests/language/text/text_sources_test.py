@@ -198,6 +198,31 @@ def test_preferences_have_a_chosen_and_a_rejected_answer(tokenizer):
     open_list([{'chosen': TURNS, 'rejected': TURNS[1:]}], tokenizer, example_format='preference')
 
 
+def test_unpaired_answers_have_a_label(tokenizer):
+  records = [
+    {'prompt': 'Q:\n', 'completion': 'good', 'label': True},
+    {'prompt': TURNS[:1], 'completion': [{'role': 'assistant', 'content': 'No'}], 'label': 0},
+  ]
+  source = open_list(records, tokenizer, example_format='unpaired')
+  rows = source.fetch([0, 1])
+  assert [learned(row, tokenizer) for row in rows] == ['good<|endoftext|>', 'No<|im_end|>\n']
+  assert [row['is_desirable'].tolist() for row in rows] == [1, 0]
+  assert source.summary().endswith('; 1 of 2 answers are desirable')
+  renamed = [{'prompt': 'Q', 'completion': 'A', 'good': False}]
+  assert (
+    open_list(renamed, tokenizer, example_format='unpaired', label_column='good').fetch([0])[0]['is_desirable'] == 0
+  )
+  pair = [{'prompt': 'Q:\n', 'chosen': 'good', 'rejected': 'bad'}]
+  rows = open_list(pair, tokenizer, example_format='unpaired').fetch([0, 1])
+  assert [(learned(row, tokenizer), int(row['is_desirable'])) for row in rows] == [
+    ('good<|endoftext|>', 1),
+    ('bad<|endoftext|>', 0),
+  ]
+  for label in ('true', None, 0.5):
+    with pytest.raises(errors.UserError, match=f"record 0: column 'label' holds '{label}'; expected true or false"):
+      open_list([{'prompt': 'Q', 'completion': 'A', 'label': label}], tokenizer, example_format='unpaired')
+
+
 def test_prompts_stand_at_the_right_end_and_know_their_record(with_bos):
   records = [{'prompt': '', 'answer': '0'}, {'prompt': '1 + 1 =', 'answer': '2'}]
   source = open_list(records, with_bos, example_format='prompt', seq_length=16)
@@ -424,7 +449,12 @@ def test_max_samples_takes_the_first_records(tokenizer, tmp_path):
   source = text_sources.open_source(config(input_path=str(path), max_samples=3), tokenizer)
   texts = [seen(row, tokenizer) for row in source.fetch(range(len(source)))]
   assert texts == [f'number {n}<|endoftext|>' for n in range(3)]
-  assert source.summary() == '3 of 3 records in 3 rows; dropped: none; at most 3 are read: max_samples'
+  num_tokens = sum(len(tokenizer.encode(text)) for text in texts)
+  full = round(100 * num_tokens / (3 * source.fetch([0])[0]['labels'].size))
+  assert source.summary() == (
+    '3 of 3 records in 3 rows; dropped: none; at most 3 are read: max_samples; '
+    f'{num_tokens} tokens, {num_tokens} of them to learn, in rows that are {full} % full'
+  )
   assert len(open_list([{'text': 'a b'}] * 9, tokenizer, max_samples=4)) == 4
 
 

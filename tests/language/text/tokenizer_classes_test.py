@@ -19,7 +19,10 @@ from official_ext.language.text import tokenizer_training
 from tests import tiers
 from tests.language.text import hugging_face_folders as folders
 
-CLASSES = ('', 'PreTrainedTokenizerFast', 'Qwen2Tokenizer', 'GPT2TokenizerFast', 'LlamaTokenizerFast', 'GemmaTokenizer')
+CLASSES = (
+  *('', 'PreTrainedTokenizerFast', 'Qwen2Tokenizer', 'GPT2TokenizerFast', 'LlamaTokenizerFast', 'GemmaTokenizer'),
+  *('CohereTokenizerFast', 'CodeGenTokenizer'),
+)
 PIECES = [
   *'abcXYZ0189 \n\t.,!?\'"_-/(){}<>|',
   *('  ', '   ', '\r\n', '\n\n', "don't", "I'LL", '1234', '3.14', ' the', 'The', 'def f(x):\n  return x ** 2\n'),
@@ -201,7 +204,10 @@ def test_what_is_stated_of_transformers_is_what_it_has():
   incorrect = auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS & families.FAMILIES.keys()
   assert incorrect == set(tokenizer_classes.FORCED)
   own = set()
-  for name in {name.removesuffix('Fast') for name in names.values() if name} | {'CodeLlamaTokenizer'}:
+  for name in {name.removesuffix('Fast') for name in names.values() if name} | {
+    'CodeLlamaTokenizer',
+    'CodeGenTokenizer',
+  }:
     made = auto.tokenizer_class_from_name(name)
     is_backend = made is not None and issubclass(made, backends.TokenizersBackend)
     if is_backend and ('__init__' not in vars(made) or made is backends.TokenizersBackend) or name.endswith('Backend'):

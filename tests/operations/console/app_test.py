@@ -166,6 +166,9 @@ def test_a_run_is_stopped_and_goes_on(console, root, processes):
   step = int((folder / 'step.txt').read_text())
   _wait(lambda: not judged_status.is_alive(run))
   assert console.post('/api/runs/stop', runs=['lively'])['errors']
+  for wrong in (0, -1, 1.5, '9', True, 1 << 60):
+    error = console.post('/api/runs/resume', runs=['lively'], train_steps=wrong)['errors'][0]
+    assert error == f'train_steps={wrong}: expected a whole number above 0'
   assert console.post('/api/runs/resume', runs=['lively'])['errors'] == []
   _wait(lambda: judged_status.of_run(run).status == 'running' and run.record()['step'] >= step)
   assert 'wait for it' in console.post('/api/runs/resume', runs=['lively'])['errors'][0]

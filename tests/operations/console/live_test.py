@@ -164,9 +164,9 @@ def test_a_place_that_is_none_is_the_beginning(console):
       assert values['offset'] and (values['events'] or not values['restarted'])
 
 
-def test_an_unknown_topic_and_an_unknown_run_are_refused(console):
+def test_an_unknown_topic_and_the_name_of_no_run_are_refused(console):
   assert console.try_get('/api/stream', topics='none')[0] == 400
-  assert console.try_get('/api/stream', topics='runs', run='none')[0] == 400
+  assert console.try_get('/api/stream', topics='runs', run='../none')[0] == 400
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ def _command(pid):
   """The command line of a process with a model; '' of others."""
   try:
     with open(f'/proc/{pid}/cmdline', 'rb') as file:
-      command = file.read().decode()
+      command = file.read().decode(errors='replace')  # Any bytes, of any process.
   except OSError:
     return ''
   return command if 'model_server' in command else ''

@@ -235,3 +235,23 @@ def test_a_check_is_shown_as_it_goes_and_can_be_stopped(console, root):
     time.sleep(0.2)
   assert console.try_get('/api/new/check', id='../../etc')[0] == 400
   assert 'checked' not in os.listdir(root)
+
+
+@pytest.mark.slow
+def test_a_preview_draws_examples_and_a_form_without_images_says_so(console, root):
+  def preview(*form):
+    started = console.post('/api/new/preview', **_form('drawn', *form))
+    found = {'lives': True}
+    while found['lives']:
+      time.sleep(0.2)
+      found = console.get('/api/new/check', id=started['id'])
+    return started['id'], found
+
+  name, found = preview()
+  assert found['exit_status'] == 0 and found['has_picture'] and '15 train examples of digits' in found['lines'][-2]
+  picture = (root / '.checks' / name / 'preview.png').read_bytes()
+  assert console.request('GET', f'/api/new/picture?id={name}')[2] == picture and picture.startswith(b'\x89PNG')
+  name, found = preview([_text('task.train_data.global_batch_size', '0')])
+  assert found['exit_status'] == 2 and console.try_get('/api/new/picture', id=name)[0] == 400
+  assert not found['has_picture'] and console.try_get('/api/new/picture', id='../../etc')[0] == 400
+  assert 'drawn' not in os.listdir(root)

@@ -105,6 +105,19 @@ def test_what_is_other_than_the_experiments_own_is_told_by_the_driver(console):
   assert status == 400 and 'no_such_experiment' in answer['errors'][0]
 
 
+def test_checkpoints_have_the_metrics_of_their_step_and_wall_time_has_parts(console):
+  events = [event('start', 0), event('train', 4, steps_per_second=2.0), event('eval', 4, accuracy=0.5, seconds=1.0)]
+  folder = pathlib.Path(_make(console, 'timed', [*events, event('train', 8, steps_per_second=2.0)]).path)
+  for name in ('ckpt-4', 'ckpt-8'):
+    run_checkpoints_test._save(folder, name)
+  found = console.get('/api/run/checkpoints', run='timed')['checkpoints']
+  assert [(each['name'], each['logs'].get('accuracy')) for each in found] == [('ckpt-4', 0.5), ('ckpt-8', None)]
+  spent = console.get('/api/run/goodput', run='timed')['goodput']
+  assert (spent['seconds'], spent['training'], spent['evaluation'], spent['other']) == (8, 4, 1, 3)
+  _make(console, 'untimed', events[:1])
+  assert console.get('/api/run/goodput', run='untimed')['goodput'] is None
+
+
 def test_checkpoints_events_and_images(console):
   run = _make(console, 'made', [event('start', 0), event('train', 1, loss=1.0), event('eval', 1, accuracy=0.5)])
   folder = pathlib.Path(run.path)

@@ -39,6 +39,7 @@ class Console:
     try:
       connection.request(method, target, body, headers or {})
       answer = connection.getresponse()
+      assert answer.headers.get_content_type() != 'text/event-stream', 'endless: read it by stream()'
       return answer.status, answer.headers, answer.read()
     finally:
       connection.close()

@@ -4,17 +4,23 @@ import json
 import math
 import os
 import random
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 
 from official_ext.base import errors
 from official_ext.base.run_folder import standing_events
+from official_ext.operations.curves import column_filler
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
 from official_ext.operations.curves import decimation
 from official_ext.operations.curves import event_columns
 from official_ext.operations.curves import event_lines
+from official_ext.operations.curves import event_sample
+from official_ext.operations.curves import growing_array
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -48,17 +54,22 @@ def _expected(path, kind, name):
   return found
 
 
-def _found(path, kind, name):
-  columns = event_columns.EventColumns(str(path))
+def _found(path, kind, name, folder=None):
+  columns = event_columns.EventColumns(str(path), folder)
   columns.update()
+  assert any(each.is_spilled for each in columns._arrays()) == (folder is not None)
   lines, values = columns.metric(name)
   keep = (columns.kinds[lines] == kind) & columns.standing[lines]
   return list(zip(columns.steps[lines][keep].tolist(), values[keep].tolist()))
 
 
-def test_columns_are_what_a_plain_reader_finds(tmp_path, monkeypatch):
-  """For any form of the lines: as they are written, by another program, damaged, odd."""
+@pytest.mark.parametrize('spills', [False, True])
+def test_columns_are_what_a_plain_reader_finds(tmp_path, monkeypatch, spills):
+  """For any form of the lines: as they are written, by another program, damaged, odd; in memory and in files."""
   monkeypatch.setattr(event_columns, '_BLOCK', 1000)
+  monkeypatch.setattr(event_columns, '_CHUNK', 100)
+  monkeypatch.setattr(growing_array, 'SPILL_BYTES', 1000)
+  cache = str(tmp_path / 'cache') if spills else None
   rng = random.Random(0)
   values = [0, 1, -2.5, 1e-300, 1.7976931348623157e308, 5e-324, 123456789012345, 'NaN', 'Infinity', '-Infinity']
   values += ['text', '5', None, True, [1, 2], '"loss": 7', ', "loss": 7']
@@ -94,7 +105,7 @@ def test_columns_are_what_a_plain_reader_finds(tmp_path, monkeypatch):
   path.write_text('\n'.join(lines) + '\n{"time": 1.0, "event": "train", "step": 1, "loss": 1')
   for number, kind in enumerate(event_columns.KINDS):
     for name in ('loss', 'a', 'x"loss', 'loss2', 'none'):
-      np.testing.assert_equal(_found(path, number, name), _expected(path, kind, name), f'{kind}/{name}')
+      np.testing.assert_equal(_found(path, number, name, cache), _expected(path, kind, name), f'{kind}/{name}')
   assert len(_expected(path, 'train', 'loss')) > 300
 
 
@@ -251,6 +262,35 @@ def test_buckets_have_the_least_the_greatest_the_mean_and_their_order(log):
   assert len(curve.x) == len(there)
 
 
+@pytest.mark.parametrize('log', [False, True])
+@pytest.mark.parametrize('order', ['ascending', 'with jumps back', 'at random'])
+@pytest.mark.parametrize('ends', [(1, 1000), (300, 310), (0, 2000), (-5, 0.5)])
+def test_points_that_come_in_parts_make_the_same_curve(log, order, ends):
+  rng = np.random.default_rng(0)
+  x = np.round(rng.uniform(0.5, 1000, 5000), 1)  # Some places more than once.
+  x = {
+    'ascending': np.sort(x),
+    'at random': x,
+    'with jumps back': np.concatenate([np.sort(x[:3000]), np.sort(x[3000:])]),
+  }[order]
+  y = np.round(rng.normal(size=5000), 1)  # Some values too.
+  y[rng.integers(0, 5000, 30)] = rng.choice([_NAN, _INF, -_INF], 30)
+  whole = decimation.decimate(x, y, *ends, 50, log)
+  made = decimation.Decimation(*ends, 50, log, float(x.min()))
+  place = 0
+  while place < len(x):
+    size = int(rng.integers(1, 700))
+    made.add(x[place : place + size], y[place : place + size])
+    place += size
+  found, expected = made.curve().as_dict(), whole.as_dict()
+  means = [np.array(each.pop('mean', [])) for each in (found, expected)]
+  np.testing.assert_allclose(*means, atol=1e-12)
+  if order != 'ascending':  # The order of equal values at one place is that in which they came.
+    rises = [each.pop('rises', '') for each in (found, expected)]
+    assert sum(one != other for one, other in zip(*rises)) <= 3
+  assert found == expected
+
+
 def test_few_points_are_what_they_are():
   x, y = np.array([3.0, 1.0, 2.0, 4.0]), np.array([30.0, 10.0, _NAN, 40.0])
   curve = decimation.decimate(x, y, 1, 4, 10)
@@ -274,9 +314,99 @@ def test_curves_without_a_finite_point_still_have_their_marks():
 
 def test_mistakes_in_a_view_are_told(store, tmp_path):
   run = folders.make(tmp_path, 'run')
-  for name in ('loss', 'train/', 'checkpoint/loss', '../x:eval/loss'):
+  for name in ('loss', 'checkpoint/loss', '../x:eval/loss'):
     with pytest.raises(errors.UserError, match='no curve'):
       curves.read(store, [run], [name])
   for view in ({'x': 'epoch'}, {'first': 2.0, 'last': 1.0}, {'first': math.nan}, {'buckets': 0}, {'buckets': 10**9}):
     with pytest.raises(errors.UserError):
       curves.View(**view)
+
+
+def _write_long(path, count, width=200):
+  """A file of so many training events, with an evaluation for each hundred, a restore, and an odd line."""
+  text = 'x' * width
+  with open(path, 'w') as file:
+    for step in range(1, count + 1):
+      file.write(
+        f'{{"time": {1.7e9 + step}, "event": "train", "step": {step}, "loss": {step / count}, "t": "{text}"}}\n'
+      )
+      if step % 100 == 0:
+        file.write(json.dumps({'time': 1.7e9 + step, 'event': 'eval', 'step': step, 'accuracy': step / count}) + '\n')
+      if step == count // 2:
+        file.write('no event\n' + json.dumps(event('restored', step // 2)) + '\n')
+
+
+def test_a_long_file_shows_a_sample_until_it_is_read(tmp_path, monkeypatch):
+  monkeypatch.setattr(column_store, '_MUCH', 1 << 18)
+  monkeypatch.setattr(event_sample, '_BLOCK', 8 << 10)
+  store = column_store.ColumnStore(str(tmp_path / 'cache'), fill=column_filler.run)
+  run = folders.make(tmp_path, 'run', [])
+  _write_long(run.file('events.jsonl'), 20_000)
+  assert curves.names(store, run, is_patient=False) == ['train/loss', 'eval/accuracy']
+  wanted = ['train/loss', 'eval/accuracy']
+  coarse = curves.read(store, [run], wanted, is_patient=False)
+  for _ in range(1000):
+    whole = curves.read(store, [run], wanted, is_patient=False)
+    if not whole.is_coarse:
+      break
+    time.sleep(0.02)
+  assert coarse.is_coarse and not whole.is_coarse
+  assert curves.as_dict(whole) == curves.as_dict(
+    curves.read(column_store.ColumnStore(str(tmp_path / 'x')), [run], wanted)
+  )
+  for name in wanted:
+    found, expected = coarse.curves['run', name], whole.curves['run', name]
+    assert 0 < found.num_points < expected.num_points
+    assert max(abs(found.x.min() - expected.x.min()), abs(found.x.max() - expected.x.max())) <= 2000
+    values = found.mean if found.is_decimated else found.y
+    np.testing.assert_allclose(values, found.x / 20_000, atol=0.03)
+  # What grows by little is read at once.
+  with open(run.file('events.jsonl'), 'a') as file:
+    file.write(json.dumps(event('train', 20_001, loss=5)) + '\n')
+  again = curves.read(store, [run], wanted, is_patient=False)
+  assert not again.is_coarse and again.curves['run', 'train/loss'].x.max() == 20_001
+
+
+def test_a_long_file_is_read_at_once_if_there_is_no_place_for_its_columns(tmp_path, monkeypatch):
+  monkeypatch.setattr(column_store, '_MUCH', 1 << 18)
+  (tmp_path / 'file').touch()
+  store = column_store.ColumnStore(str(tmp_path / 'file'), fill=column_filler.run)
+  run = folders.make(tmp_path, 'run', [])
+  _write_long(run.file('events.jsonl'), 5_000)
+  for _ in range(1000):
+    found = curves.read(store, [run], ['train/loss'], is_patient=False)
+    if not found.is_coarse:
+      break
+    time.sleep(0.02)
+  assert not found.is_coarse and found.curves['run', 'train/loss'].x.max() == 5_000
+
+
+_PEAK = """
+import sys
+from official_ext.operations.curves import column_store, curves
+from official_ext.operations.runs import run_folder
+
+
+def peak():
+  lines = open('/proc/self/status').read().splitlines()
+  return int(next(line for line in lines if line.startswith('VmHWM')).split()[1]) / 1024
+
+
+run, before = run_folder.Run(sys.argv[1], 'run'), peak()
+store = column_store.ColumnStore(sys.argv[2])
+found = curves.read(store, [run], ['train/loss', 'eval/accuracy'])
+assert found.curves['run', 'train/loss'].num_points > 100, found
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path):
+  taken = []
+  for number, count in enumerate((150_000, 900_000)):
+    run = folders.make(tmp_path, f'run{number}', [])
+    _write_long(run.file('events.jsonl'), count, width=30)
+    words = [sys.executable, '-c', _PEAK, run.path, str(tmp_path / 'cache')]
+    taken.append(float(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
+  assert taken[1] < 60  # MB; the columns alone have 33.
+  assert taken[1] - taken[0] < 20

@@ -198,7 +198,7 @@ def test_the_pools_of_vertex_are_chief_and_workers(capsys):
     assert pool['machineSpec']['acceleratorCount'] == 2
     assert pool['containerSpec']['env'] == [{'name': 'A', 'value': '$$(B)'}]
   assert '$(id)' in rendered.text(capsys, 'vertex', flags=rendered.ODD, status=2)
-  assert len(_manifest(capsys, 'vertex', '--num_workers=1', '--time=60s', flags=())['workerPoolSpecs']) == 1
+  assert len(_manifest(capsys, 'vertex', '--nodes=1', '--time=60s', flags=())['workerPoolSpecs']) == 1
 
 
 def test_the_script_of_skypilot_starts_a_worker_of_the_cluster(capsys, tmp_path):
@@ -217,7 +217,7 @@ def test_the_script_of_skypilot_starts_a_worker_of_the_cluster(capsys, tmp_path)
 
 def test_one_worker_needs_no_cluster(capsys):
   for engine in ('jobset', 'skypilot'):
-    assert 'TF_CONFIG' not in rendered.text(capsys, engine, '--num_workers=1')
+    assert 'TF_CONFIG' not in rendered.text(capsys, engine, '--nodes=1')
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ _ALL = {
   'skypilot': ('--infra=gcp/europe-west4', '--cpus=4+', '--memory=16', '--image=docker:a/b:1', '--setup=true'),
 }
 _WITHOUT = {
-  'jobset': ('--num_workers=1', '--gpus=0'),
-  'vertex': ('--num_workers=1',),
-  'skypilot': ('--num_workers=1',),
+  'jobset': ('--nodes=1', '--gpus=0'),
+  'vertex': ('--nodes=1',),
+  'skypilot': ('--nodes=1',),
 }
 # An invalid manifest, and the message of its maker's package.
 _WRONG = {

@@ -156,7 +156,7 @@ def _wait_for_checkpoint(cluster, job, model_dir):
 def test_two_workers_train_together_and_one_is_killed_in_the_middle(cluster, tmp_path):
   straight, disturbed = tmp_path / 'straight', tmp_path / "it's $disturbed"
   for folder in (straight, disturbed):
-    _call(cluster, f'--name={folder.name[-8:]}', '--num_workers=2', '--', f'--model_dir={folder}', *trainings.FLAGS)
+    _call(cluster, f'--name={folder.name[-8:]}', '--nodes=2', '--', f'--model_dir={folder}', *trainings.FLAGS)
     if folder == disturbed:
       chief = _wait_for_checkpoint(cluster, 'isturbed', disturbed)['pid']
       os.kill(_other_worker(chief, disturbed), signal.SIGKILL)

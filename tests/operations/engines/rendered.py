@@ -15,12 +15,12 @@ ODD = (
   '--set=e=\\',
 )
 WORDS = {
-  'local': ('--num_workers=2',),
-  'slurm': ('--nodes=2', '--tasks_per_node=4', '--time=4:00:00', '--partition=gpu', '--gpus_per_task=1'),
-  'ray': ('--num_workers=2', '--address=http://127.0.0.1:8265'),
-  'jobset': ('--image=registry/train:1', '--num_workers=2', '--gpus=1', '--volume_claim=runs', '--mount_path=/runs'),
-  'vertex': ('--image=registry/train:1', '--machine_type=n1-standard-8', '--region=europe-west4', '--num_workers=3'),
-  'skypilot': ('--num_workers=2', '--accelerators=L4:1', '--use_spot', '--workdir=.'),
+  'local': ('--nodes=2',),
+  'slurm': ('--nodes=2', '--tasks_per_node=4', '--time=4:00:00', '--partition=gpu', '--gpus=1'),
+  'ray': ('--nodes=2', '--address=http://127.0.0.1:8265'),
+  'jobset': ('--image=registry/train:1', '--nodes=2', '--gpus=1', '--volume_claim=runs', '--mount_path=/runs'),
+  'vertex': ('--image=registry/train:1', '--machine_type=n1-standard-8', '--region=europe-west4', '--nodes=3'),
+  'skypilot': ('--nodes=2', '--accelerator=L4', '--use_spot', '--workdir=.'),
 }
 
 

@@ -23,7 +23,7 @@ def test_the_headers_are_those_of_the_options(capsys):
   assert lines[0] == '#!/bin/bash'
   headers = [line.removeprefix('#SBATCH ') for line in lines if line.startswith('#SBATCH ')]
   assert headers == [
-    *('--job-name=a', '--nodes=2', '--ntasks-per-node=4', '--gpus-per-task=1', '--time=4:00:00', '--partition=gpu'),
+    *('--job-name=a', '--nodes=2', '--ntasks-per-node=4', '--gpus-per-task=1', '--partition=gpu', '--time=4:00:00'),
     *('--requeue', '--signal=TERM@120', '--open-mode=append', f'--chdir={os.getcwd()}', '--output=/runs/a/run.log'),
     *('--qos=high', '--exclusive'),
   ]
@@ -38,7 +38,7 @@ def test_the_headers_are_those_of_the_options(capsys):
     ([], '/runs/a\\b', 'backslash'),
     (['--slots=2'], '/runs/a', '--array'),
     (['--name=A b'], '/runs/a', 'such as a-b'),
-    (['--env=TF_CONFIG={}'], '/runs/a', 'set by the engine'),
+    (['--env=TF_CONFIG={}'], '/runs/a', 'set by an engine'),
     (['--env=WANDB_API_KEY=abcdefghij'], '/runs/a', 'docs/how_to/cluster.md'),
   ],
 )
@@ -104,7 +104,7 @@ def test_a_signal_to_the_script_is_left_to_the_step(capsys, tmp_path):
 def test_an_array_has_the_trials_of_a_sweep(capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'lr.yaml').write_text(
-    f'program: {ROOT}/train.py\nmethod: grid\nmetric: {{name: accuracy, goal: maximize}}\n'
+    f'program: {ROOT}/train.py\nexperiment: digits_mlp\nmethod: grid\nmetric: {{name: accuracy, goal: maximize}}\n'
     'parameters: {learning_rate: {values: [0.1, 0.01, 1e-3]}}\n'
   )
   words = ['submit', '--engine=slurm', '--array=lr.yaml', '--slots=2']

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shlex
 import subprocess
 import sys
@@ -128,6 +129,26 @@ def test_a_launcher_is_what_is_started_again(tmp_path):
   assert clone[5:8] == (*_FLAGS, f'--model_dir={tmp_path}/b')
 
 
+@pytest.mark.parametrize('name', ['train_steps', 'trainer.train_steps', None])
+def test_a_finished_run_is_extended_again_and_again(tmp_path, name):
+  """Under the name that the command has: the driver refuses a field that is set twice."""
+  ended, short_names = folders.ended_process(), {'train_steps': 'trainer.train_steps'}
+  values = dict(status='finished', identity=ended, short_names=short_names)
+  command = _command('--experiment=digits', '--set=seed=1', *([f'--set={name}=100'] if name else []))
+  for steps in (150, 200):
+    run = folders.make(tmp_path, 'a', step=steps - 50, command=command, **values)
+    words = commands.to_resume(run, steps).words
+    sets = [word.removeprefix('--set=') for word in words if word.startswith('--set=')]
+    assert sorted(sets) == sorted(['seed=1', f'{name or "trainer.train_steps"}={steps}'])
+    command = shlex.join(words)
+  with pytest.raises(errors.UserError, match='--train_steps=150: a has done 150 steps'):
+    commands.to_resume(run, 150)
+  params = pathlib.Path(run.file('params.yaml'))
+  params.write_text(params.read_text().replace('train_steps: 100', 'train_epochs: 3.0'))
+  with pytest.raises(errors.UserError, match='is set by trainer.train_epochs'):
+    commands.to_resume(run, 250)
+
+
 def test_what_cannot_go_on_is_refused(tmp_path):
   ended = folders.ended_process()
   living = folders.make(tmp_path, 'living')
@@ -139,7 +160,7 @@ def test_what_cannot_go_on_is_refused(tmp_path):
   broken = folders.make(tmp_path, 'broken', status='failed', identity=ended, command='python "train')
   for run, message in (
     (living, 'living: is running; wait for it, or stop it first'),
-    (finished, 'finished: has finished; `official-ext runs clone` makes one that trains longer'),
+    (finished, 'finished: has finished; `official-ext runs resume --train_steps=N` extends it'),
     (masked, 'masked: its command had a password or the like, which is not kept: --set=task.url='),
     (none, 'none: there is no record of how it was started'),
     (broken, 'broken: its record does not contain its command'),

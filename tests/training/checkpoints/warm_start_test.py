@@ -10,6 +10,7 @@ from official_ext.base import errors
 from official_ext.training.checkpoints import manager
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.config import definitions as cfg
+from tests.training.loop import harness
 from tests.training.loop import small_run
 
 
@@ -190,6 +191,22 @@ class ModulesTask(small_run.SmallTask):
       raise ValueError("Only 'all' or 'backbone' can be used to initialize the model.")
     checkpoint = tf.train.Checkpoint(model=model)
     checkpoint.read(self.task_config.init_checkpoint).expect_partial().assert_existing_objects_matched()
+
+
+def test_variables_without_a_value_are_named_with_their_shapes(tmp_path):
+  class OneMoreLayer(ModulesTask):
+    def build_model(self):
+      model = super().build_model()
+      model.more = [tf.Variable(tf.zeros([2, number]), name=f'more_{number}') for number in range(1, 7)]
+      return model
+
+  params = small_run.make_params()
+  params.task.init_checkpoint = save(harness.linear_model(), tmp_path / 'other')
+  vars(params.task)['init_checkpoint_modules'] = 'all'
+  with pytest.raises(errors.UserError) as failure:
+    small_run.run(tmp_path / 'run', params=params, task_cls=OneMoreLayer)
+  shown = ', '.join(f'more_{number} (2, {number})' for number in range(1, 5))
+  assert str(failure.value).endswith(f': it has no values for {shown} and 2 others')
 
 
 @pytest.mark.parametrize(

@@ -162,10 +162,16 @@ def test_a_forked_process_is_not_the_run():
   assert signal.getsignal(signal.SIGTERM) == before
 
 
+def _threads():
+  return [thread for thread in threading.enumerate() if thread.name == 'preemption']
+
+
 def test_its_thread_ends_while_a_forked_process_lives():
   # Before: the child held the other end of the thread's pipe.
+  for thread in _threads():  # Of earlier watches, which end a moment after them.
+    thread.join(10)
   with preemption.PreemptionWatch():
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == 'preemption']
+    (thread,) = _threads()
     child = os.fork()
     if not child:
       signal.pause()

@@ -43,7 +43,7 @@ def test_it_tells_what_there_is(run):
   assert list(lines)[-1] == 'mistakes' and lines['mistakes'] == '1 warning'  # Its validation data are training data.
   parameters = harness.NUM_FEATURES * harness.NUM_CLASSES + harness.NUM_CLASSES
   assert lines['task'] == 'SmallTask'
-  assert re.match(rf'Functional, {parameters} parameters, 0\.0 MiB', lines['model'])
+  assert re.match(rf'Functional, {parameters} parameters; weights [\d.e-]+ MiB', lines['model'])
   assert lines['optimizer'] == 'SGD'
   assert lines['step'].startswith('plain')
   assert re.fullmatch(r'training_loss \d\S*; compiled in \d+\.\d s, then \d+\.\d ms', lines['train_step'])

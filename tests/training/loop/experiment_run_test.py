@@ -9,6 +9,8 @@ import orbit
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
+import tf_keras
+from tf_keras.src import backend as keras_backend
 
 from official_ext.base import errors
 from official_ext.training.loop import base_trainer
@@ -152,3 +154,25 @@ def test_used_gin_bindings_are_not(bindings, tmp_path, capsys):
   bindings('official_ext.Trainer.max_silent_recompilations = 7')
   small_run.run(tmp_path, 'train')
   assert 'no call used' not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('found', 'recorded', 'told'), [(5, 5, ''), (3, None, 'has set the seed 3:'), (None, None, 'has set no seed:')]
+)
+def test_the_seed_of_a_driver(found, recorded, told, tmp_path, capsys, monkeypatch):
+  """It is that of the run only if the driver has set it."""
+  if found is None:
+    monkeypatch.delattr(keras_backend._SEED_GENERATOR, 'generator', raising=False)
+    tf.random.set_seed(5)  # Not that of initial weights.
+  else:
+    tf_keras.utils.set_random_seed(found)
+  params = small_run.make_params(train_steps=4, runtime={'seed': 5})
+  task = small_run.make_task(params)
+  train_lib.run_experiment(harness.strategy('one'), task, 'train', params, str(tmp_path))
+  assert small_run.record(tmp_path)['seed'] == recorded
+  (start,) = small_run.events(tmp_path, 'start')
+  assert start['seed'] == (recorded or 'unset')
+  printed = capsys.readouterr()
+  assert f'seed {recorded or "unset"}' in printed.out
+  lines = [line for line in printed.err.splitlines() if 'runtime.seed' in line]
+  assert len(lines) == bool(told) and all(told in line and 'Seed of a driver' in line for line in lines)

@@ -191,3 +191,42 @@ def test_steps_that_fail_themselves_are_not_saved(tmp_path):
   with pytest.raises(tf.errors.InvalidArgumentError):
     small_run.run(tmp_path, 'train', FailingStep)
   assert [event['step'] for event in small_run.events(tmp_path, 'checkpoint')] == [4]
+
+
+def _of_state(self, aggregated_logs, global_step=None):
+  return aggregated_logs
+
+
+def _without_step(self, aggregated_logs):
+  return {}
+
+
+def _aggregates(self, state=None, step_outputs=None):
+  return [1]
+
+
+def _without_outputs(self, state=None):
+  return state
+
+
+@pytest.mark.parametrize(
+  ('aggregate', 'reduce', 'told'),
+  [
+    (_aggregates, _of_state, r'reduce_aggregated_logs: TypeError: must return a dictionary of logs; it returned \[1\]'),
+    (_aggregates, _without_step, r"reduce_aggregated_logs: TypeError: .*unexpected keyword argument 'global_step'"),
+    (_without_outputs, _of_state, r'aggregate_logs: TypeError: .*_without_outputs\(\) takes .* arguments'),
+  ],
+)
+def test_an_error_of_aggregated_logs_names_the_method_of_the_task(aggregate, reduce, told, tmp_path):
+  task = type('Aggregating', (small_run.SmallTask,), {'aggregate_logs': aggregate, 'reduce_aggregated_logs': reduce})
+  with pytest.raises(errors.UserError, match=rf'failing_evaluation_test.py:\d+: Aggregating.{told}'):
+    small_run.run(tmp_path, task_cls=task, trainer={'train_steps': 4, 'validation_interval': 4})
+
+
+def test_actions_get_the_epoch_of_an_evaluation_as_of_a_training_loop(tmp_path):
+  """64 examples in batches of 8."""
+  seen = []
+  action = triggers.OnEvent(('train', 'eval'), lambda logs: seen.append((logs['event'], logs['step'], logs['epoch'])))
+  task = type('Watched', (small_run.SmallTask,), {'build_actions': lambda self, trainer: [action]})
+  small_run.run(tmp_path, task_cls=task, trainer={'train_steps': 6})
+  assert [each for each in seen if each[1] == 6] == [('train', 6, 6 / 8), ('eval', 6, 6 / 8)]

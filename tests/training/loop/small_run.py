@@ -4,6 +4,8 @@ import json
 import pathlib
 from typing import Any
 
+import tf_keras
+
 from official_ext.data import sources
 from official_ext.data import step_indexed
 from official_ext.training.config import definitions as cfg
@@ -66,6 +68,7 @@ def run(
 ) -> Any:
   """`run_experiment` in `folder`; `trainer` overrides fields of params.trainer, other arguments are `RunOptions`."""
   params = params or make_params(**(trainer or {}))
+  tf_keras.utils.set_random_seed(getattr(params.runtime, 'seed', 0))
   task = make_task(params, task_cls, replicas)
   return train_lib.run_experiment(
     harness.strategy(replicas),

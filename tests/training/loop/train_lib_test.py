@@ -82,6 +82,7 @@ def test_one_evaluation_more_after_training(tmp_path):
 def test_a_mode_that_does_not_exist(tmp_path):
   with pytest.raises(errors.UserError, match='--mode=predict'):
     small_run.run(tmp_path, 'predict')
+  assert not list(tmp_path.iterdir())
 
 
 # Arguments.

@@ -4,6 +4,7 @@ import numpy as np
 from official.modeling import optimization
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute import input_lib
 import tf_keras
 
 from official_ext.training.loop import base_trainer
@@ -77,6 +78,51 @@ def test_defect_06_the_average_follows_float16_training_and_waits_at_an_overflow
   harness.train(trainer, 1)
   harness.assert_close(averages_of(trainer), before, rtol=0, atol=0)
   assert trainer.optimizer.loss_scale == 2.0**14
+
+
+class LazyModel(tf_keras.Model):
+  """Makes its weights at its first call, as Model Garden's RetinaNet makes those of its heads."""
+
+  def __init__(self):
+    super().__init__()
+    kernel, bias = map(tf_keras.initializers.Constant, harness.initial_weights())
+    self.layer = tf_keras.layers.Dense(harness.NUM_CLASSES, kernel_initializer=kernel, bias_initializer=bias)
+
+  def call(self, inputs, training=None):
+    return self.layer(inputs)
+
+
+@pytest.mark.parametrize('replicas', ['one', 'two'])
+def test_weights_that_the_first_call_makes_have_an_average(replicas):
+  class Task(harness.LinearTask):
+    model_fn = LazyModel
+
+  trainer = harness.make_trainer(Task, optimizer=stock_ema, replicas=replicas, enable_xla=False)
+  assert [weight.shape for weight in averages_of(trainer)] == [
+    (harness.NUM_FEATURES, harness.NUM_CLASSES),
+    (harness.NUM_CLASSES,),
+  ]
+  harness.train(trainer, 5)
+  weights, average = weights_and_average(5)
+  harness.assert_close(harness.weights_of(trainer), weights)
+  harness.assert_close(averages_of(trainer), average)
+
+
+@pytest.mark.parametrize('replicas', ['one', 'two'])
+def test_the_first_call_makes_no_iterator(replicas, monkeypatch):
+  # Another iterator over Model Garden's detection data augments otherwise, and a resumed run has a new dataset.
+  made = []
+
+  class Task(harness.LinearTask):
+    model_fn = LazyModel
+
+  for cls in (tf.data.Dataset, input_lib.DistributedDatasetsFromFunction):
+    known = cls.__iter__
+    monkeypatch.setattr(cls, '__iter__', lambda self, known=known: made.append(self) or known(self))
+  trainer = harness.make_trainer(Task, optimizer=stock_ema, replicas=replicas, enable_xla=False)
+  assert len(averages_of(trainer)) == 2 and not made
+  harness.train(trainer, 1)
+  assert made
 
 
 @tiers.parametrize(

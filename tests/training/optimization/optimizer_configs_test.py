@@ -70,6 +70,7 @@ def test_the_docs_name_every_field_with_its_default():
     optimizer_configs.OneCycleLrConfig,
     optimizer_configs.WarmupStableDecayLrConfig,
     optimizer_configs.CosineRestartsLrConfig,
+    optimizer_configs.AdamWTorchConfig,
     optimizer_configs.LionConfig,
     optimizer_configs.MuonConfig,
     optimizer_configs.StableAdamWConfig,

@@ -6,6 +6,7 @@ from official.core import base_task
 import pytest
 import tensorflow as tf
 import tf_keras
+import torch
 
 from official_ext.training.config import definitions
 from official_ext.training.optimization import ema_optimizer
@@ -132,6 +133,18 @@ def test_lion_follows_the_paper():
   harness.assert_close(values_of(run(make('lion', weight_decay=DECAY))), lion(6))
 
 
+def test_adamw_torch_is_that_of_pytorch():
+  found = run(make('adamw_torch', weight_decay=DECAY, beta_2=0.95, epsilon=1e-3))
+  weights = [torch.nn.Parameter(torch.tensor(value)) for value in random_arrays(0)]
+  optimizer = torch.optim.AdamW(weights, LR, (0.9, 0.95), 1e-3, DECAY)
+  for step in range(6):
+    for weight, gradient in zip(weights, gradients_at(step)):
+      weight.grad = torch.tensor(gradient)
+    optimizer.step()
+  for variable, weight in zip(found, weights):
+    np.testing.assert_allclose(variable.numpy(), weight.detach().numpy(), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize('threshold', [1.0, 0.7, 0.0])
 def test_stable_adamw_follows_the_paper(threshold):
   optimizer = make(
@@ -233,7 +246,7 @@ def test_an_orthogonalized_matrix_has_equal_singular_values():
   assert (along > 0.6).all() and (along < 1.3).all()
 
 
-@pytest.mark.parametrize('kind', ['lion', 'muon', 'stable_adamw'])
+@pytest.mark.parametrize('kind', ['adamw_torch', 'lion', 'muon', 'stable_adamw'])
 def test_a_sparse_gradient_counts_as_a_dense_one(kind):
   fields = dict(slot_dtype='float32') if kind == 'stable_adamw' else {}
   sparse = tf.IndexedSlices(tf.ones([3, 2]), tf.constant([0, 2, 0]), tf.constant([4, 2]))
@@ -247,6 +260,7 @@ def test_a_sparse_gradient_counts_as_a_dense_one(kind):
 
 
 KINDS = {
+  'adamw_torch': dict(weight_decay=DECAY),
   'lion': dict(weight_decay=DECAY),
   'muon': dict(weight_decay=DECAY),
   'stable_adamw': dict(weight_decay=DECAY, clip_threshold=0.5),
@@ -276,6 +290,7 @@ def reference(kind, num_steps, batch_size=8):
   [
     ('lion', 'plain'),
     ('muon', 'fused'),
+    ('adamw_torch', 'fused'),
     ('stable_adamw', 'split'),
     pytest.param('muon', 'plain_two', marks=pytest.mark.soak),
     pytest.param('stable_adamw', 'fused', marks=pytest.mark.soak),

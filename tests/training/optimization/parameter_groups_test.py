@@ -248,6 +248,18 @@ def test_groups_of_a_model_that_is_built_by_its_first_call():
   assert before[0].tobytes() == after[0].tobytes() and np.abs(before[1] - after[1]).max() > 1e-3
 
 
+def test_parts_that_a_model_lists_for_checkpoints_precede_the_names():
+  """As in Model Garden's models, whose variables do not say which part they belong to."""
+  inputs = tf_keras.Input([3])
+  backbone = tf_keras.Sequential([tf_keras.layers.Dense(4, name='dense')])
+  model = tf_keras.Model(inputs, tf_keras.layers.Dense(2, name='dense_1')(backbone(inputs)))
+  model.checkpoint_items = {'backbone': backbone}
+  groups = parameter_groups.ParameterGroups(groups_of(dict(patterns=['^backbone/'], learning_rate_scale=0.1)), model)
+  groups.check(model.trainable_variables)
+  scales = [groups.group_of(variable).learning_rate_scale for variable in model.trainable_variables]
+  assert scales == [0.1, 0.1, 1.0, 1.0]
+
+
 def test_names_are_those_of_the_variable_not_of_its_copies():
   with harness.strategy('two').scope():
     variable = tf.Variable(tf.zeros([2]), name='dense/kernel')

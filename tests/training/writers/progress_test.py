@@ -116,6 +116,30 @@ def test_the_cursor_comes_back(close, on_terminal):
   assert output.rindex('\x1b[?25h') > output.rindex('\x1b[?25l')
 
 
+def test_completions_are_shown_by_the_first_one():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(200, stream=stream)
+  writer.write(
+    'completions', 50, {'prompts': ['x' * 999 + '?', 'b'], 'completions': ['it\nis', 'c'], 'advantages': [1.0, 2.0]}
+  )
+  writer.write('completions', 60, {'prompts': [], 'completions': []})
+  assert stream.getvalue().splitlines() == [
+    f"completions 50/200  1 of 2: '...{'x' * 199}?' -> 'it\\nis'",
+    'completions 60/200',
+  ]
+
+
+def test_tokens_are_beside_the_rate_of_steps():
+  stream = io.StringIO()
+  values = {'steps_per_second': 2.0, 'tokens_per_second': 4096.4, 'learned_tokens_per_second': 1000.0}
+  for names in (list(values), list(values)[:2]):
+    progress.ProgressWriter(200, stream=stream).write('train', 50, {name: values[name] for name in names})
+  assert [line.partition('% ')[2] for line in stream.getvalue().splitlines()] == [
+    '2 steps/s 4096 tokens/s (1000 learned)',
+    '2 steps/s 4096 tokens/s',
+  ]
+
+
 def test_without_training_there_is_no_percent():
   stream = io.StringIO()
   writer = progress.ProgressWriter(0, stream=stream)

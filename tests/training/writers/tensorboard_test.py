@@ -52,6 +52,33 @@ def test_train_and_eval_scalars(tmp_path):
   assert _plugin(tmp_path / 'val', 'accuracy') == 'scalars'
 
 
+def test_completions_are_a_table_of_text(tmp_path):
+  writer = tensorboard.TensorBoardWriter(str(tmp_path))
+  texts = {'prompts': ['a | <b>', 'two\nlines'], 'completions': ['*c*', '`d`'], 'rewards/r': [0.123456, float('nan')]}
+  writer.write('completions', 3, texts)
+  writer.close()
+  (event,) = _read(tmp_path / 'train').Tensors('completions')
+  table = tensor_util.make_ndarray(event.tensor_proto).item().decode()
+  assert event.step == 3 and _plugin(tmp_path / 'train', 'completions') == 'text'
+  assert table.splitlines() == [
+    '| prompts | completions | rewards/r |',
+    '| --- | --- | --- |',
+    r'| a \| &lt;b&gt; | \*c\* | 0.1235 |',
+    r'| two<br>lines | \`d\` | nan |',
+  ]
+
+
+def test_the_names_of_model_garden(tmp_path):
+  writer = tensorboard.TensorBoardWriter(str(tmp_path), summary_names='model_garden', validation_steps=6)
+  writer.write('train', 5, {'training_loss': 2.0, 'percent': 50.0, 'steps_per_second': 8.0, 'learning_rate': 0.5})
+  writer.write('eval', 5, {'validation_loss': 3.0, 'accuracy': 0.5, 'seconds': 4.0})
+  writer.close()
+  train, validation = (_read(tmp_path / part).Tags()['tensors'] for part in ('train', 'validation'))
+  assert train == ['training_loss', 'progress/percent', 'steps_per_second', 'learning_rate']
+  assert validation == ['validation_loss', 'accuracy', 'progress/seconds', 'steps_per_second']
+  assert _curve(tmp_path / 'validation', 'steps_per_second') == [(5, 1.5)]
+
+
 def test_what_tells_of_the_run_is_one_group(tmp_path):
   writer = tensorboard.TensorBoardWriter(str(tmp_path))
   writer.write('train', 5, {'training_loss': 2.0, 'percent': 50.0, 'steps_per_second': 8.0})

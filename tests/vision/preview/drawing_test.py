@@ -7,8 +7,8 @@ import re
 import numpy as np
 from PIL import Image
 
+from official_ext.data import class_names
 from official_ext.vision.preview import batch_pictures
-from official_ext.vision.preview import class_names
 from official_ext.vision.preview import drawing
 
 NAMES = class_names.ClassNames({1: 'cat', 2: '<dog>'})

@@ -2,29 +2,44 @@
 
 from official_ext.base import errors
 from official_ext.base import suggestions
+from official_ext.language.modeling.families import cohere
+from official_ext.language.modeling.families import falcon
 from official_ext.language.modeling.families import family
 from official_ext.language.modeling.families import gemma
 from official_ext.language.modeling.families import gpt2
+from official_ext.language.modeling.families import granite
 from official_ext.language.modeling.families import llama
 from official_ext.language.modeling.families import mistral
+from official_ext.language.modeling.families import olmo2
+from official_ext.language.modeling.families import phi
 from official_ext.language.modeling.families import phi3
 from official_ext.language.modeling.families import qwen
 from official_ext.language.modeling.families import smollm3
+from official_ext.language.modeling.families import starcoder2
 
 FAMILIES: dict[str, family.Family] = {
   found.model_type: found
   for found in (
     llama.LLAMA,
     mistral.MISTRAL,
+    mistral.MIXTRAL,
     mistral.MINISTRAL3,
     qwen.QWEN2,
+    qwen.QWEN2_MOE,
     qwen.QWEN3,
     qwen.QWEN3_MOE,
+    gemma.GEMMA,
     gemma.GEMMA2,
     gemma.GEMMA3,
     gpt2.GPT2,
     phi3.PHI3,
+    phi.PHI,
     smollm3.SMOLLM3,
+    starcoder2.STARCODER2,
+    granite.GRANITE,
+    olmo2.OLMO2,
+    cohere.COHERE,
+    falcon.FALCON,
   )
 }
 

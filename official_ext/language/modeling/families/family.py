@@ -5,6 +5,8 @@ import dataclasses
 import re
 from typing import Any
 
+import numpy as np
+
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.language.modeling import decoder_config
@@ -34,7 +36,8 @@ NEUTRAL: dict[str, object] = {
 }
 REQUIRED = object()
 # The tensors of heads, which stand outside of the decoder and its prefix.
-LM_HEAD, SCORES = 'lm_head.weight', 'score.weight'
+LM_HEAD, LM_HEAD_BIAS, SCORES = 'lm_head.weight', 'lm_head.bias', 'score.weight'
+HEADS = (LM_HEAD, LM_HEAD_BIAS, SCORES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,17 +48,19 @@ class Field:
     ours: the fields of `DecoderConfig` that have its value.
     default: the value if it is missing: REQUIRED for an error; a function of all fields is called.
     null: the meaning of null, if not the default.
+    aliases: values that mean another one, such as a name that transformers replaces.
   """
 
   ours: tuple[str, ...]
   default: Any = REQUIRED
   null: Any = None
+  aliases: Mapping[object, object] = dataclasses.field(default_factory=dict)
 
   def value(self, fields: Mapping[str, object], name: str) -> Any:
     """Its value in the fields, by its name."""
     value = fields.get(name)
     if value is not None:
-      return value
+      return self.aliases.get(value, value) if self.aliases else value
     stands_for = self.default if name not in fields or self.null is None else self.null
     return stands_for(fields) if callable(stands_for) else stands_for
 
@@ -67,10 +72,47 @@ class Tensor:
   Attributes:
     ours: the weights that lie in it, one behind the other along the outputs.
     is_transposed: whether it is [out, in], as PyTorch's nn.Linear has it.
+    is_grouped: whether the outputs are those of the first group of heads, of the second, and so on, with the weights
+      one behind the other within each group (Falcon).
+    block_types: the decoders that have it, by `DecoderConfig.block_type`; empty for all.
   """
 
   ours: tuple[str, ...]
   is_transposed: bool = False
+  is_grouped: bool = False
+  block_types: tuple[str, ...] = ()
+
+
+def joined(parts: list[np.ndarray], num_groups: int = 1) -> np.ndarray:
+  """Arrays [..., out] side by side along the last axis, within each of the groups of outputs: see `Tensor`."""
+  grouped = [part.reshape(*part.shape[:-1], num_groups, -1) for part in parts]
+  whole = np.concatenate(grouped, axis=-1)
+  return whole.reshape(*whole.shape[:-2], -1)
+
+
+def parted(value: np.ndarray, sizes: list[int], num_groups: int = 1) -> list[np.ndarray]:
+  """The arrays of `joined`, by their sizes along the last axis."""
+  grouped = value.reshape(*value.shape[:-1], num_groups, -1)
+  ends = np.cumsum([size // num_groups for size in sizes])[:-1]
+  return [part.reshape(*value.shape[:-1], -1) for part in np.split(grouped, ends, axis=-1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherFields:
+  """Fields of which several together define those of `DecoderConfig`.
+
+  Attributes:
+    names: of the fields.
+    read: the fields of config.json -> fields of `DecoderConfig`.
+    write: the decoder's configuration -> fields of config.json.
+  """
+
+  names: tuple[str, ...]
+  read: Callable[[json_types.JsonMapping], json_types.JsonObject]
+  write: Callable[[decoder_config.DecoderConfig], json_types.JsonObject]
+
+
+NO_OTHERS = OtherFields((), lambda fields: {}, lambda config: {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +132,10 @@ class Family:
     ignored: fields that change nothing, beside `IGNORED`.
     layers: the fields of layer types and windows.
     rope: the fields of rotations; None for a family without them.
+    others: fields that are not `fields`, one by one.
     ignored_tensors: patterns of tensors that hold no weights.
-    sequence_classifier: the class of its classifiers in transformers; '' if it is named like the architecture.
+    sequence_classifier: the class of its classifiers in transformers; '' if it is named like the architecture; None if
+      transformers has none.
   """
 
   model_type: str
@@ -106,36 +150,57 @@ class Family:
   ignored: frozenset[str] = frozenset()
   layers: layer_fields.LayerFields = layer_fields.FULL
   rope: rope_fields.RopeFields | None = None
+  others: OtherFields = NO_OTHERS
   ignored_tensors: tuple[str, ...] = (r'.*rotary_emb\.inv_freq',)
-  sequence_classifier: str = ''
+  sequence_classifier: str | None = ''
 
   def __post_init__(self):
-    if not self.sequence_classifier:
+    if self.sequence_classifier == '':
       name = self.architecture.replace('ForCausalLM', 'ForSequenceClassification')
       object.__setattr__(self, 'sequence_classifier', name)
 
 
-def linear(theirs: str, *ours: str) -> dict[str, Tensor]:
+def linear(theirs: str, *ours: str, is_grouped: bool = False) -> dict[str, Tensor]:
   """The tensors of an nn.Linear: the products of several layers lie one behind the other."""
+  kernels, biases = (tuple(f'{name}/{kind}' for name in ours) for kind in ('kernel', 'bias'))
   return {
-    f'{theirs}.weight': Tensor(tuple(f'{name}/kernel' for name in ours), is_transposed=True),
-    f'{theirs}.bias': Tensor(tuple(f'{name}/bias' for name in ours)),
+    f'{theirs}.weight': Tensor(kernels, is_transposed=True, is_grouped=is_grouped),
+    f'{theirs}.bias': Tensor(biases, is_grouped=is_grouped),
   }
 
 
-def norm(theirs: str, ours: str) -> dict[str, Tensor]:
+def expert_linear(theirs: str, ours: str) -> dict[str, Tensor]:
+  """The tensors of a linear layer of all experts, without biases; {} is an expert's number."""
+  return {f'{theirs}.weight': Tensor((f'mlp/experts/{{}}/{ours}',), is_transposed=True)}
+
+
+def norm(theirs: str, ours: str, block_types: tuple[str, ...] = ()) -> dict[str, Tensor]:
   """The tensors of an RMSNorm or LayerNorm."""
-  return {f'{theirs}.weight': Tensor((f'{ours}/scale',)), f'{theirs}.bias': Tensor((f'{ours}/bias',))}
+  make = lambda kind: Tensor((f'{ours}/{kind}',), block_types=block_types)
+  return {f'{theirs}.weight': make('scale'), f'{theirs}.bias': make('bias')}
 
 
 def full_name(family: Family, name: str) -> str:
   """A tensor's name in a file of the whole model; files of the bare decoder have it without the prefix."""
-  return name if name in (LM_HEAD, SCORES) or name.startswith(family.prefix) else family.prefix + name
+  return name if name in HEADS or name.startswith(family.prefix) else family.prefix + name
 
 
 def is_ignored(family: Family, name: str) -> bool:
   """Whether a tensor, by its full name, holds no weights."""
   return any(re.fullmatch(pattern, name) for pattern in family.ignored_tensors)
+
+
+def check_classifier(family: Family, where: str) -> None:
+  """Refuses a family of which transformers has no classifier.
+
+  Raises:
+    errors.UserError: with `where`, the folder or field that names the family.
+  """
+  if family.sequence_classifier is None:
+    raise errors.UserError(
+      f'{where}: transformers has no classifier of {family.model_type}, so a folder cannot represent one; take a model '
+      'of another family'
+    )
 
 
 def of_experts(tensors: Mapping[str, Tensor], num_experts: int) -> Iterator[tuple[str, Tensor]]:
@@ -172,6 +237,7 @@ def read(
     values['layer_types'], values['sliding_window'] = layer_fields.normal(*family.layers.read(fields, num_layers))
     if family.rope is not None:
       values.update(family.rope.read(fields))
+    values.update(family.others.read(fields))
     config = decoder_config.DecoderConfig(model_type=family.model_type, **values)
     decoder_config.check(config)
   except errors.UserError as error:
@@ -182,7 +248,8 @@ def read(
 def _refuse_others(family, fields, where, ignore_fields):
   """Raises for a field that nobody reads."""
   rope_names = () if family.rope is None else family.rope.names
-  read_here = {*family.fields, *family.layers.names, *rope_names, *family.ignored, *IGNORED, *ignore_fields}
+  read_here = {*family.fields, *family.layers.names, *family.others.names, *rope_names, *family.ignored, *IGNORED}
+  read_here.update(ignore_fields)
   neutral = {**NEUTRAL, **family.neutral}
   for name, value in fields.items():
     if name in read_here or value is None or (name in neutral and value == neutral[name]):
@@ -201,6 +268,13 @@ def _refuse_others(family, fields, where, ignore_fields):
     )
 
 
+# Fields whose 0 stands for a value that follows from others.
+_COMPUTED: Mapping[str, Callable[[decoder_config.DecoderConfig], Any]] = {
+  'head_dim': decoder_config.head_dim,
+  'attention_multiplier': decoder_config.attention_multiplier,
+}
+
+
 def write(
   family: Family, config: decoder_config.DecoderConfig, dialect: str = rope_fields.OLD
 ) -> json_types.JsonObject:
@@ -217,13 +291,14 @@ def write(
   fields: dict[str, object] = {'model_type': family.model_type, 'architectures': [family.architecture]}
   for name, field in family.fields.items():
     value = getattr(config, field.ours[0])
-    if field.ours[0] == 'head_dim':
-      value = decoder_config.head_dim(config)
+    if field.ours[0] in _COMPUTED:
+      value = _COMPUTED[field.ours[0]](config)
     value = list(value) if isinstance(value, tuple) else value
     fields[name] = None if field.null is not None and value == field.null else value
   fields.update(family.layers.write(*layer_fields.normal(config.layer_types, config.sliding_window), config))
   if family.rope is not None:
     fields.update(family.rope.write(config, dialect))
+  fields.update(family.others.write(config))
   again = comparable(read(family, fields, 'config.json'))
   for name, value in comparable(config).items():
     if again[name] != value:
@@ -236,13 +311,18 @@ def comparable(config: decoder_config.DecoderConfig) -> json_types.JsonObject:
   values = {name: value for name, value in config.as_dict().items() if name not in decoder_config.SETTINGS}
   values['layer_types'], values['sliding_window'] = layer_fields.normal(config.layer_types, config.sliding_window)
   values['no_rope_layers'] = [has_rope for _, has_rope in decoder_config.layer_kinds(config)]
-  values['head_dim'] = decoder_config.head_dim(config)
+  values.update({name: compute(config) for name, compute in _COMPUTED.items()})
+  del values['query_pre_attn_scalar']  # attention_multiplier has it.
+  if config.norm_type != 'layer_norm':
+    values['norm_bias'] = None
+  if not config.qk_norm:
+    values['qk_norm_over'] = None
   values['decoder_sparse_step'] = values['mlp_only_layers'] = decoder_config.sparse_layers(config)
   if not config.num_experts:
     values['num_experts_per_tok'] = values['moe_intermediate_size'] = values['norm_topk_prob'] = None
-  values['query_pre_attn_scalar'] = config.query_pre_attn_scalar or values['head_dim']
+    values['shared_expert_intermediate_size'] = None
   if config.position_embedding_type == 'learned':
-    values['rope_parameters'] = values['sliding_rope_parameters'] = None
+    values['rope_parameters'] = values['sliding_rope_parameters'] = values['rope_interleaved'] = None
   return values
 
 
@@ -273,29 +353,32 @@ def llama_fields(**defaults: object) -> dict[str, Field]:
 
 
 BIAS_OF_ALL_FOUR = Field(('attention_bias', 'attention_out_bias'), False)
-HEAD = {LM_HEAD: Tensor(('lm_head/kernel',), is_transposed=True)}
+HEAD = linear('lm_head', 'lm_head')
 LLAMA_TENSORS = {
   'embed_tokens.weight': Tensor(('decoder/embed_tokens/embeddings',)),
   **norm('norm', 'decoder/norm'),
   **HEAD,
 }
-_LLAMA_LINEARS = {
+ATTENTION = {
   **linear('self_attn.q_proj', 'self_attn/q_proj'),
   **linear('self_attn.k_proj', 'self_attn/k_proj'),
   **linear('self_attn.v_proj', 'self_attn/v_proj'),
   **linear('self_attn.o_proj', 'self_attn/o_proj'),
+}
+LLAMA_LINEARS = {
+  **ATTENTION,
   **linear('mlp.gate_proj', 'mlp/gate_proj'),
   **linear('mlp.up_proj', 'mlp/up_proj'),
   **linear('mlp.down_proj', 'mlp/down_proj'),
 }
 HEAD_NORMS = {**norm('self_attn.q_norm', 'self_attn/q_norm'), **norm('self_attn.k_norm', 'self_attn/k_norm')}
 LLAMA_BLOCK = {
-  **_LLAMA_LINEARS,
+  **LLAMA_LINEARS,
   **norm('input_layernorm', 'input_layernorm'),
   **norm('post_attention_layernorm', 'pre_feedforward_layernorm'),
 }
 GEMMA_BLOCK = {
-  **_LLAMA_LINEARS,
+  **LLAMA_LINEARS,
   **norm('input_layernorm', 'input_layernorm'),
   **norm('post_attention_layernorm', 'post_attention_layernorm'),
   **norm('pre_feedforward_layernorm', 'pre_feedforward_layernorm'),

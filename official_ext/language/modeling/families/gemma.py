@@ -1,4 +1,4 @@
-"""Gemma 2, and the text models of Gemma 3."""
+"""Gemma 1 and 2, and the text models of Gemma 3."""
 
 from official_ext.language.modeling.families import family
 from official_ext.language.modeling.families import layer_fields
@@ -22,6 +22,19 @@ def _fields(max_position_embeddings, attention_cap, final_cap):
 
 _FIXED = {'norm_offset': 1.0, 'post_norms': True, 'scale_embeddings': True}
 
+GEMMA = family.Family(
+  model_type='gemma',
+  architecture='GemmaForCausalLM',
+  fields={
+    **family.llama_fields(num_key_value_heads=16, head_dim=256, max_position_embeddings=8192, tie_word_embeddings=True),
+    # The published files say gelu, and mean the approximation: so transformers reads them.
+    'hidden_act': family.Field(('hidden_act',), 'gelu_pytorch_tanh', aliases={'gelu': 'gelu_pytorch_tanh'}),
+    'attention_bias': family.BIAS_OF_ALL_FOUR,
+  },
+  fixed={'norm_offset': 1.0, 'scale_embeddings': True},
+  neutral={'hidden_activation': 'gelu_pytorch_tanh'},
+  rope=rope_fields.RopeFields(),
+)
 GEMMA2 = family.Family(
   model_type='gemma2',
   architecture='Gemma2ForCausalLM',

@@ -1,4 +1,4 @@
-"""How families define the layers with a window: five ways for `layer_types` and `sliding_window`."""
+"""How families define the layers with a window: six ways for `layer_types` and `sliding_window`."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -56,6 +56,13 @@ def _write_from_layer_on(types, window, config):
   return {'use_sliding_window': True, 'sliding_window': window, 'layer_types': list(types)} if types else {}
 
 
+def _every_other_up_to_layer(fields, num_layers):
+  """Qwen2-MoE: the first, the third, ... before max_window_layers, if use_sliding_window is set."""
+  window = fields.get('sliding_window', 4096) if fields.get('use_sliding_window') else None
+  end = fields.get('max_window_layers', 28)
+  return _listed(fields, lambda number: window is not None and number % 2 == 0 and number < end, num_layers), window
+
+
 def _without_rope(fields, num_layers):
   """SmolLM3: if use_sliding_window is set, the layers that have no rotation."""
   if not fields.get('use_sliding_window') or not fields.get('sliding_window'):
@@ -101,6 +108,7 @@ ALL_OR_NONE = LayerFields(('sliding_window',), _all_or_none, _write_all_or_none)
 FROM_LAYER_ON = LayerFields(
   ('use_sliding_window', 'sliding_window', 'max_window_layers', 'layer_types'), _from_layer_on, _write_from_layer_on
 )
+EVERY_OTHER_UP_TO_LAYER = LayerFields(FROM_LAYER_ON.names, _every_other_up_to_layer, _write_from_layer_on)
 WITHOUT_ROPE = LayerFields(('use_sliding_window', 'sliding_window', 'layer_types'), _without_rope, _write_from_layer_on)
 EVERY_OTHER = LayerFields(('layer_types', 'sliding_window'), _every_other, _write_listed)
 ALL_BUT_EVERY_NTH = LayerFields(

@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5 and Qwen3, dense and with experts."""
+"""Qwen2, Qwen2.5 and Qwen3, dense and with experts; Qwen1.5 and Qwen2 with experts."""
 
 import dataclasses
 
@@ -30,33 +30,56 @@ QWEN3 = family.Family(
 )
 
 
-def _experts(name):
-  """The tensors of a linear layer of all experts; {} is an expert's number."""
-  return {f'mlp.experts.{{}}.{name}.weight': family.Tensor((f'mlp/experts/{{}}/{name}',), is_transposed=True)}
-
+_EXPERTS = {
+  'mlp.gate.weight': family.Tensor(('mlp/gate/kernel',), is_transposed=True),
+  **family.expert_linear('mlp.experts.{}.gate_proj', 'gate_proj'),
+  **family.expert_linear('mlp.experts.{}.up_proj', 'up_proj'),
+  **family.expert_linear('mlp.experts.{}.down_proj', 'down_proj'),
+}
+_EXPERT_FIELDS = {
+  'num_experts_per_tok': family.Field(('num_experts_per_tok',), 8),
+  'moe_intermediate_size': family.Field(('moe_intermediate_size',), 768),
+  'norm_topk_prob': family.Field(('norm_topk_prob',), False),
+  'decoder_sparse_step': family.Field(('decoder_sparse_step',), 1),
+  'mlp_only_layers': family.Field(('mlp_only_layers',), ()),
+  'router_aux_loss_coef': family.Field(('router_aux_loss_coef',), 0.001),
+}
 
 QWEN3_MOE = dataclasses.replace(
   QWEN3,
   model_type='qwen3_moe',
   architecture='Qwen3MoeForCausalLM',
-  block_tensors={
-    **QWEN3.block_tensors,
-    'mlp.gate.weight': family.Tensor(('mlp/gate/kernel',), is_transposed=True),
-    **_experts('gate_proj'),
-    **_experts('up_proj'),
-    **_experts('down_proj'),
-  },
+  block_tensors={**QWEN3.block_tensors, **_EXPERTS},
   fields={
     **QWEN3.fields,
     **family.llama_fields(num_key_value_heads=4, max_position_embeddings=32768),
     # transformers 5 writes the other name, and reads both.
     'num_experts': family.Field(('num_experts',), lambda fields: fields.get('num_local_experts') or 128),
-    'num_experts_per_tok': family.Field(('num_experts_per_tok',), 8),
-    'moe_intermediate_size': family.Field(('moe_intermediate_size',), 768),
-    'norm_topk_prob': family.Field(('norm_topk_prob',), False),
-    'decoder_sparse_step': family.Field(('decoder_sparse_step',), 1),
-    'mlp_only_layers': family.Field(('mlp_only_layers',), ()),
-    'router_aux_loss_coef': family.Field(('router_aux_loss_coef',), 0.001),
+    **_EXPERT_FIELDS,
   },
   ignored=frozenset({'num_local_experts', 'output_router_logits'}),
+)
+QWEN2_MOE = family.Family(
+  model_type='qwen2_moe',
+  architecture='Qwen2MoeForCausalLM',
+  block_tensors={
+    **family.LLAMA_BLOCK,
+    **_EXPERTS,
+    **family.linear('mlp.shared_expert.gate_proj', 'mlp/shared_expert/gate_proj'),
+    **family.linear('mlp.shared_expert.up_proj', 'mlp/shared_expert/up_proj'),
+    **family.linear('mlp.shared_expert.down_proj', 'mlp/shared_expert/down_proj'),
+    **family.linear('mlp.shared_expert_gate', 'mlp/shared_expert_gate'),
+  },
+  fields={
+    **family.llama_fields(num_key_value_heads=16, max_position_embeddings=32768),
+    **_EXPERT_FIELDS,
+    'qkv_bias': family.Field(('attention_bias',), True),
+    'num_experts': family.Field(('num_experts',), 60),
+    'num_experts_per_tok': family.Field(('num_experts_per_tok',), 4),
+    'moe_intermediate_size': family.Field(('moe_intermediate_size',), 1408),
+    'shared_expert_intermediate_size': family.Field(('shared_expert_intermediate_size',), 5632),
+  },
+  ignored=frozenset({'output_router_logits'}),
+  layers=layer_fields.EVERY_OTHER_UP_TO_LAYER,
+  rope=rope_fields.RopeFields(),
 )

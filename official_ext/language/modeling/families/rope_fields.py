@@ -31,6 +31,7 @@ class RopeFields:
     theta: the base of a configuration without one.
     local_theta: the same for layers with a window, in families that give them separate rotations; 0 in others.
     may_be_partial: whether a part of a head may stay without rotation.
+    partial: partial_rotary_factor of a configuration without it.
     kinds: the rotations that it may have; empty for all.
     original: original_max_position_embeddings of a configuration without it beside the rotation, in families that
       read it nowhere else; 0 in others.
@@ -41,6 +42,7 @@ class RopeFields:
   theta: float = 10000.0
   local_theta: float = 0.0
   may_be_partial: bool = False
+  partial: float = 1.0
   kinds: tuple[str, ...] = ()
   original: int = 0
   default: json_types.JsonMapping = dataclasses.field(default_factory=dict)
@@ -91,7 +93,7 @@ class RopeFields:
     if 'original_max_position_embeddings' in used:
       name = 'original_max_position_embeddings'
       parameters.original_max_position_embeddings = fields.get(name) or self.original or told.get(name) or 0
-    partial = told.get('partial_rotary_factor') or fields.get('partial_rotary_factor') or 1.0
+    partial = told.get('partial_rotary_factor') or fields.get('partial_rotary_factor') or self.partial
     if partial != 1 and not self.may_be_partial:
       raise errors.UserError(f'partial_rotary_factor: {partial!r}: in this family only 1.0 is implemented')
     parameters.partial_rotary_factor = float(partial)
@@ -100,6 +102,8 @@ class RopeFields:
   def write(self, config: decoder_config.DecoderConfig, dialect: str) -> json_types.JsonObject:
     """The fields of a dialect."""
     wide = _told(config.rope_parameters)
+    if self.partial != 1:
+      wide['partial_rotary_factor'] = config.rope_parameters.partial_rotary_factor
     if self.original:
       original = wide.pop('original_max_position_embeddings', self.original)
       fields = {NEW: wide} if dialect == NEW else _in_old_dialect(wide)

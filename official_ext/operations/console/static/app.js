@@ -5,7 +5,7 @@
 import {getSession, post, withQuery} from './api.js';
 import {element, replace} from './dom.js';
 import {dialog} from './dialog.js';
-import {errorList} from './parts.js';
+import {empty, errorList} from './parts.js';
 import {navigate, onNavigate} from './router.js';
 import {toastError} from './toast.js';
 
@@ -25,8 +25,13 @@ async function show() {
   markTab(TAB_OF[path] ?? path);
   replace(view);
   view.className = `page-${PAGES[path] ?? 'none'}`;
+  if (!PAGES[path]) {
+    setTitle('No such page');
+    replace(view, empty('No such page', `The console has no page ${path}.`, null, element('a', {class: 'button', href: '/runs'}, 'All runs')));
+    return;
+  }
   try {
-    const page = await import(`./pages/${PAGES[path] ?? 'runs'}.js`).catch(() => reloadWhenBack(signal));
+    const page = await import(`./pages/${PAGES[path]}.js`).catch(() => reloadWhenBack(signal));
     await Promise.all((page.styles ?? []).map(loadStyle));
     if (signal.aborted) return;
     setTitle(page.title);
@@ -113,7 +118,8 @@ export function keys(values, signal) {
 }
 
 function isTyping(target) {
-  return target.closest?.('input, textarea, select, [contenteditable]') && !target.closest('[type=checkbox]');
+  // The field of a dialog that has just closed may still have the focus.
+  return target.isConnected && target.closest?.('input, textarea, select, [contenteditable]') && !target.closest('[type=checkbox]');
 }
 
 function keydown(event) {

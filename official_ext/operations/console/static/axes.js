@@ -3,6 +3,9 @@ import {field, metric, toNumber} from './format.js';
 
 const LOG = /log/;
 
+/** Statuses of points that have failed: pictures show them hollow or dashed. */
+export const FAILED = new Set(['failed', 'diverged']);
+
 /**
  * The axis of a parameter.
  *

@@ -5,16 +5,17 @@ import {errorList} from './parts.js';
 import {plot} from './plot.js';
 import {setQuery} from './router.js';
 
-const PROGRESS = new Set(['data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'model_global_step', 'optimizer_iterations',
+const PROGRESS = new Set(['data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'learned_tokens_per_second', 'tokens_per_second', 'model_global_step', 'optimizer_iterations',
   'percent', 'seconds', 'steps_per_second', 'train_steps']);
 const LAST = ['learning_rate', 'grad_norm'];
 const AXES = [['step', 'Step'], ['time', 'Time since start'], ['active', 'Time of running'], ['wall', 'Date'], ['examples', 'Examples']];
 const REST_MS = 300;
 const MAX_CURVES = 2000; // In one answer.
+const COARSE_MS = 700; // Between questions while the server reads a long file.
 
 /** The mode, the event and the metric of a curve's name. */
 export function parseName(name) {
-  const [, mode, event, metric] = /^(?:([a-z_]+):)?(train|eval)\/(.*)$/s.exec(name);
+  const [, mode, event, metric] = /^(?:([a-z_]+):)?(train|eval|system)\/(.*)$/s.exec(name);
   return {mode: mode ?? '', event, metric};
 }
 
@@ -22,11 +23,11 @@ export function parseName(name) {
 export function groups(names) {
   const parsed = names.map((name) => ({name, ...parseName(name)}));
   const hasLoss = parsed.some(({metric}) => metric === 'loss');
-  const titleOf = (metric) => !hasLoss && (metric === 'training_loss' || metric === 'validation_loss') ? 'loss' : metric;
+  const titleOf = (metric) => !hasLoss && (metric === 'training_loss' || metric === 'validation_loss') ? 'loss' : metric || '(no name)';
   const found = new Map();
-  for (const {name, metric} of parsed) {
+  for (const {name, event, metric} of parsed) {
     const title = titleOf(metric);
-    if (!found.has(title)) found.set(title, {title, names: [], isProgress: PROGRESS.has(metric)});
+    if (!found.has(title)) found.set(title, {title, names: [], isProgress: PROGRESS.has(metric) || event === 'system'});
     found.get(title).names.push(name);
   }
   const rank = ({title, isProgress}) => isProgress ? 3 : LAST.includes(title) ? 2 : title === 'loss' ? 0 : 1;
@@ -37,11 +38,12 @@ export function groups(names) {
  * The section of a page that shows curves.
  *
  * @param {Object} options - `runs()`: the names of the runs; `names()`: the curves that they have; `seriesOf(curve, group)`:
- *   {label, colour, dash, points} of a curve of /api/curves; `query`: of the page, which keeps the view; `signal`.
+ *   {label, colour, dash, points} of a curve of /api/curves; `query`: of the page, which keeps the view; `signal`;
+ *   `refined()`, called when the server has read a long file, of which the curves were those of a sample.
  * @returns {Object} `node`; `update()` when runs or names may have changed; `refresh()` when there are more points; `drawn`, a
  *   promise of the first charts.
  */
-export function charts({runs, names, seriesOf, query, signal, controls = []}) {
+export function charts({runs, names, seriesOf, query, signal, controls = [], refined = () => {}}) {
   const state = {
     x: AXES.some(([x]) => x === query.get('x')) ? query.get('x') : 'step',
     logX: query.get('logx') === '1', logY: query.get('logy') === '1', outliers: query.get('outliers') !== '0',
@@ -53,12 +55,13 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
   const more = element('details', {class: 'plots-more', open: query.get('progress') === '1', ontoggle: () => {
     setQuery({progress: more.open});
     ask();
-  }}, element('summary', {}, 'Speed and progress'), progress);
+  }}, element('summary', {}, 'Speed, progress and machine'), progress);
   const reset = element('button', {class: 'small', type: 'button', onclick: () => zoom(null, null)}, 'Show all');
+  const coarse = element('span', {class: 'soft coarse', role: 'status', hidden: true}, 'A sample: the whole file is being read…');
   const toolbar = bar();
   const node = element('div', {class: 'charts'}, toolbar, problem, main, more);
   const shown = new Map(); // Title -> {chart, group, isDirty, isVisible}
-  let asking = null, asked = 0, took = 0, timer = null, tellDrawn = null;
+  let asking = null, asked = 0, took = 0, timer = null, coarseTimer = null, tellDrawn = null;
   const drawn = new Promise((resolve) => tellDrawn = resolve);
 
   const sight = new IntersectionObserver((entries) => {
@@ -88,7 +91,7 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
     return element('div', {class: 'toolbar charts-bar'}, axis,
       element('label', {class: 'inline'}, 'Smoothing', slider, value),
       check('Log y', 'logY', false), check('Log x', 'logX', true), check('Outliers', 'outliers', false), filter, controls,
-      element('span', {class: 'grow'}), reset);
+      element('span', {class: 'grow'}), coarse, reset);
   }
 
   function check(text, name, asks) {
@@ -210,6 +213,7 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
         draw(each);
       }
       tellDrawn();
+      tellCoarse(answer.is_coarse, wanted);
     } catch (error) {
       if (error.name === 'AbortError' || signal.aborted) return;
       if (error.status) replace(problem, errorList(error.lines ?? [String(error)]));
@@ -219,6 +223,18 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
         if (own.again) ask();
       }
     }
+  }
+
+  /** While curves are those of a sample, asks for them again. */
+  function tellCoarse(isCoarse, wanted) {
+    if (!isCoarse && !coarse.hidden) refined();
+    coarse.hidden = !isCoarse;
+    if (!isCoarse) return;
+    clearTimeout(coarseTimer);
+    coarseTimer = setTimeout(() => {
+      for (const each of wanted) each.isDirty = true;
+      ask();
+    }, COARSE_MS);
   }
 
   function draw(each) {
@@ -234,6 +250,7 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
 
   signal.addEventListener('abort', () => {
     clearTimeout(timer);
+    clearTimeout(coarseTimer);
     asking?.controller.abort();
     sight.disconnect();
     for (const {chart} of shown.values()) chart.destroy();

@@ -36,9 +36,9 @@ export function dialog(title, content, buttons = [{text: 'Close', value: null}],
   });
 }
 
-/** Asks whether to do something; resolves to true or false. `kind` danger for actions that cannot be undone. */
-export async function confirm(title, content, text, {kind = 'primary', signal} = {}) {
-  return await dialog(title, content, [{text: 'Cancel', value: null}, {text, value: true, kind}], {signal}) === true;
+/** Asks whether to do something; resolves to true or false. `kind` danger for actions that cannot be undone; `keep` is the other button. */
+export async function confirm(title, content, text, {kind = 'primary', signal, keep = 'Keep'} = {}) {
+  return await dialog(title, content, [{text: keep, value: null}, {text, value: true, kind}], {signal}) === true;
 }
 
 /** Prompts for a text; resolves to it, or to null. */

@@ -23,11 +23,12 @@ export function integer(value) {
   return number === null ? '' : number.toLocaleString('en-US', {maximumFractionDigits: 0});
 }
 
-/** A part of 100. */
+/** A part of 100, from 0 to 100. */
 export function percent(value) {
   const number = toNumber(value);
-  if (number === null) return '';
-  return `${number >= 100 ? 100 : number < 10 ? Math.floor(number * 10) / 10 : Math.floor(number)} %`;
+  if (number === null || Number.isNaN(number)) return '';
+  const part = Math.max(0, Math.min(100, number));
+  return `${part < 10 ? Math.floor(part * 10) / 10 : Math.floor(part)} %`;
 }
 
 const UNITS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];

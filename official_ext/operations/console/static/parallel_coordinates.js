@@ -1,7 +1,7 @@
 // Parallel coordinates: a line for each point of a sweep, an axis for each parameter and for the metric. Dragging along
 // an axis chooses a range; with the keyboard the arrows move it, with Shift they widen it, and Delete takes it away.
 import {element, replace} from './dom.js';
-import {ramp} from './axes.js';
+import {FAILED, ramp} from './axes.js';
 
 const HEIGHT = 300, TOP = 34, BOTTOM = 14, SIDE = 64, LEAST = 96, STEP = 0.05, LETTERS = 18;
 
@@ -48,7 +48,7 @@ export function parallelCoordinates({onBrush, onOpen, onHover}) {
     const sorted = [...points].sort((one, other) => (share(one) ?? -1) - (share(other) ?? -1));
     const drawn = sorted.map((point) => {
       const places = axes.map((axis, index) => [x(index), axis.place(point.values[axis.name])]).filter(([, place]) => place !== null);
-      const path = element('svg:path', {class: ['line', !chosen(point) && 'out', point === marked && 'marked'],
+      const path = element('svg:path', {class: ['line', FAILED.has(point.status) && 'failed', !chosen(point) && 'out', point === marked && 'marked'],
         d: places.map(([left, place], index) => `${index ? 'L' : 'M'}${left.toFixed(1)},${y(place).toFixed(1)}`).join(''),
         style: {stroke: ramp(share(point))}, onpointerenter: () => onHover(point), onpointerleave: () => onHover(null),
         onclick: () => onOpen(point)}, element('svg:title', {}, point.title));

@@ -56,8 +56,9 @@ export function empty(title, text = '', shell = null, ...more) {
 
 /** The bar of a percentage. */
 export function bar(percent) {
-  return element('span', {class: 'bar', role: 'img', 'aria-label': `${Math.round(percent)} percent`},
-    element('span', {class: 'bar-fill', style: {width: `${Math.max(0, Math.min(100, percent))}%`}}));
+  const part = Math.max(0, Math.min(100, percent)) || 0;
+  return element('span', {class: 'bar', role: 'img', 'aria-label': `${Math.round(part)} percent`},
+    element('span', {class: 'bar-fill', style: {width: `${part}%`}}));
 }
 
 /** Lines of errors, as the command line prints them; null for none. */

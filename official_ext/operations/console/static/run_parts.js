@@ -228,7 +228,7 @@ function numbers(values, limit = 4) {
 // Events.
 
 const KINDS = {failed: 'bad', checkpoint_failed: 'bad', hung: 'bad', rollback: 'warn', update_skipped: 'warn', preempted: 'warn',
-  learning_rate_reduced: 'warn', early_stopped: 'warn', finished: 'good', restored: 'accent', start: 'accent', checkpoint: 'idle', eval: 'eval'};
+  learning_rate_reduced: 'warn', early_stopped: 'warn', finished: 'good', restored: 'accent', start: 'accent', checkpoint: 'idle', eval: 'eval', completions: 'eval'};
 
 export async function events(page, signal) {
   const node = element('div', {});
@@ -337,8 +337,13 @@ function processOf(page, {mode, status: word, reason, command: text}) {
   return element('div', {class: 'process'}, element('div', {class: 'toolbar'}, element('b', {}, mode), status(word, reason), stop), text && text !== page.about.record.command && command(text));
 }
 
-export async function about(page) {
+export async function about(page, signal) {
   const {record, profile, modes, tensorboard} = page.about, versions = record.versions ?? {};
+  const spent = element('section', {class: 'card', hidden: true});
+  get('/api/run/goodput', {run: page.name}, {signal}).then(({goodput}) => {
+    spent.hidden = !goodput;
+    if (goodput) replace(spent, element('h2', {}, 'Goodput'), goodputTable(goodput));
+  }).catch(toastError); // A long file is read meanwhile.
   const facts = (values) => element('dl', {class: 'facts'}, values.filter(([, value]) => value !== null && value !== undefined && value !== '')
     .map(([name, value]) => [element('dt', {}, name), element('dd', {}, value)]));
   const parts = [
@@ -350,6 +355,7 @@ export async function about(page) {
       ['Error', record.error], ['Began with', startedFrom(record.started_from)]])),
     element('section', {class: 'card'}, element('h2', {}, 'Versions'), facts([['Git commit', record.git_commit && [element('code', {}, record.git_commit), ' ', copyButton(record.git_commit.replace('+changes', ''))]],
       ...Object.entries(versions).map(([name, version]) => [name, version])])),
+    spent,
     element('section', {class: 'card'}, element('h2', {}, 'Profile'), profile ? profileTable(profile) :
       [element('p', {class: 'soft'}, 'None yet. This flag of train.py writes one of two steps:'), command('--profile_steps=20,21')]),
     modes.length > 1 && element('section', {class: 'card wide'}, element('h2', {}, 'Processes'), modes.map((each) => processOf(page, each))),
@@ -370,6 +376,20 @@ export async function about(page) {
 
 function startedFrom(value) {
   return value === null || value === undefined ? null : typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+const GOODPUT = {training: 'steps that count', input: 'waiting for data', compilation: 'compiling steps', evaluation: 'evaluating', saving: 'waiting for saves',
+  repeated: 'steps lost to a restart or rollback', stopped: 'between attempts', other: 'starts, callbacks, logs'};
+
+/** The wall time by purpose: one bar, and a row for each part. */
+function goodputTable({seconds, ...parts}) {
+  const shown = Object.keys(GOODPUT).map((name) => [name, parts[name]]).filter(([, value]) => value >= 0.0005 * seconds);
+  const share = (value) => `${(100 * value / seconds).toFixed(1)} %`;
+  return [element('p', {class: 'soft'}, `${share(parts.training)} of ${duration(seconds)} is training`),
+    element('div', {class: 'goodput-bar', 'aria-hidden': 'true'}, shown.map(([name, value]) => element('span', {dataset: {part: name}, title: `${name} ${share(value)}`, style: {width: `${100 * value / seconds}%`}}))),
+    element('table', {class: 'profile'}, element('tbody', {}, shown.map(([name, value]) => element('tr', {},
+      element('td', {class: 'nowrap'}, element('span', {class: 'goodput-key', dataset: {part: name}, 'aria-hidden': 'true'}), name), element('td', {class: 'soft'}, GOODPUT[name]),
+      element('td', {class: 'number nowrap'}, duration(value)), element('td', {class: 'number nowrap'}, share(value))))))];
 }
 
 function profileTable({first, last, programs, seconds, rows}) {

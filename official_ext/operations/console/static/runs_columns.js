@@ -6,6 +6,8 @@ import {bar, link, status} from './parts.js';
 const LIVING = new Set(['starting', 'running', 'stopping', 'hung']);
 const LATEST_FIRST = new Set(['started', 'updated']);
 const NUM_METRICS = 2;
+/** The order of a list that nobody has sorted: the runs that were started last come first. */
+export const DEFAULT_SORT = 'started';
 
 /** Whether a process of a run lives, as far as is known. */
 export const isLiving = (run) => LIVING.has(run.status);
@@ -26,17 +28,25 @@ export function timeLeft(run) {
   return run.eta_seconds === null ? null : Math.max(0, run.eta_seconds - (performance.now() - run.receivedAt) / 1000);
 }
 
+/** How long a run has taken since its last start, in seconds; null if that is not known. */
+export function durationOf(run) {
+  const end = isLiving(run) ? Date.now() / 1000 : run.updated;
+  return run.started === null || end === null ? null : Math.max(0, end - run.started);
+}
+
 const OWN = {
-  status: {title: 'Status', width: 122, render: (run) => status(run.status, run.reason), value: (run) => run.status,
+  status: {title: 'Status', width: 116, render: (run) => status(run.status, run.reason), value: (run) => run.status,
     isSame: (run, before) => run.status === before.status && run.reason === before.reason},
-  step: {title: 'Step', width: 190, render: progress, value: (run) => run.step, isSame: (run, before) =>
+  step: {title: 'Step', width: 176, render: progress, value: (run) => run.step, isSame: (run, before) =>
     run.step === before.step && run.train_steps === before.train_steps && isLiving(run) === isLiving(before)},
-  eta_seconds: {title: 'Left', width: 100, number: true, tooltip: 'Time that the training still takes',
+  eta_seconds: {title: 'Left', width: 92, number: true, tooltip: 'Time that the training still takes',
     render: (run) => format.duration(timeLeft(run)), value: timeLeft, ticks: true},
   steps_per_second: {title: 'Speed', width: 92, number: true, tooltip: 'Steps a second',
     render: (run) => isLiving(run) ? format.speed(run.steps_per_second) : '',
     value: (run) => format.toNumber(run.steps_per_second)},
-  experiment: {title: 'Experiment', width: 140, render: (run) => run.experiment, value: (run) => run.experiment},
+  duration: {title: 'Duration', width: 96, number: true, tooltip: 'From its last start to its last step, its end, or now', ticks: true,
+    render: (run) => format.duration(durationOf(run)), value: durationOf},
+  experiment: {title: 'Experiment', width: 124, render: (run) => run.experiment, value: (run) => run.experiment},
   mode: {title: 'Mode', width: 120, render: (run) => run.mode, value: (run) => run.mode},
   attempt: {title: 'Starts', width: 70, number: true, tooltip: 'How often it was started',
     render: (run) => format.integer(run.attempt), value: (run) => run.attempt},
@@ -50,7 +60,7 @@ const OWN = {
     value: (run) => run.updated, render: (run) => moment(run.updated)},
 };
 /** Names of columns that every run has, in the order in which they are offered. `tags` and `note` are the page's. */
-export const OWN_NAMES = ['status', 'step', 'percent', 'train_steps', 'eta_seconds', 'steps_per_second', 'experiment',
+export const OWN_NAMES = ['status', 'step', 'percent', 'train_steps', 'eta_seconds', 'duration', 'steps_per_second', 'experiment',
   'mode', 'attempt', 'tags', 'note', 'reason', 'started', 'updated'];
 
 function moment(seconds) {
@@ -78,7 +88,7 @@ export function metricNames(runs) {
 
 /** The columns of a table whose user has chosen none. */
 export function defaultColumns(runs) {
-  return ['status', 'step', 'eta_seconds', 'steps_per_second', ...metricNames(runs).slice(0, NUM_METRICS), 'tags', 'started'];
+  return ['status', 'step', ...metricNames(runs).slice(0, NUM_METRICS), 'experiment', 'duration', 'eta_seconds', 'tags', 'started'];
 }
 
 /** The meaning of a name, as in `runs list --sort`: own, a metric of evaluations, a field, a metric of training. */

@@ -1,6 +1,6 @@
 // One parameter against the metric.
 import {element, replace} from './dom.js';
-import {ramp} from './axes.js';
+import {FAILED, ramp} from './axes.js';
 
 const HEIGHT = 240, LEFT = 56, RIGHT = 14, TOP = 10, BOTTOM = 28;
 
@@ -28,8 +28,9 @@ export function scatter({onOpen, onHover}) {
     const made = [...points].sort((one, other) => (share(one) ?? -1) - (share(other) ?? -1)).map((point) => {
       const across = xAxis.place(point.values[xAxis.name]), up = yAxis.place(point.values[yAxis.name]);
       if (across === null || up === null) return null;
-      const dot = element('svg:circle', {class: ['dot-point', !chosen(point) && 'out', point === marked && 'marked'], r: 4.5,
-        cx: x(across).toFixed(1), cy: y(up).toFixed(1), style: {fill: ramp(share(point))}, onclick: () => onOpen(point),
+      const hollow = FAILED.has(point.status), colour = ramp(share(point));
+      const dot = element('svg:circle', {class: ['dot-point', hollow && 'hollow', !chosen(point) && 'out', point === marked && 'marked'], r: 4.5,
+        cx: x(across).toFixed(1), cy: y(up).toFixed(1), style: hollow ? {fill: 'transparent', stroke: colour} : {fill: colour}, onclick: () => onOpen(point),
         onpointerenter: () => onHover(point), onpointerleave: () => onHover(null)}, element('svg:title', {}, point.title));
       dots.set(point.key, dot);
       return dot;

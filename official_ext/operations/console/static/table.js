@@ -183,10 +183,12 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
   }
 
   function walk(steps) {
-    if (!rows.length) return;
     const now = places.get(active);
-    const place = now === undefined ? (steps > 0 ? 0 : rows.length - 1) : now + steps;
-    setActive(key(rows[Math.max(0, Math.min(rows.length - 1, place))]));
+    walkTo(now === undefined ? (steps > 0 ? 0 : rows.length - 1) : now + steps);
+  }
+
+  function walkTo(place) {
+    if (rows.length) setActive(key(rows[Math.max(0, Math.min(rows.length - 1, place))]));
   }
 
   const activeRow = () => places.has(active) ? rows[places.get(active)] : null;
@@ -195,8 +197,8 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
     k: {text: 'Previous', do: () => walk(-1)},
     ArrowDown: {do: () => walk(1)},
     ArrowUp: {do: () => walk(-1)},
-    Home: {do: () => walk(-rows.length)},
-    End: {do: () => walk(rows.length)},
+    Home: {do: () => walkTo(0)},
+    End: {do: () => walkTo(rows.length - 1)},
     ...(onOpen && {Enter: {text: 'Open', do: () => activeRow() && onOpen(activeRow())}}),
     ...(onSelect && {
       x: {text: 'Select', do: () => active !== null && pick(active, false, !selected.has(active))},

@@ -9,6 +9,7 @@ import pytest
 
 from official_ext.operations.queue import queue_folder
 from tests.operations.console import bad_values
+from tests.operations.console.browser import axe
 from tests.operations.runs import folders
 
 _ROW = '.field[data-path="{}"]'
@@ -45,6 +46,18 @@ def row(page, path):
 
 def command(page):
   return page.locator('.command-text').text_content()
+
+
+@pytest.mark.parametrize('theme', ['dark', 'light'])
+def test_the_form_has_no_serious_violation_of_accessibility(new_page, console, theme):
+  page = new_page(color_scheme=theme, reduced_motion='reduce')
+  page.goto(f'{console.url}/new')
+  page.get_by_label('Search experiments').wait_for()
+  assert not axe.violations(page)
+  page.goto(f'{console.url}/new?experiment=digits')
+  page.locator('.group').first.wait_for()
+  settle(page)
+  assert not axe.violations(page)
 
 
 def test_an_experiment_is_found_chosen_and_shown_with_what_it_says(page, console):
@@ -225,3 +238,17 @@ def test_a_form_of_hundreds_of_fields_is_ready_in_under_a_second(new_page, conso
     steps.locator('input').fill('77')
     settle(page)
     assert steps.evaluate('row => row.getBoundingClientRect().top') == top
+
+
+@pytest.mark.slow
+def test_a_preview_shows_its_picture_in_the_form(form, runs_folder, tmp_path):
+  page = form()
+  page.get_by_role('button', name='Preview').click()
+  picture = page.locator('dialog img.preview')
+  picture.wait_for(timeout=180_000)
+  page.wait_for_function("() => document.querySelector('dialog img.preview').naturalWidth > 0")
+  page.screenshot(path=tmp_path / 'preview.png')
+  assert page.locator('dialog .check-state').text_content() == 'Done.'
+  assert 'train examples of digits' in page.locator('dialog .check-output').text_content()
+  page.get_by_role('button', name='Close').click()
+  page.locator('dialog').wait_for(state='detached')

@@ -144,16 +144,60 @@ def test_a_run_is_stopped_and_only_then_at_once(page, console, runs_folder):
     assert process.stdout.readline() == 'asked\n'
     assert page.get_by_role('button', name='Delete').is_disabled()
     page.get_by_role('button', name='Stop now').click()
-    page.get_by_role('dialog').get_by_role('button', name='Cancel').click()
+    page.get_by_role('dialog').get_by_role('button', name='Wait for the save').click()
     assert process.poll() is None
     page.get_by_role('button', name='Stop now').click()
     page.get_by_role('dialog').get_by_role('button', name='End it now').click()
     assert process.wait(20) == -signal.SIGKILL
     page.locator('.run-head .status[data-status="dead"]').wait_for()
     assert status.is_visible()
+    # The page was opened while the run was alive, and could not be resumed.
+    page.locator('.run-buttons button:enabled', has_text='Resume').wait_for()
   finally:
     process.kill()
     process.wait()
+
+
+@pytest.mark.parametrize('change', ['deleted', 'renamed', 'deleted while the page was offline'])
+def test_the_page_of_a_run_that_is_gone_says_so(page, console, runs_folder, change):
+  page.allowed += ['ERR_INTERNET_DISCONNECTED', 'ERR_NETWORK_CHANGED']
+  values = {'identity': folders.ended_process(), 'status': 'preempted', 'started': '2026-01-01T00:00:00+00:00'}
+  run = folders.make(runs_folder, 'leaving', [event('train', 1, loss=1.0)], **values)
+  page.goto(f'{console.url}/run?run=leaving')
+  _ready(page, 'loss')
+  if 'offline' in change:
+    page.context.set_offline(True)
+  if change == 'renamed':
+    pathlib.Path(run.path).rename(runs_folder / 'renamed')
+  else:
+    (deleted,) = console.post('/api/runs/delete', runs=['leaving'])['done']
+  page.context.set_offline(False)
+  notice = page.locator('.run-gone')
+  notice.get_by_text('leaving: is no longer in this folder').wait_for()
+  assert page.locator('.run-buttons').is_hidden()
+  if change == 'renamed':
+    notice.get_by_role('link', name='Open renamed').click()
+    page.get_by_role('heading', name='renamed').wait_for()
+    console.post('/api/runs/delete', runs=['renamed'])
+    return
+  assert notice.get_by_role('link', name='Trash').is_visible()
+  console.post('/api/runs/restore', keys=[deleted['key']])
+  page.locator('.run-buttons').wait_for()
+  assert not notice.inner_text()
+  console.post('/api/runs/delete', runs=['leaving'])
+
+
+def test_an_empty_name_of_a_metric_leaves_the_other_charts(page, console, runs_folder):
+  names = ['', ' ', '/', 'a/b', 'train/', '"', 'é', 'loss']
+  lines = [event('train', step, **dict.fromkeys(names, step / 10)) for step in range(1, 20)]
+  folders.make(runs_folder, 'odd names', lines, identity=folders.ended_process(), status='finished')
+  page.goto(f'{console.url}/run?run=odd names')
+  _ready(page, 'loss')
+  assert page.locator('.plot').count() == len(names)
+  for name in names:
+    chart = _ready(page, name.replace('"', '\\"') or '(no name)')
+    drawn = chart.evaluate('(node) => node.plot.data[1].filter((y) => y !== undefined).length')
+    assert drawn == 19, name
 
 
 def test_every_part_shows_what_is_there_as_text(page, console):
@@ -177,3 +221,23 @@ def test_every_part_shows_what_is_there_as_text(page, console):
   page.keyboard.press('ArrowRight')
   page.get_by_text('train.py --experiment=digits').wait_for()
   assert 'tab=about' in page.url
+
+
+def test_a_finished_run_is_extended_in_a_dialog(page, console, runs_folder):
+  folders.make(
+    runs_folder,
+    'done',
+    [event('start', 0), event('train', 100, steps_per_second=2.0)],
+    status='finished',
+    step=100,
+    identity=folders.ended_process(),
+  )
+  page.goto(f'{console.url}/run?run=done&tab=about')
+  page.get_by_role('heading', name='Goodput').wait_for()
+  assert page.locator('.goodput-bar [data-part="training"]').evaluate('(bar) => bar.getBoundingClientRect().width') > 50
+  page.get_by_role('button', name='Extend', exact=True).click()
+  box = page.get_by_role('dialog').get_by_label('Train to step')
+  assert box.input_value() == '200'
+  box.fill('100')
+  page.get_by_role('dialog').get_by_role('button', name='Extend').click()
+  page.get_by_text('done has done 100 steps; name a larger number').wait_for()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -49,6 +50,32 @@ def test_runs_are_listed_with_what_they_came_to(page, console):
   assert row.locator('[data-column=accuracy]').inner_text() == '0.99'
   assert '50 %' in row.locator('[data-column=step]').inner_text()
   assert page.locator('tr', has_text='run10').locator('[data-column=accuracy]').inner_text() == '0.5'
+
+
+def test_the_run_that_was_started_last_comes_first_with_experiment_and_duration(page, tmp_path, start_console):
+  begun = {'b': '10:00', 'c': '12:30', 'a': '11:00'}
+  for name, time in begun.items():
+    folders.make(
+      tmp_path,
+      name,
+      [],
+      identity=folders.ended_process(),
+      status='finished',
+      experiment=f'of_{name}',
+      started=f'2026-01-02T{time}:00+00:00',
+      updated='2026-01-02T12:40:05+00:00',
+    )
+  folders.make(tmp_path, 'submitted', [], record_values=False)
+  page.goto(start_console(tmp_path).url)
+  page.locator('td.name').first.wait_for()
+  assert _names(page) == ['c', 'a', 'b', 'submitted']
+  column = lambda name: page.locator(f'td[data-column={name}]').all_inner_texts()
+  assert column('experiment')[:3] == ['of_c', 'of_a', 'of_b']
+  assert column('duration') == ['10 min', '1 h 40 min', '2 h 40 min', '']
+  page.get_by_role('button', name='Duration').click()
+  assert _names(page) == ['c', 'a', 'b', 'submitted'] and 'sort=duration' in page.url
+  page.get_by_role('button', name='Duration').click()
+  assert _names(page) == ['b', 'a', 'c', 'submitted']
 
 
 def test_html_in_names_tags_and_notes_is_text(page, console):
@@ -171,7 +198,7 @@ def test_runs_are_deleted_restored_and_archived(page, console, runs_folder):
 
 @pytest.mark.slow
 def test_the_keyboard_walks_selects_opens_and_explains(page, console):
-  _open(page, console, '?filter=sweep')
+  _open(page, console, '?filter=sweep&sort=name')
   for key in ('j', 'j', 'ArrowDown', 'k', 'x', 'j', 'j', 'X'):
     page.keyboard.press(key)
   assert page.locator('tr.active td.name').inner_text() == 'sweep/run3'
@@ -189,6 +216,41 @@ def test_the_keyboard_walks_selects_opens_and_explains(page, console):
   page.keyboard.press('g')
   page.keyboard.press('q')
   page.wait_for_url(re.compile('/queue'))
+
+
+def test_home_and_end_lead_to_the_first_and_the_last_run_of_a_fresh_list(page, console):
+  for key, place in (('Home', 0), ('End', -1), ('Home', 0)):
+    _open(page, console, '?filter=sweep')
+    names = _names(page)
+    page.keyboard.press(key)
+    assert page.locator('tr.active td.name').inner_text() == names[place]
+
+
+@pytest.mark.parametrize('address', ['/nowhere', '/runs/', '/run/x', '/index.html'])
+def test_an_unknown_page_says_so_and_leads_back(page, console, address):
+  page.allowed.append('404')
+  assert page.goto(console.url + address).status == 404
+  page.get_by_role('heading', name='No such page').wait_for()
+  page.get_by_role('link', name='All runs').click()
+  page.wait_for_url(re.compile('/runs$'))
+  assert console.request('GET', address)[2] == b'{"errors":["no such page"]}'  # To a program.
+
+
+def test_percentages_are_from_0_to_100(page, console):
+  _open(page, console)
+  code = "async () => (await import('/static/format.js')).percent"
+  found = page.evaluate(f'async (values) => {{ const percent = await ({code})(); return values.map(percent); }}',
+                        [-5, -0.01, 0, 0.19, 9.99, 10, 99.9, 100, 250, 'NaN', 'Infinity', None])  # fmt: skip
+  assert found == ['0 %', '0 %', '0 %', '0.1 %', '9.9 %', '10 %', '99 %', '100 %', '100 %', '', '100 %', '']
+
+
+@pytest.mark.parametrize('name', ['runs', 'queue', 'sweeps', 'models'])
+def test_the_command_of_an_empty_page_names_the_folder_of_the_console(page, tmp_path, start_console, name):
+  root = tmp_path / 'my runs'
+  root.mkdir()
+  page.goto(f'{start_console(root).url}/{name}')
+  command = page.locator('.empty .command code').inner_text()
+  assert shlex.quote(str(root)) in command or shlex.quote(f'{root}/digits') in command
 
 
 def test_enter_stops_a_run_by_saving_it_and_never_at_once(page, console):

@@ -1,8 +1,11 @@
 """The pages of sweeps, in a real browser."""
 
+import pathlib
+
 import pytest
 
 from tests.operations.queue import queues
+from tests.operations.runs import folders as run_folders
 from tests.operations.sweeps import folders
 
 
@@ -28,6 +31,24 @@ def test_a_sweep_shows_its_best_its_importances_and_opens_runs(page, console, sw
   page.keyboard.press('b')
   page.wait_for_url('**/run?*')
   assert f'{best:03d}-' in page.url
+
+
+def test_a_failed_point_is_hollow_and_its_reason_is_its_last_line(page, console, runs_folder):
+  folder = folders.make(runs_folder, 'failing', count=5)
+  record = folders.points(folder)[3].record
+  run_folders.make(
+    folder.path, record.name, [run_folders.event('eval', 100, accuracy=0.5)], status='failed', error='status 1',
+    identity=run_folders.ended_process(),
+  )  # fmt: skip
+  pathlib.Path(record.folder, 'run.log').write_text('Traceback\nValueError: bad\n')
+  page.goto(f'{console.url}/sweep?sweep=failing')
+  hollow = page.locator('circle.dot-point.hollow')
+  hollow.wait_for()
+  assert hollow.count() == 1 and page.locator('circle.dot-point').count() == 5
+  assert 'Point 3: failed' in hollow.locator('title').text_content()
+  fills = page.locator('circle.dot-point').evaluate_all('(dots) => dots.map((dot) => getComputedStyle(dot).fill)')
+  assert sum('0)' in fill for fill in fills) == 1  # Transparent.
+  page.get_by_text('status 1: ValueError: bad').wait_for()
 
 
 def test_a_link_that_is_pressed_while_its_list_changes_is_followed(page, console, sweep):

@@ -115,7 +115,7 @@ class Compare {
   seriesOf({run, name}, group) {
     const {mode, event, metric: own} = parseName(name), style = this.styles.get(run);
     const several = new Set(group.names.map((each) => parseName(each).metric)).size > 1;
-    const what = [mode, event === 'eval' && 'validation', several && event === 'train' && 'training', several && own.replace(/^(training|validation)_/, '') !== group.title && own]
+    const what = [mode !== event && mode, event === 'eval' && 'validation', several && event === 'train' && 'training', several && own.replace(/^(training|validation)_/, '') !== group.title && own]
       .filter(Boolean).join(' ');
     return {label: what ? `${run} · ${what}` : run, ...style, points: event === 'eval' ? true : undefined};
   }

@@ -1,7 +1,7 @@
 // Finished results: exports, and trying them. The query names the model tried, so that a link shows the same.
-import {get, post, withQuery} from '../api.js';
+import {get, getSession, post, withQuery} from '../api.js';
 import {element, replace} from '../dom.js';
-import {ago, integer, metric, time} from '../format.js';
+import {ago, integer, metric, shellWord, time} from '../format.js';
 import {command, empty, errorList, link, loading, status} from '../parts.js';
 import {toast, toastError} from '../toast.js';
 import {showChat} from './models_chat.js';
@@ -15,11 +15,11 @@ const POLL_MS = 1500;
 
 export async function show(view, query, signal) {
   const done = loading(view);
-  const {runs} = await get('/api/models', {}, {signal});
+  const [{runs}, {root}] = await Promise.all([get('/api/models', {}, {signal}), getSession()]);
   done();
   if (signal.aborted) return;
   if (query.get('run') && query.get('result')) await showTried(view, query, runs, signal);
-  else showList(view, runs, signal);
+  else showList(view, runs, root, signal);
 }
 
 async function showTried(view, query, runs, signal) {
@@ -43,17 +43,12 @@ export function addressOf(run, result, more = {}) {
   return withQuery('/models', {run: run.name, result: result.name, ...more});
 }
 
-/** A word as a shell takes it. */
-export function shellWord(text) {
-  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
-}
-
 // The list.
 
-function showList(view, runs, signal) {
+function showList(view, runs, root, signal) {
   if (!runs.length) {
     replace(view, empty('No models yet', 'A run that has saved a checkpoint is here, to be exported and tried.',
-      'python train.py --experiment=digits --mode=train_and_eval --model_dir=runs/digits'));
+      `python train.py --experiment=digits --mode=train_and_eval --model_dir=${shellWord(`${root}/digits`)}`));
     return;
   }
   const sorted = [...runs].sort((a, b) => (b.updated ?? 0) - (a.updated ?? 0));

@@ -3,7 +3,7 @@ import {ApiError, getSession, post} from '../api.js';
 import {element, replace, setText} from '../dom.js';
 import {command, errorList, link} from '../parts.js';
 import {setQuery} from '../router.js';
-import {head, shellWord} from './models.js';
+import {head} from './models.js';
 
 const SETTINGS = [
   ['max_new_tokens', 'At most so many tokens', 1],

@@ -1,9 +1,10 @@
 // A SavedModel that is tried: a field for each tensor of its signature, which takes values or a picture.
 import {post} from '../api.js';
 import {element, replace} from '../dom.js';
-import {metric} from '../format.js';
+import {metric, shellWord} from '../format.js';
 import {command, errorList, link, loading} from '../parts.js';
-import {head, shellWord} from './models.js';
+import {head} from './models.js';
+import {picturesOf} from './models_pictures.js';
 
 const MOST_BARS = 10;
 const MOST_LETTERS = 4000; // Of a command that is worth copying.
@@ -16,9 +17,9 @@ export async function showSavedModel(view, {run, result, signal}) {
   const place = element('div', {});
   replace(view, top, place);
   const done = loading(place, 'Loading the model; TensorFlow takes a few seconds…');
-  let signatures;
+  let signatures, labels;
   try {
-    ({signatures} = await post('/api/models/open', {run: run.name, result: result.name}, {signal}));
+    ({signatures, labels} = await post('/api/models/open', {run: run.name, result: result.name}, {signal}));
   } catch (error) {
     done();
     if (!signal.aborted) replace(place, errorList(error.lines ?? [String(error)]));
@@ -54,13 +55,15 @@ export async function showSavedModel(view, {run, result, signal}) {
       button.disabled = true;
       for (const one of fields) one.setError('');
       replace(problems);
+      replace(outputs, element('p', {class: 'soft'}, 'Computing…'));
       try {
         const inputs = Object.fromEntries(fields.map((one) => [one.name, one.value()]));
         const begun = performance.now();
         const found = await post('/api/models/predict', {run: run.name, result: result.name, signature: name, inputs}, {signal});
-        showOutputs(outputs, found.outputs, performance.now() - begun);
+        showOutputs(outputs, found.outputs, performance.now() - begun, fields.map((one) => one.picture()).find(Boolean), labels);
       } catch (error) {
         if (signal.aborted) return;
+        replace(outputs, element('p', {class: 'soft'}, 'No outputs: the input was refused.')); // Not those of an earlier input.
         const rest = (error.lines ?? [String(error)]).filter((text) => !fields.some((one) => one.takes(text)));
         replace(problems, errorList(rest));
       } finally {
@@ -101,7 +104,8 @@ function field(spec, changed) {
     id: `input-${spec.name}`, oninput: () => setImage(null)});
   const picture = element('img', {class: 'picture', alt: 'The picture', hidden: true});
   const range = element('select', {'aria-label': 'The range of its values', onchange: () => changed()},
-    RANGES.map((one) => element('option', {value: one}, one)));
+    RANGES.map((one) => element('option', {value: one, selected: one === spec.range}, one)));
+  const isRangeKnown = RANGES.includes(spec.range);
   const remove = element('button', {type: 'button', class: 'small', hidden: true, onclick: () => setImage(null)}, 'Remove');
   const file = element('input', {type: 'file', accept: 'image/png,image/jpeg,image/gif,image/bmp',
     'aria-label': `A picture for ${spec.name}`, onchange: () => file.files[0] && read(file.files[0])});
@@ -129,7 +133,7 @@ function field(spec, changed) {
   }},
   element('label', {for: `input-${spec.name}`}, element('strong', {}, spec.name), ' ',
     element('span', {class: 'soft mono'}, `${spec.dtype} ${shapeOf(spec)}`)), area,
-  isPicture(spec) && element('div', {class: 'toolbar'}, file, spec.dtype.startsWith('float') && range, remove, picture), problem);
+  isPicture(spec) && element('div', {class: 'toolbar'}, file, spec.dtype.startsWith('float') && !isRangeKnown && range, remove, picture), problem);
 
   return {
     name: spec.name, node,
@@ -138,7 +142,8 @@ function field(spec, changed) {
       const flag = range.isConnected && range.value !== RANGES[0] ? ` --range=${range.value}` : '';
       return shellWord(`--image=${spec.name}=${file.files[0]?.name ?? 'FILE'}`) + flag;
     },
-    value: () => image === null ? {text: area.value} : {image, range: range.value},
+    value: () => image === null ? {text: area.value} : isRangeKnown ? {image} : {image, range: range.value},
+    picture: () => image === null || picture.hidden || !picture.src ? null : picture.src,
     takes(text) {
       const mark = `inputs.${spec.name}: `;
       if (!text.startsWith(mark)) return false;
@@ -152,26 +157,27 @@ function field(spec, changed) {
   };
 }
 
-function showOutputs(place, outputs, milliseconds) {
-  replace(place, element('p', {class: 'soft'}, `${Math.round(milliseconds)} ms`), Object.entries(outputs).map(([name, one]) =>
+function showOutputs(place, outputs, milliseconds, picture, labels) {
+  replace(place, element('p', {class: 'soft'}, `${Math.round(milliseconds)} ms`), picturesOf(outputs, picture, labels), Object.entries(outputs).map(([name, one]) =>
     element('div', {class: 'output'}, element('h3', {}, name, ' ',
-      element('span', {class: 'soft mono'}, `${one.dtype} (${one.shape.join(', ')})`)), bars(one) ?? values(one))));
+      element('span', {class: 'soft mono'}, `${one.dtype} (${one.shape.join(', ')})`)), bars(name, one, labels) ?? values(one))));
 }
 
 function values({values: found}) {
   if (found === null) return element('p', {class: 'soft'}, 'Too many values to be shown.');
   return element('pre', {class: 'values'}, typeof found === 'string' ? found : JSON.stringify(found, null, 1)
-    .replace(/\n\s*(-?[\d.e"])/g, ' $1'));
+    .replace(/\[\n\s*(?=[-\d"])/g, '[').replace(/,\n\s*(?=[-\d"])/g, ', ').replace(/([^\]\s])\n\s*\]/g, '$1]'));
 }
 
-/** The highest values of each row of a matrix with a few columns, as bars; null for other shapes. */
-function bars({shape, values: found, dtype}) {
+/** The highest values of each row of a matrix with a column for each class, as bars; null for other outputs. */
+function bars(name, {shape, values: found, dtype}, labels = []) {
+  if (name.startsWith('detection_')) return null; // A column for each object.
   if (shape.length !== 2 || found === null || dtype === 'string' || shape[1] < 2 || shape[0] > 16) return null;
   return found.map((row) => {
     const numbers = row.map(Number), least = Math.min(0, ...numbers), most = Math.max(...numbers);
     const order = numbers.map((value, place) => [value, place]).sort((a, b) => b[0] - a[0]).slice(0, MOST_BARS);
     return element('ol', {class: 'bars'}, order.map(([value, place]) => element('li', {},
-      element('span', {class: 'number'}, place), element('span', {class: 'bar', 'aria-hidden': 'true'},
+      element('span', {class: 'number', title: labels[place] ?? null}, labels[place] ?? place), element('span', {class: 'bar', 'aria-hidden': 'true'},
         element('span', {class: 'bar-fill', style: {width: `${100 * (value - least) / ((most - least) || 1)}%`}})),
       element('span', {class: 'number mono'}, metric(value)))));
   });

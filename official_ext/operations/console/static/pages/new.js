@@ -193,9 +193,10 @@ class Form {
 
   /** The command, and its buttons. */
   makeBar() {
-    this.mistakes = element('button', {class: 'link mistakes', type: 'button', onclick: () => this.goToMistake()});
+    this.mistakes = element('button', {class: 'link mistakes', type: 'button', hidden: true, onclick: () => this.goToMistake()});
     this.buttons = [['start', 'Start', 'primary', 'Starts it now, detached (Ctrl-Enter)'], ['queue', 'Queue', '', 'It waits for its turn'],
-      ['check', 'Check', '', 'Runs its whole life once, small, in a temporary folder: official-ext check']].map(([what, text, kind, hint]) =>
+      ['check', 'Check', '', 'Runs its whole life once, small, in a temporary folder: official-ext check'],
+      ['preview', 'Preview', '', 'Shows examples of its images or texts: official-ext preview']].map(([what, text, kind, hint]) =>
       element('button', {class: kind, type: 'button', title: hint, dataset: {do: what}, onclick: () => this.begin(what)}, text));
     this.copy = element('span', {});
     return element('section', {class: 'bar-below', 'aria-label': 'Command'}, element('div', {class: 'command'}, this.command, this.copy),
@@ -341,6 +342,7 @@ class Form {
     if (!found.complete && !quick) top.push('The driver takes long to look at devices and the task; the rest is right so far.');
     replace(this.top, errorList(top));
     const number = found.lines.length + found.name_errors.length;
+    this.mistakes.hidden = !number;
     setText(this.mistakes, number ? `${number} mistake${number > 1 ? 's' : ''}` : '');
     this.setButtons(number === 0 && !quick);
   }
@@ -413,8 +415,8 @@ class Form {
     if (this.signal.aborted || this.buttons[0].disabled) return;
     this.setButtons(false);
     try {
-      if (what === 'check') {
-        await showCheck(this.body(), this.signal);
+      if (what === 'check' || what === 'preview') {
+        await showCheck(what, this.body(), this.signal);
       } else {
         const found = await post(`/api/new/${what}`, this.body(), {signal: this.signal});
         if (what === 'start') {

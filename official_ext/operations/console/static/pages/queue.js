@@ -1,9 +1,9 @@
 // The queue: running jobs, waiting jobs in their order, finished jobs. The order is changed by dragging or by buttons.
-import {get, post, stream} from '../api.js';
+import {get, getSession, post, stream} from '../api.js';
 import {keys} from '../app.js';
 import {confirm, dialog} from '../dialog.js';
 import {element, replace} from '../dom.js';
-import {ago, plural} from '../format.js';
+import {ago, plural, shellWord} from '../format.js';
 import {command, empty, link, loading, status} from '../parts.js';
 import {toast, toastError} from '../toast.js';
 
@@ -14,7 +14,8 @@ const WAITING = ['queued', 'paused'], OVER = ['finished', 'failed', 'cancelled']
 
 export async function show(view, query, signal) {
   const end = loading(view);
-  let state = await get('/api/queue', {}, {signal});
+  const [found, {root: folder}] = await Promise.all([get('/api/queue', {}, {signal}), getSession()]);
+  let state = found;
   end();
   let dragged = null, put = null; // The job under the hand, and the one before or after which it would come.
   const root = element('div', {class: 'queue'});
@@ -37,7 +38,7 @@ export async function show(view, query, signal) {
     const rest = state.jobs.filter((job) => !waiting.includes(job) && !OVER.includes(job.status));
     if (!state.jobs.length && !state.dispatcher) {
       replace(root, empty('Nothing is queued', 'Runs that are queued wait for their turn, and start when a slot is free.',
-        'official-ext queue add runs -- --experiment=digits --mode=train_and_eval --model_dir=runs/digits'));
+        `official-ext queue add ${shellWord(folder)} -- --experiment=digits --mode=train_and_eval --model_dir=${shellWord(`${folder}/digits`)}`));
       return;
     }
     replace(root, head(),

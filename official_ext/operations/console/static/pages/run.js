@@ -7,6 +7,7 @@ import {ago, duration, integer, percent, speed, time, toNumber} from '../format.
 import {bar, empty, errorList, link, setStatus, status} from '../parts.js';
 import {STYLES} from '../plot.js';
 import {navigate, setQuery} from '../router.js';
+import {completions} from '../completions.js';
 import {about, checkpoints, config, events, images, log} from '../run_parts.js';
 import {toast, toastError} from '../toast.js';
 
@@ -15,7 +16,7 @@ export const styles = STYLES;
 
 const ALIVE = new Set(['starting', 'running', 'stopping', 'hung']);
 const TABS = [['curves', 'Curves'], ['log', 'Log'], ['config', 'Configuration'], ['checkpoints', 'Checkpoints'], ['events', 'Events'],
-  ['images', 'Images'], ['about', 'About']];
+  ['completions', 'Completions'], ['images', 'Images'], ['about', 'About']];
 const WATCH_MS = 1500;
 const KNOWN_KEYS = new Set(['time', 'event', 'step']);
 
@@ -44,16 +45,20 @@ class RunPage {
     this.head = this.makeHead();
     this.panel = element('div', {class: 'run-panel', role: 'tabpanel', id: 'run-panel', tabindex: -1});
     this.problem = element('div', {});
-    replace(this.view, this.head.node, this.problem, this.makeTabs(), this.panel);
+    this.gone = element('div', {class: 'run-gone', role: 'status'});
+    replace(this.view, this.gone, this.head.node, this.problem, this.makeTabs(), this.panel);
     this.tellHead();
     this.open(TABS.some(([tab]) => tab === this.query.get('tab')) ? this.query.get('tab') : 'curves');
     stream(['runs'], [this.name], {
-      runs: ({all, changed, removed}) => this.heardRuns(all ?? changed, removed),
+      runs: ({all, changed, removed}) => this.heardRuns(all ?? changed, all ? null : removed),
       events: ({events: found_, restarted}) => this.heardEvents(found_, restarted),
       problem: ({errors}) => replace(this.problem, errorList(errors)),
     }, this.signal);
     keys(Object.fromEntries(TABS.map(([tab, text], index) => [String(index + 1), {text, do: () => this.open(tab)}])), this.signal);
-    const clock = setInterval(() => this.tellHead(), 1000);
+    const clock = setInterval(() => {
+      this.tellHead();
+      this.refreshAbout();
+    }, 1000);
     this.signal.addEventListener('abort', () => clearInterval(clock));
   }
 
@@ -67,15 +72,30 @@ class RunPage {
   heardRuns(runs, removed) {
     const found = runs.find((run) => run.name === this.name);
     if (found) {
+      this.setGone(null);
       const changed = found.status !== this.summary.status;
       this.summary = found;
       this.heard = Date.now() / 1000;
       this.tellHead();
-      if (changed) this.askAbout();
+      this.refreshAbout();
       this.part?.changed?.(found, changed);
-    } else if (removed?.includes(this.name)) {
-      replace(this.problem, errorList([`${this.name}: is not in the folder any more: deleted, or moved`]));
+    } else if (!removed || removed.includes(this.name)) { // Without a list of removed ones these are all runs.
+      this.setGone(runs.filter((run) => isSameRun(run, this.summary)));
     }
+  }
+
+  /**
+   * Shows that the run is not in the folder; or that it is.
+   *
+   * @param {Object[]|null} others - runs of other names that have its record: those that it may be now; null: it exists.
+   */
+  setGone(others) {
+    this.isGone = others !== null;
+    this.head.buttons.hidden = this.isGone;
+    replace(this.gone, this.isGone && element('div', {class: 'errors'}, element('p', {},
+      `${this.name}: is no longer in this folder. It was ${others.length ? 'renamed' : 'deleted, moved or renamed'}.`),
+    element('p', {class: 'toolbar'}, others.map(({name}) => link(`/run?${new URLSearchParams({run: name})}`, `Open ${name}`)),
+      !others.length && link('/runs?view=trash', 'Trash'), link('/runs', 'All runs'))));
   }
 
   heardEvents(found, restarted) {
@@ -100,12 +120,20 @@ class RunPage {
   }
 
   async askAbout() {
+    this.asksAbout = true;
     try {
       this.about = await this.get('/api/run');
       this.tellHead();
     } catch (error) {
       if (error.status) toastError(error);
+    } finally {
+      this.asksAbout = false;
     }
+  }
+
+  /** Asks again if the answer, such as whether the run can be resumed, is of another status than the present one. */
+  refreshAbout() {
+    if (!this.isGone && !this.asksAbout && this.about.summary.status !== this.summary.status) this.askAbout();
   }
 
   /** Reports when a process beside the training has ended, such as an evaluation that was started here. */
@@ -136,15 +164,18 @@ class RunPage {
       return {node: element('div', {class: 'run-fact'}, element('dt', {}, text), value), value};
     };
     const button = (text, kind, act) => element('button', {type: 'button', class: kind, onclick: async (event) => {
-      event.currentTarget.disabled = true;
       const own = event.currentTarget;
+      own.dataset.busy = '';
+      own.disabled = true;
       try {
         await act();
       } catch (error) {
         toastError(error);
       } finally {
+        delete own.dataset.busy;
         own.disabled = false;
         this.tellHead();
+        if (document.activeElement === document.body) own.focus(); // A dialog cannot return the focus to a disabled button.
       }
     }}, text);
     const found = {
@@ -152,15 +183,16 @@ class RunPage {
       step: fact('Step'), left: fact('Left'), speed: fact('Speed'), started: fact('Started'), updated: fact('Last step'),
       experiment: fact('Experiment'), tags: element('div', {class: 'run-tags'}), bar: element('div', {class: 'run-bar'}),
       stop: button('Stop', 'danger', () => this.stop()), resume: button('Resume', 'primary', () => this.resume()),
+      extend: button('Extend', '', () => this.extend()),
       clone: element('a', {class: 'button', href: `/new?${new URLSearchParams({clone: this.name})}`}, 'Clone with changes'),
       compare: element('a', {class: 'button', href: `/compare?${new URLSearchParams({run: this.name})}`}, 'Compare'),
       board: button('TensorBoard', '', () => this.tensorboard()), archive: button('Archive', '', () => this.archive()),
       remove: button('Delete', 'danger', () => this.remove()),
     };
+    found.buttons = element('div', {class: 'toolbar run-buttons'}, found.stop, found.resume, found.extend, found.clone, found.compare, found.board, found.archive, found.remove);
     const facts = [found.experiment, found.step, found.left, found.speed, found.started, found.updated].map(({node}) => node);
     found.node = element('header', {class: 'run-head card'},
-      element('div', {class: 'run-title'}, element('h1', {}, this.name), found.status, element('span', {class: 'grow'}),
-        element('div', {class: 'toolbar run-buttons'}, found.stop, found.resume, found.clone, found.compare, found.board, found.archive, found.remove)),
+      element('div', {class: 'run-title'}, element('h1', {}, this.name), found.status, element('span', {class: 'grow'}), found.buttons),
       found.reason, found.bar, element('dl', {class: 'run-facts'}, facts), found.tags);
     return found;
   }
@@ -190,10 +222,12 @@ class RunPage {
     setText(head.stop, summary.status === 'stopping' ? 'Stop now' : 'Stop');
     head.stop.title = summary.status === 'stopping' ? 'End it at once, without saving' : 'Asks it to save and to stop';
     head.resume.hidden = alive || summary.status === 'finished';
+    head.extend.hidden = summary.status !== 'finished' || !summary.train_steps;
+    head.extend.title = 'Trains further, from its newest checkpoint';
     head.resume.title = found.can_resume || 'Continues from its newest checkpoint';
-    if (found.can_resume) head.resume.disabled = true;
+    head.resume.disabled = 'busy' in head.resume.dataset || Boolean(found.can_resume);
     setText(head.archive, summary.is_archived ? 'Unarchive' : 'Archive');
-    head.archive.disabled = head.remove.disabled = alive;
+    for (const each of [head.archive, head.remove]) each.disabled = alive || 'busy' in each.dataset;
     this.tellNotes();
   }
 
@@ -219,7 +253,7 @@ class RunPage {
   async stop() {
     const now = this.summary.status === 'stopping';
     if (now && !await confirm('End it at once?', `${this.name} is saving and will stop. Steps after its last checkpoint are lost.`,
-      'End it now', {kind: 'danger', signal: this.signal})) return;
+      'End it now', {kind: 'danger', keep: 'Wait for the save', signal: this.signal})) return;
     const done = await this.act('stop', {now});
     if (done) {
       this.summary = {...this.summary, status: done.status};
@@ -229,6 +263,15 @@ class RunPage {
 
   async resume() {
     const done = await this.act('resume');
+    if (done) this.summary = {...this.summary, status: done.status, reason: ''};
+  }
+
+  async extend() {
+    const {train_steps: before} = this.summary;
+    const text = await prompt(`Extend ${this.name}`, {label: 'Train to step', value: String(2 * before), text: 'Extend', signal: this.signal,
+      hint: `It has finished at step ${integer(before)}. A learning rate that decays until then follows the new number only if its own fields do.`});
+    if (text === null) return;
+    const done = await this.act('resume', {train_steps: Number(text.replaceAll(/[\s,_]/g, ''))});
     if (done) this.summary = {...this.summary, status: done.status, reason: ''};
   }
 
@@ -328,7 +371,7 @@ class RunPage {
     this.part = null;
     replace(this.panel);
     try {
-      const part = await {curves: openCurves, log, config, checkpoints, events, images, about}[tab](this, signal);
+      const part = await {curves: openCurves, log, config, checkpoints, events, completions, images, about}[tab](this, signal);
       if (signal.aborted) return;
       this.part = part;
       replace(this.panel, part.node);
@@ -338,6 +381,11 @@ class RunPage {
       replace(this.panel, errorList(error.lines ?? [String(error)]));
     }
   }
+}
+
+/** Whether two summaries are of one run, which has another name now: they have the same start, and its steps. */
+function isSameRun(one, other) {
+  return one.started !== null && ['started', 'attempt', 'experiment', 'train_steps'].every((key) => one[key] === other[key]);
 }
 
 const OTHERS = ['--series-3', '--series-4', '--series-5', '--series-6', '--series-7', '--series-8'];
@@ -350,13 +398,14 @@ async function openCurves(page, signal) {
   const modes = () => [...new Set(page.names.map((name) => parseName(name).mode).filter(Boolean))];
   const seriesOf = ({name}, group) => {
     const {mode, event, metric: own} = parseName(name);
-    const word = event === 'train' ? 'training' : 'validation';
+    const word = {train: 'training', eval: 'validation', system: 'machine'}[event];
     const several = group.names.filter((each) => parseName(each).event === event && parseName(each).mode === mode).length > 1;
     const colour = mode ? OTHERS[modes().indexOf(mode) % OTHERS.length] : event === 'train' ? '--series-1' : '--series-2';
-    return {label: `${mode ? `${mode} ` : ''}${word}${several ? ` ${own}` : ''}`, colour, dash: event === 'eval' ? [6, 3] : undefined,
+    return {label: `${mode && mode !== event ? `${mode} ` : ''}${word}${several ? ` ${own}` : ''}`, colour, dash: event === 'eval' ? [6, 3] : undefined,
       points: event === 'eval' ? true : undefined};
   };
-  const found = charts({runs: () => [page.name], names: () => page.names, seriesOf, query: new URLSearchParams(location.search), signal});
+  const found = charts({runs: () => [page.name], names: () => page.names, seriesOf, query: new URLSearchParams(location.search), signal,
+    refined: () => page.askNames()});
   return {node: found.node, events: () => found.refresh(), named: () => {
     found.update();
     found.refresh();

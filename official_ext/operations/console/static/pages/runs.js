@@ -43,7 +43,7 @@ class RunsPage {
     this.filter = query.get('filter') ?? '';
     this.statuses = query.getAll('status');
     this.tags = query.getAll('tag');
-    this.sort = query.get('sort') ?? 'name';
+    this.sort = query.get('sort') ?? columns.DEFAULT_SORT;
     this.selected = new Set(query.getAll('selected'));
     this.columns = (query.get('columns') ?? stored() ?? '').split(',').filter(Boolean);
     this.fields = {}; // Run -> field -> value.
@@ -65,7 +65,7 @@ class RunsPage {
       this.endLoading = loading(this.place);
     }
     stream(['runs'], [], {runs: (news) => this.take(news), problem: ({errors}) => this.setProblem(errors)}, this.signal);
-    const second = setInterval(() => this.table.refresh(['eta_seconds', 'started', 'updated']), 1000);
+    const second = setInterval(() => this.table.refresh(['eta_seconds', 'duration', 'started', 'updated']), 1000);
     const narrow = () => this.setColumns();
     NARROW.addEventListener('change', narrow);
     this.signal.addEventListener('abort', () => {
@@ -308,7 +308,7 @@ class RunsPage {
 
   setSort(name) {
     this.sort = this.sort === name ? `-${name}` : name;
-    this.note({sort: this.sort === 'name' ? null : this.sort});
+    this.note({sort: this.sort === columns.DEFAULT_SORT ? null : this.sort});
     this.kinds ??= {};
     this.kinds[name] ??= columns.kindOf(name, [...this.runs.values()], this.fieldNames);
     this.table.setSort(name, columns.isDescending(this.sort, this.kinds[name], this.best));

@@ -86,7 +86,8 @@ function makePage(view, first, query, signal) {
     element('div', {class: 'columns'}, parts.best, parts.importances),
     element('section', {class: 'card', 'aria-label': 'Parallel coordinates'}, element('h2', {}, 'Parameters and metric'), plot.node,
       element('p', {class: 'hint'}, 'Drag along an axis to choose a range; click it to let go. A click on a line opens the run.')),
-    element('section', {class: 'card', 'aria-label': 'One parameter'}, element('div', {class: 'toolbar'}, element('h2', {class: 'grow'}, 'One parameter'), choice), dots.node),
+    element('section', {class: 'card', 'aria-label': 'One parameter'}, element('div', {class: 'toolbar'}, element('h2', {class: 'grow'}, 'One parameter'), choice), dots.node,
+      element('p', {class: 'hint'}, 'Hollow points and dashed lines are of runs that have failed.')),
     parts.seeds, element('section', {'aria-label': 'Points'}, parts.actions, grid.node),
     element('details', {}, element('summary', {}, 'sweep.yaml'), parts.file)));
   plot.setBrushes(brushes);
@@ -165,7 +166,7 @@ function makePage(view, first, query, signal) {
 
   async function stop() {
     const text = 'No further points are tried. Those that run save and stop; they resume when the sweep does.';
-    if (await confirm(`Stop ${sweep.name}?`, text, 'Stop the sweep', {kind: 'danger', signal})) await change('stop');
+    if (await confirm(`Stop ${sweep.name}?`, text, 'Stop the sweep', {kind: 'danger', keep: 'Keep running', signal})) await change('stop');
   }
 
   async function goOn() {

@@ -1,7 +1,7 @@
 // The sweeps of the folder: how they stand, and the best of each.
-import {get, stream} from '../api.js';
+import {get, getSession, stream} from '../api.js';
 import {element, replace} from '../dom.js';
-import {metric} from '../format.js';
+import {metric, shellWord} from '../format.js';
 import {bar, empty, link, loading, status} from '../parts.js';
 
 export const title = 'Sweeps';
@@ -11,12 +11,12 @@ const UNDER_WAY = ['new', 'queued', 'paused', 'starting', 'running', 'stopping']
 
 export async function show(view, query, signal) {
   const end = loading(view);
-  const {sweeps} = await get('/api/sweeps', {}, {signal});
+  const [{sweeps}, {root}] = await Promise.all([get('/api/sweeps', {}, {signal}), getSession()]);
   end();
   const render = (found) => {
     if (!found.length) {
       replace(view, empty('No sweeps yet', 'A sweep tries many values of some parameters, and shows which matter.',
-        'official-ext sweep runs --experiment=digits --set=learning_rate=1e-2,1e-3,1e-4 --metric=validation_accuracy --goal=maximize --slots=2'));
+        `official-ext sweep ${shellWord(root)} --experiment=digits --set=learning_rate=1e-2,1e-3,1e-4 --metric=validation_accuracy --goal=maximize --slots=2`));
       return;
     }
     replace(view, element('div', {class: 'page-head'}, element('h1', {}, 'Sweeps')),

@@ -5,8 +5,7 @@ import os
 from typing import Any
 
 from official_ext.data import input_files
-
-_FILE = 'labels.txt'
+from official_ext.data import prepared_folders
 
 
 class ClassNames:
@@ -38,12 +37,19 @@ def find(data: Any) -> ClassNames:
   input_path = getattr(data, 'input_path', None)
   for pattern in input_files.patterns(input_path) if input_path else ():
     for folder in (os.path.dirname(pattern), pattern):
-      try:
-        with open(os.path.join(folder, _FILE), encoding='utf-8') as f:
-          return ClassNames(dict(enumerate(line.rstrip('\n') for line in f)))
-      except OSError:
-        continue
+      names = in_folder(folder)
+      if len(names):
+        return names
   return ClassNames({})
+
+
+def in_folder(folder: str) -> ClassNames:
+  """The names in labels.txt of a folder; none if it has none."""
+  try:
+    with open(os.path.join(folder, prepared_folders.LABELS), encoding='utf-8') as f:
+      return ClassNames(dict(enumerate(line.rstrip('\n') for line in f)))
+  except OSError:
+    return ClassNames({})
 
 
 def _read_map(path: str) -> dict[int, str]:

@@ -1,0 +1,187 @@
+"""The model that a server holds: of a run, or of an export in any format."""
+
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+
+from official_ext.base import errors
+from official_ext.base import json_types
+from official_ext.base import optional_packages
+from official_ext.base.files import paths
+from official_ext.base.run_folder import export_notes
+from official_ext.base.run_folder import model_folders
+from official_ext.deployment import export_options
+from official_ext.deployment import runtime_script
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+  """An input or output.
+
+  Attributes:
+    name: its name.
+    dtype: such as 'float32'; 'string' for bytes.
+    shape: None is any size; None in place of the tuple is any shape.
+  """
+
+  name: str
+  dtype: str
+  shape: tuple[int | None, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedModel:
+  """A model in memory.
+
+  Attributes:
+    name: in the addresses of the server.
+    version: the step of its weights; 0 if it is unknown.
+    inputs: by name.
+    outputs: the names of the outputs.
+    runtime: its runtime, in words.
+    compute: from arrays `[n, ...]` by name to arrays `[n, ...]` by name.
+  """
+
+  name: str
+  version: int
+  inputs: Mapping[str, TensorSpec]
+  outputs: tuple[str, ...]
+  runtime: str
+  compute: Callable[[Arrays], Arrays]
+
+  @property
+  def takes_batches(self) -> bool:
+    """Whether one computation takes several examples."""
+    return all(spec.shape is None or spec.shape[:1] == (None,) for spec in self.inputs.values())
+
+
+def load(
+  folder: str,
+  name: str | None = None,
+  which: str | int | None = None,
+  ema: bool = True,
+  experiment: str | None = None,
+  registry: tuple[str, ...] = (),
+) -> ServedModel:
+  """Loads the folder of a run, of an export, or of a SavedModel.
+
+  Args:
+    folder: its path.
+    name: of the model; by default that of the run's folder.
+    which: see `official_ext.load`; for a run only, as the rest.
+    ema: see `official_ext.load`.
+    experiment: see `official_ext.load`.
+    registry: see `official_ext.load`.
+
+  Raises:
+    UserError: the folder is of another kind, or cannot be loaded.
+  """
+  folder = os.path.abspath(os.path.expanduser(folder))
+  names = paths.names(folder)
+  if model_folders.RUN_FILE in names:
+    return _of_run(folder, name or os.path.basename(folder), which, ema, experiment, registry)
+  note = export_notes.read(folder)
+  export_format = str(note.get('format') or export_options.SAVED_MODEL)
+  if (export_format == export_options.SAVED_MODEL and 'saved_model.pb' not in names) or (
+    export_format not in export_options.FORMATS
+  ):
+    raise errors.UserError(
+      f'{folder}: is not the folder of a run or of an export; `official-ext export RUN` writes one'
+    )
+  return _of_export(folder, name or _name_of(folder), export_format, note)
+
+
+def _name_of(folder: str) -> str:
+  """The name of the run: its exports are at RUN/export/STEP."""
+  parent = os.path.dirname(folder)
+  return os.path.basename(os.path.dirname(parent) if os.path.basename(parent) == 'export' else folder)
+
+
+def _of_export(folder: str, name: str, export_format: str, note: json_types.JsonObject) -> ServedModel:
+  if export_format == export_options.SAVED_MODEL:
+    return _of_saved_model(folder, name, note)
+  package = 'ai_edge_litert' if export_format == export_options.LITERT else 'onnxruntime'
+  optional_packages.require(package, export_format, f'serve: {folder}')
+  runtime = 'litert_tensorflow' if note.get('tensorflow_ops') else export_format
+  with _refused(folder):
+    path = os.path.join(folder, str(note['file']))
+    run, version = runtime_script.LOADERS[runtime](path, len(os.sched_getaffinity(0)))
+    return _served(name, _step_of(note), note['signature'], version, run)
+
+
+def _of_saved_model(folder: str, name: str, note: json_types.JsonObject) -> ServedModel:
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top  # Other exports need none.
+
+  with _refused(folder):
+    loaded = tf.saved_model.load(folder)
+  if not loaded.signatures:
+    raise errors.UserError(f'{folder}: has no signature that could be called')
+  default = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+  signature = loaded.signatures[default if default in loaded.signatures else next(iter(loaded.signatures))]
+  # The function alone would not keep the variables alive.
+  return _of_function(tf, name, _step_of(note), signature, keeps=loaded)
+
+
+@contextlib.contextmanager
+def _refused(folder: str) -> Iterator[None]:
+  """Turns an error of a runtime into a UserError."""
+  try:
+    yield
+  except Exception as error:  # pylint: disable=broad-except  # Its files may contain anything.
+    reason = ' '.join(str(error).split())[:300]
+    raise errors.UserError(f'{folder}: cannot be loaded: {type(error).__name__}: {reason}') from error
+
+
+def _step_of(note: json_types.JsonObject) -> int:
+  step = note.get('step')
+  return step if json_types.is_int(step) else 0
+
+
+def _of_run(
+  folder: str,
+  name: str,
+  which: str | int | None,
+  ema: bool,
+  experiment: str | None,
+  registry: tuple[str, ...],
+) -> ServedModel:
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top  # Exports need none, as the next.
+
+  from official_ext.deployment import tensor_functions  # pylint: disable=g-import-not-at-top
+  from official_ext.training.trained import trained_run  # pylint: disable=g-import-not-at-top
+
+  trained = trained_run.load_run(folder, which, ema, experiment, registry)
+  function = tensor_functions.of_signature(trained)
+  return _of_function(tf, name, trained.step, function.call, keeps=(trained, function))
+
+
+def _of_function(tf: Any, name: str, step: int, function: Any, keeps: object) -> ServedModel:
+  """A model that a concrete function of TensorFlow computes."""
+  from official_ext.deployment import tensor_functions  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
+  def run(inputs: Arrays, _keeps: object = keeps) -> Arrays:
+    tensors = {
+      name: tf.constant(array.tolist(), tf.string) if array.dtype == object else tf.constant(array)
+      for name, array in inputs.items()
+    }
+    outputs = function(**tensors)
+    return {
+      name: (tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor).numpy()
+      for name, tensor in outputs.items()
+    }
+
+  return _served(name, step, tensor_functions.signature_of(function), f'tensorflow {tf.__version__}', run)
+
+
+def _served(name: str, step: int, signature: json_types.JsonMapping, runtime: str, run: Any) -> ServedModel:
+  inputs = {
+    each['name']: TensorSpec(each['name'], each['dtype'], None if each['shape'] is None else tuple(each['shape']))
+    for each in signature['inputs']
+  }
+  return ServedModel(name, step, inputs, tuple(each['name'] for each in signature['outputs']), runtime, run)

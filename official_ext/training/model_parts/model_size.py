@@ -1,0 +1,86 @@
+"""The numbers and the memory of a model's weights, gradients and optimizer slots."""
+
+from collections.abc import Iterable
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+_PACKED = 0.9  # Weights that take less than this part of their memory in float32 are reported beside it.
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSize:
+  """The size of a model and of its training, without activations.
+
+  Attributes:
+    parameters: floating-point numbers in its weights; of packed weights the numbers that they represent.
+    trained_parameters: those of trainable variables.
+    weight_bytes: the memory of all its variables.
+    gradient_bytes: the memory of the gradients of its trainable variables.
+    slot_bytes: the memory of the optimizer's variables: moments, moving averages.
+  """
+
+  parameters: int
+  trained_parameters: int
+  weight_bytes: int
+  gradient_bytes: int
+  slot_bytes: int
+
+  def describe(self) -> str:
+    """The size in words."""
+    text = f'{self.parameters:,} parameters'
+    weights = f'weights {_mebibytes(self.weight_bytes)}'
+    whole = 4 * self.parameters
+    if self.weight_bytes < _PACKED * whole:
+      weights += f' ({_mebibytes(whole)} in float32)'
+    if not self.trained_parameters:
+      return f'{text}; {weights}'
+    share = 100 * self.trained_parameters / max(self.parameters, 1)
+    trained = 'all trained' if self.trained_parameters == self.parameters else f'{self.trained_parameters:,} trained'
+    trained += f' ({share:.2g} %)' if share < 99.5 else ''
+    sizes = (('gradients', self.gradient_bytes), ('optimizer slots', self.slot_bytes))
+    return ', '.join([f'{text}, {trained}; {weights}', *(f'{name} {_mebibytes(count)}' for name, count in sizes)])
+
+
+def of(model: Any, optimizer: Any = None) -> ModelSize | None:
+  """The size of a model, a `tf.Module`; None while it has no variables, as before its first call.
+
+  Args:
+    model: the model.
+    optimizer: trains it; None if nothing does, so that no variable is counted as trained.
+  """
+  try:
+    variables = _each_once(getattr(model, 'variables', ()))
+  except ValueError:  # Of a Keras model that makes them at its first call.
+    return None
+  if not variables:
+    return None
+  trained = _each_once(model.trainable_variables) if optimizer is not None else []
+  packed = [part for part in (model, *model.submodules) if getattr(part, 'is_packed', False)]
+  packed_ids = {id(variable) for part in packed for variable in part.own_weights().values()}
+  numbers = sum(_count(each) for each in variables if each.dtype.is_floating and id(each) not in packed_ids)
+  slots = getattr(optimizer, 'variables', ())
+  return ModelSize(
+    parameters=numbers + sum(part.num_weights() for part in packed),
+    trained_parameters=sum(map(_count, trained)),
+    weight_bytes=sum(map(_bytes, variables)),
+    gradient_bytes=sum(map(_bytes, trained)),
+    slot_bytes=sum(map(_bytes, _each_once(slots() if callable(slots) else slots))),
+  )
+
+
+def _each_once(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
+  return list({id(variable): variable for variable in variables}.values())
+
+
+def _count(variable: tf.Variable) -> int:
+  return variable.shape.num_elements() or 0
+
+
+def _bytes(variable: tf.Variable) -> int:
+  return _count(variable) * variable.dtype.size
+
+
+def _mebibytes(count: int) -> str:
+  return f'{count / 2**20:,.3g} MiB'

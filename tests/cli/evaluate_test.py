@@ -1,0 +1,105 @@
+"""official-ext evaluate RUN: the figures are those of the run's own evaluation; files, flags and mistakes."""
+
+import json
+import shutil
+
+from PIL import Image
+import pytest
+
+from official_ext.cli import main
+from official_ext.operations.curves import run_images
+from official_ext.operations.runs import run_folder
+from tests import tiers
+from tests.cli import small_data
+
+FEW_STEPS = [
+  f'--set=trainer.{name}=2'
+  for name in ('train_steps', 'steps_per_loop', 'summary_interval', 'validation_interval', 'checkpoint_interval')
+]
+PICTURES = {
+  'image_classifier': ['calibration', 'confusion_matrix', 'mistakes'],
+  'detector': ['mistakes'],
+  'segmenter': ['confusion_matrix', 'mistakes'],
+  'bert_classifier': ['calibration', 'confusion_matrix'],
+}
+FIGURES = {'image_classifier': 'accuracy', 'detector': 'AP', 'segmenter': 'mean_iou', 'bert_classifier': 'accuracy'}
+
+
+def trained(like, folder, run_train, number=24):
+  """A run of two steps, on data in `data`."""
+  case = small_data.CASES[like]
+  case.prepare(folder / 'in', folder / 'data', number)
+  assert main.main(['new', 'own', f'--like={like}', '--data=data']) == 0
+  command = [f'--experiment={case.experiment}', '--config_file=own.yaml', '--model_dir=runs/own', *FEW_STEPS]
+  process = run_train(['--mode=train_and_eval', *command, *case.flags], cwd=folder, timeout=550)
+  assert process.returncode == 0, process.stderr[-3000:]
+
+
+@tiers.parametrize('like', ['bert_classifier', 'image_classifier', 'detector', 'segmenter'], fast=1)
+def test_the_figures_are_those_of_the_run(like, run_train, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  trained(like, tmp_path, run_train)
+  capsys.readouterr()
+  assert main.main(['evaluate', 'runs/own']) == 0
+  out = capsys.readouterr().out
+  folder = tmp_path / 'runs/own/evaluations/validation_data'
+  report = json.loads((folder / 'report.json').read_text())
+  if like != 'segmenter':  # Model Garden loses an image: see docs/how_to/segmentation.md.
+    (value,), _ = small_data.evaluations(tmp_path / 'runs/own', small_data.CASES[like].metric)
+    assert report[FIGURES[like]] == pytest.approx(value, abs=1e-5)
+  labels = (tmp_path / 'data' / 'labels.txt').read_text().splitlines()
+  classes = labels[1:] if like == 'detector' else labels
+  assert list(report['classes']) == classes and all(name in out for name in classes)
+  assert ('\nBoxes\n' if like == 'detector' else '\nClasses\n') in out
+  assert report['weights'] == 'averaged' and report['step'] == 2
+  assert sorted(path.stem for path in folder.glob('*.png')) == PICTURES[like]
+  page = (folder / 'report.html').read_text()
+  assert page.count('data:image/png;base64,') == len(PICTURES[like]) and all(name in page for name in classes)
+  assert {image.tag for image in images_of(tmp_path / 'runs/own')} >= set(PICTURES[like])
+  for path in folder.glob('*.png'):
+    assert min(Image.open(path).size) > 100
+  # On the folder itself the same, and again the same.
+  assert main.main(['evaluate', 'runs/own', '--on=data', '--name=again']) == 0
+  again = json.loads((folder.parent / 'again' / 'report.json').read_text())
+  for name in ('data', 'input_path'):
+    again.pop(name), report.pop(name)
+  assert again == report
+  check_mistakes(like, tmp_path, capsys)
+
+
+def images_of(path):
+  """The images that the console shows of a run."""
+  return run_images.ImageIndex().find(run_folder.Run(str(path), path.name))
+
+
+def check_mistakes(like, folder, capsys):
+  """Flags and folders that cannot be used are refused in one line."""
+  other = 'bert_classifier' if like == 'image_classifier' else 'image_classifier'
+  small_data.CASES[other].prepare(folder / 'other_in', folder / 'other', 24)
+  shutil.copytree(folder / 'data', folder / 'renamed')
+  names = (folder / 'data' / 'labels.txt').read_text().splitlines()
+  (folder / 'renamed' / 'labels.txt').write_text('\n'.join([*names[:-1], 'unicorn']) + '\n')
+  shutil.copytree(folder / 'data', folder / 'more')
+  (folder / 'more' / 'labels.txt').write_text('\n'.join([*names, 'unicorn']) + '\n')
+  (folder / 'empty').mkdir()
+  for words, expected in (
+    (['--on=other'], f'--on: other: was prepared for {small_data.CASES[other].target}; the run needs --for='),
+    (['--on=renamed'], f'is unicorn, and {names[-1]} in the data of the run; prepare it with --labels='),
+    (['--on=more'], f'--on: more: has {len(names) + 1} classes, the model of the run {len(names)}'),
+    (['--on=empty'], 'empty: has no prepared.json'),
+    (['--on=data', '--split=test'], '--on: data: has no test examples'),
+    (['--split=train'], '--split: requires --on=FOLDER'),
+    (['--name=../x'], '--name=../x: expected letters, digits'),
+    (['--which=7'], 'no checkpoint of step 7'),
+  ):
+    capsys.readouterr()
+    assert main.main(['evaluate', 'runs/own', *words]) == 2, words
+    err = capsys.readouterr().err
+    assert err.count('error: ') == 1 and expected in err, (words, err)
+
+
+@pytest.mark.tensorflow
+def test_runs_of_other_tasks_are_refused(tmp_path, capsys):
+  (tmp_path / 'run').mkdir()
+  assert main.main(['evaluate', str(tmp_path / 'run')]) == 2
+  assert 'not the folder of a run: it has no params.yaml' in capsys.readouterr().err
