@@ -1,5 +1,9 @@
 """train.py, killed and started again with the same command, ends as an undisturbed one: bit for bit."""
 
+import os
+import pathlib
+import signal
+
 import numpy as np
 import pytest
 
@@ -56,6 +60,36 @@ def test_memory_that_runs_out_costs_nothing_that_was_saved(moment, ends, tmp_pat
   assert attempt.wait() != [0] or not ends  # TensorFlow aborts where an allocation fails.
   assert not any(runner.start(folder).wait()), runner.log(folder)
   assert comparison.differences(folder, runner.straight()) == []
+
+
+@pytest.fixture
+def memory_limit():
+  """The folder of a control group that gives its processes 1 MiB more; no swap helps them."""
+  root = pathlib.Path('/sys/fs/cgroup')
+  first = root / 'memory' if (root / 'memory').is_dir() else root
+  name = 'memory.limit_in_bytes' if first != root else 'memory.max'
+  group = first / f'resume-test-{os.getpid()}'
+  try:
+    group.mkdir()
+    (group / name).write_text(str(2**20))
+  except OSError as error:
+    group.exists() and group.rmdir()
+    pytest.skip(f'no control group of memory can be made: {error}')
+  yield group
+  group.rmdir()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+  'moment', [processes.in_stage('train', 10), processes.in_stage('eval', 15)], ids=lambda moment: moment.name
+)
+def test_killed_by_the_kernel_at_its_limit_of_memory(moment, memory_limit, tmp_path, train_server):
+  runner = cases.Runner(cases.BY_NAME['plain'], tmp_path, train_server())
+  folder = runner.new_folder()
+  attempt = runner.start(folder)
+  attempt.move_at(moment, memory_limit)
+  assert attempt.wait() == [-signal.SIGKILL]
+  finish(runner, folder, num_restored=1)
 
 
 @pytest.mark.soak

@@ -135,6 +135,18 @@ class Attempt:
       resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, limit))
     return True
 
+  def move_at(self, moment: Moment, control_group: pathlib.Path, timeout: float = _LONGEST_SECONDS) -> bool:
+    """Moves the processes into a control group at `moment`.
+
+    Returns:
+      False where the run had ended before.
+    """
+    if not self._reach(moment, timeout):
+      return False
+    for process in self._processes:
+      (control_group / 'cgroup.procs').write_text(str(process.pid))
+    return True
+
   def _reach(self, moment: Moment, timeout: float) -> bool:
     """Waits for a moment; False where the run has ended before."""
     while not moment.has_come(self._folder, elapsed := time.monotonic() - self._began):
