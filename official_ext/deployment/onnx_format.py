@@ -95,7 +95,22 @@ def _to_float16(plain: str, path: str, calibration: object) -> None:
   from onnxruntime.transformers import float16  # pylint: disable=g-import-not-at-top
 
   del calibration
-  onnx.save(float16.convert_float_to_float16(onnx.load(plain), keep_io_types=True), path)
+  model = onnx.load(plain)
+  _compute_constant_outputs(model.graph)
+  # The converter fills the empty `scales` of a Resize that has `sizes`, and loses values that a Loop reads from outside.
+  blocked = [*float16.DEFAULT_OP_BLOCK_LIST, 'Resize', 'Loop']
+  onnx.save(float16.convert_float_to_float16(model, keep_io_types=True, op_block_list=blocked), path)
+
+
+def _compute_constant_outputs(graph: Any) -> None:
+  """Lets an operation compute each output that is a constant, of which the converter would make two of one name."""
+  import onnx  # pylint: disable=g-import-not-at-top  # The extra `onnx`.
+
+  outputs = {output.name for output in graph.output}
+  for constant in graph.initializer:
+    if constant.name in outputs:
+      name, constant.name = constant.name, f'{constant.name}_constant'
+      graph.node.append(onnx.helper.make_node('Identity', [constant.name], [name]))
 
 
 def _to_dynamic(plain: str, path: str, calibration: object) -> None:

@@ -135,6 +135,9 @@ def test_small_data_beats_its_baseline(like, run_train, tmp_path):
   baseline = case.baseline(tmp_path / 'data')
   print(f'{like}: {case.metric} {best:.3f}, baseline {baseline:.3f}, {seconds:.0f} s')
   assert best >= case.expected > baseline + 0.1
+  assert main.main(['export', 'runs/own', '--format=onnx', '--output_dir=exported']) == 0
+  note = json.loads((tmp_path / 'exported' / 'export.json').read_text())
+  assert note['verified'] is True and note['verification']['agreement'] > 0.99, note
 
 
 @pytest.mark.slow

@@ -173,6 +173,25 @@ def test_an_operation_that_a_format_lacks_is_named(capfd):
   assert '\n' not in f'{of_litert.value}{of_onnx.value}' and not capfd.readouterr().err
 
 
+def test_onnx_in_16_bits_with_loops_resized_images_and_constant_outputs(tmp_path):
+  import onnxruntime  # pylint: disable=g-import-not-at-top
+
+  @tf.function(input_signature=[tf.TensorSpec([1, 4, 4, 2], tf.float32, 'x')])
+  def function(x):
+    scale = tf.reduce_max(x) + 1
+    total = tf.while_loop(lambda i, _: i < tf.cast(scale, tf.int32), lambda i, y: (i + 1, y + scale), (0, scale))[1]
+    return {'y': tf.image.resize(x, [8, 8]), 'total': total, 'constant': tf.constant([0.5, 3.0])}
+
+  path = str(tmp_path / 'model.onnx')
+  onnx_format.convert(function.get_concrete_function(), 'float16', None, path)
+  x = np.random.default_rng(0).integers(0, 4, (1, 4, 4, 2)).astype(np.float32)
+  session = onnxruntime.InferenceSession(path)
+  found = dict(zip((output.name for output in session.get_outputs()), session.run(None, {'x': x})))
+  for name, value in function(x).items():
+    assert found[name].dtype == np.float32
+    np.testing.assert_allclose(found[name], value, rtol=0.002, atol=0.002)
+
+
 def test_the_script_of_a_runtime_imports_neither_this_library_nor_model_garden():
   code = 'import runpy, sys; runpy.run_path(sys.argv[1]); print({m.partition(".")[0] for m in sys.modules})'
   done = subprocess.run(
