@@ -135,7 +135,7 @@ def _try(console, token):
 def test_wrong_tokens_are_judged_at_a_slow_pace_and_right_ones_at_once(guarded):
   begun = time.monotonic()
   assert [_try(guarded, 'wrong') for _ in range(token_attempts.FREE)] == [401] * token_attempts.FREE
-  assert time.monotonic() - begun < token_attempts.SECONDS
+  assert time.monotonic() - begun < token_attempts.FREE * token_attempts.SECONDS / 2  # Far from a wait for each.
   assert [_try(guarded, 'wrong') for _ in range(3)] == [401] * 3
   assert time.monotonic() - begun > 2 * token_attempts.SECONDS
   assert _try(guarded, _PASSWORD) == 200  # In its turn; from here on all is forgotten.
