@@ -21,6 +21,8 @@ from official_ext.language.modeling import frozen
 from official_ext.language.modeling import lora
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
+from official_ext.language.text import text_data
+from official_ext.language.text import text_sources
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.training.checkpoints import contents
 from official_ext.training.config import checks
@@ -314,6 +316,29 @@ def test_rows_that_were_prepared_are_read_as_they_are_and_not_divided(base, tmp_
     task.source(task.config.train_data)
   task = make(path, validation_data={'input_path': out, 'seq_length': 64})
   assert len(task.source(task.config.validation_data)) == 20
+
+
+def test_answers_with_labels_that_were_prepared_are_those_of_kto(base, tmp_path):
+  path, out = str(tmp_path / 'data.jsonl'), str(tmp_path / 'out')
+  records = [{'prompt': f'{n}?', 'completion': f'answer {n}', 'good': n % 3 == 0} for n in range(20)]
+  pathlib.Path(path).write_text(''.join(json.dumps(record) + '\n' for record in records))
+  settings = {'seq_length': 64, 'label_column': 'good'}
+  tokenizer = tokenizer_lib.Tokenizer.load(base)
+  prepared_inputs.prepare(path, out, tokenizer, use_chat_template=True, example_format='unpaired', **settings)
+  found, expected = [], []
+  for rows, input_path in ((found, out), (expected, path)):
+    params = text_data.TextDataConfig(
+      is_training=True, input_path=input_path, use_chat_template=None, example_format='unpaired', **settings
+    )
+    rows += text_sources.open_source(params, tokenizer).fetch(range(20))
+  tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+  assert [int(row['is_desirable']) for row in found] == [int(record['good']) for record in records]
+  pairs = tmp_path / 'pairs.jsonl'
+  pairs.write_text(json.dumps({'prompt': 'a', 'chosen': 'b', 'rejected': 'c'}) + '\n')
+  with pytest.raises(
+    errors.UserError, match='--example_format: unpaired: the records are pairs; expected a prompt, an'
+  ):
+    prepared_inputs.prepare(str(pairs), str(tmp_path / 'new'), tokenizer, example_format='unpaired', seq_length=64)
 
 
 def test_a_data_service_serves_prepared_rows_to_runs_that_do_not_evaluate(tmp_path, caplog):
