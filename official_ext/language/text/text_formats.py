@@ -180,7 +180,7 @@ class TextFormat:
     if self.name == 'prompt_output' and record.get(column) in (True, False):  # 1 and 0 equal them.
       raise errors.UserError(
         f'{path}.example_format: {place} has the columns {", ".join(record)}: answers with labels, of which '
-        f'undesirable ones would be learned too; train experiment preference with loss_type=kto, drop {column!r} or the '
+        f'undesirable ones would be learned too; train preference with loss_type=kto, drop {column!r} or the '
         'undesirable records, or set example_format=prompt_output to learn all'
       )
 
