@@ -1,6 +1,10 @@
 """The estimate of a training's memory beside that of a machine, whose size the tests choose."""
 
 import json
+import os
+import pathlib
+import subprocess
+import sys
 import types
 
 import pytest
@@ -14,6 +18,7 @@ from official_ext.training.model_parts import model_size
 
 _SIZE = model_size.ModelSize(100, 50, weight_bytes=400, gradient_bytes=200, slot_bytes=400)
 _MILLION = 10**6
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -119,3 +124,20 @@ def test_a_run_records_and_prints_its_estimate(run_train, tmp_path):
   assert memory['peak'] == sum(memory[name] for name in parts)
   assert 0 < memory['resident'] < memory['available'] <= memory['total']
   assert f'Memory: about {memory["peak"] / 1e9:,.3g} GB at the peak of a step (now ' in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('remat', ['none', 'block'])
+def test_the_estimate_is_near_the_peak_of_a_real_process(remat, tmp_path):
+  shape = ('hidden_size=256', 'intermediate_size=688', 'num_hidden_layers=8', f'remat={remat}')
+  flags = [f'--set=task.model.{each}' for each in (*shape, 'num_attention_heads=8', 'num_key_value_heads=8')]
+  data = ['--set=task.train_data.seq_length=512', '--set=task.train_data.global_batch_size=8']
+  warmup = '--set=trainer.optimizer_config.warmup.linear.warmup_steps=1'
+  words = ['--experiment=language_model', '--mode=train', f'--model_dir={tmp_path}/run', '--set=train_steps=2', warmup]
+  process = subprocess.Popen([sys.executable, str(ROOT / 'train.py'), *words, *flags, *data], stdout=subprocess.DEVNULL)
+  _, status, usage = os.wait4(process.pid, 0)
+  process.returncode = os.waitstatus_to_exitcode(status)
+  assert process.returncode == 0
+  memory = json.loads((tmp_path / 'run/run.json').read_text())['memory']
+  assert memory['activations'] > (0.9e9 if remat == 'none' else 0.2e9)  # Enough to matter beside the constant.
+  assert 0.8 < memory['peak'] / (1024 * usage.ru_maxrss) < 1.25
