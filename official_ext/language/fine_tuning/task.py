@@ -196,7 +196,8 @@ class FineTuningTask(text_task.TextTask):
   def least_weights(self) -> tuple[int, int]:
     """See base class: without norms, biases and adapters."""
     base, config = self.base_model, self.config
-    outside, inside = activation_memory.num_weights(pretrained.read_config(base.model)[0] if base else config.model)
+    decoder = pretrained.read_config(base.model)[0] if base else config.model
+    outside, inside = activation_memory.num_weights(decoder, has_head=self.learns_tokens)
     if not config.trains_adapters:
       return 4 * (outside + inside), outside + inside
     bits = {'nf4': 4, 'int8': 8}.get(config.frozen_kernels().method, 16)

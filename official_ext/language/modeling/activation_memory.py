@@ -52,10 +52,15 @@ def of_step(config: decoder_config.DecoderConfig, shapes: TrainingShapes, dtype:
   return of_layers + logits
 
 
-def num_weights(config: decoder_config.DecoderConfig) -> tuple[int, int]:
-  """(numbers in the embedding and the head, numbers in the matrices of all blocks), without norms and biases."""
+def num_weights(config: decoder_config.DecoderConfig, has_head: bool = True) -> tuple[int, int]:
+  """(numbers in the embedding and the head, numbers in the matrices of all blocks), without norms and biases.
+
+  Args:
+    config: of the decoder.
+    has_head: whether there is a head of logits; a classifier has none.
+  """
   width, head_dim = config.hidden_size, decoder_config.head_dim(config)
-  outside = config.vocab_size * width * (1 if config.tie_word_embeddings else 2)
+  outside = config.vocab_size * width * (2 if has_head and not config.tie_word_embeddings else 1)
   attention = width * head_dim * 2 * (config.num_attention_heads + config.num_key_value_heads)
   inner = 3 if config.gated_mlp else 2
   inside = 0

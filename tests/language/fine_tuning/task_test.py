@@ -9,6 +9,7 @@ import types
 
 import numpy as np
 from official.core import exp_factory
+from official.core import task_factory
 import pytest
 import tensorflow as tf
 
@@ -16,6 +17,7 @@ from official_ext.base import errors
 from official_ext.data import data_identity
 from official_ext.language.fine_tuning import fine_tuning_config
 from official_ext.language.fine_tuning import task as task_lib
+from official_ext.language.modeling import activation_memory
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import frozen
 from official_ext.language.modeling import lora
@@ -469,3 +471,27 @@ def test_a_result_replaces_neither_its_base_nor_what_another_run_has_left(base, 
   with pytest.raises(errors.UserError, match='out/model exists already; name another folder, or move it away'):
     prepare(model_path=base, output_dir=str(tmp_path / 'out'))
   prepare(model_path=base, output_dir=str(tmp_path / 'other'))
+
+
+@pytest.mark.parametrize(
+  'experiment, changes, sequences, length, has_logits',
+  [
+    ('sft', {}, 4, 24, True),
+    ('preference', {}, 8, 24, True),
+    ('preference', {'loss_type': 'kto'}, 4, 24, True),
+    ('reward_model', {}, 8, 24, False),
+    ('grpo', {'num_generations': 3, 'max_completion_length': 5}, 12, 29, True),
+  ],
+)
+def test_the_texts_of_a_micro_batch_that_its_memory_is_estimated_by(experiment, changes, sequences, length, has_logits):
+  params = exp_factory.get_exp_config(experiment)
+  params.override({'task': {'train_data': {'global_batch_size': 4, 'seq_length': 24}, **changes}})
+  task = task_factory.get_task(params.task)
+  assert task.training_shapes(1) == activation_memory.TrainingShapes(sequences, length, has_logits)
+  assert task.training_shapes(2).sequences == sequences // 2
+  model = task.build_model()
+  expected = activation_memory.of_step(model.config, task.training_shapes(1), 'float32')
+  assert task.activation_bytes(model, 1) == expected
+  weights, trained = task.least_weights()
+  assert 0.95 < trained / sum(variable.shape.num_elements() for variable in model.trainable_variables) <= 1
+  assert weights == 4 * trained

@@ -12,6 +12,7 @@ from official_ext.language.modeling import adapter_sets
 from official_ext.language.modeling import lora
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
+from official_ext.language.modeling import quantized_linear
 
 pytest.importorskip('peft', reason="needs the test extra: pip install 'official-ext[test]'")
 import peft
@@ -125,3 +126,18 @@ def test_a_combined_folder_names_its_base(folders, tmp_path):
   adapter_sets.combine([adapters['a'], adapters['b']], [0.5, 0.5], str(tmp_path / 'both'), 'cat')
   assert json.loads((tmp_path / 'both/adapter_config.json').read_text())['base_model_name_or_path'] == base
   assert (tmp_path / 'both/base_model.json').exists()
+
+
+@pytest.mark.parametrize(
+  'how', [{'scan_layers': True}, {'quantization': quantized_linear.QuantizationConfig(method='nf4')}]
+)
+def test_adapters_are_switched_over_stacked_and_over_packed_layers(folders, how):
+  base, adapters = folders
+  names = ('a', 'b')
+  model = pretrained.load(base, **how)
+  found = adapter_sets.AdapterSet(model, {name: adapters[name] for name in names})
+  for name in reversed(names):
+    alone = pretrained.load(base, **how)
+    peft_folders.load(alone, adapters[name])
+    found.set_adapter(name)
+    assert _difference(model(IDS), alone(IDS)) < 2e-6
