@@ -94,8 +94,8 @@ def build_trainer(
   experiment_run.check_trainer_class(f'{type(task).__name__}.trainer_cls', trainer_cls)
   if profiler is not None:
     trainer_cls = _with_profiler(trainer_cls, profiler)
-  if train:
-    memory_checks.check_least(task, params, strategy)
+  if train and not params.runtime.mesh.sizes():  # A mesh divides them.
+    memory_checks.check_least(task, params.trainer.optimizer_config.optimizer.type, strategy)
   exporter = None
   if evaluate:
     exporter = best.maybe_create(

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base.processes import machine_memory
-from official_ext.training.config import definitions
 from official_ext.training.devices import distribute
 from official_ext.training.loop import experiment_run
 from official_ext.training.model_parts import model_size
@@ -102,28 +101,27 @@ def estimate(experiment: experiment_run.Experiment, size: model_size.ModelSize, 
   return MemoryEstimate(resident, on_here * gradients, on_here * activations, _COMPILATION, total, available)
 
 
-def check_least(task: Any, params: definitions.ExperimentConfig, strategy: tf.distribute.Strategy) -> None:
+def check_least(task: Any, optimizer: str | None, strategy: tf.distribute.Strategy) -> None:
   """Refuses a training whose weights and optimizer slots alone are more than the memory: before the model is made.
 
   Args:
     task: of the run; one that does not know its weights is not refused.
-    params: of the run.
-    strategy: of the run.
+    optimizer: the name of its type.
+    strategy: of the run; each of its devices holds all weights.
 
   Raises:
     UserError: it cannot fit.
   """
   kind = distribute.device_type(strategy)
   least = getattr(task, 'least_weights', lambda: None)()
-  if least is None or kind == 'TPU' or params.runtime.mesh.sizes():
+  if least is None or kind == 'TPU':
     return
   weights, trained = least
-  name = params.trainer.optimizer_config.optimizer.type
-  slots = int(4 * _SLOTS.get(name, 0.0) * trained)
+  slots = int(4 * _SLOTS.get(optimizer or '', 0.0) * trained)
   found = machine_memory.read()
   total = _gpu_bytes() if kind == 'GPU' else found.total if found else 0
   if total and weights + slots > total:
-    of_slots = f' and {_gb(slots)} GB of slots of {name}' if slots else ''
+    of_slots = f' and {_gb(slots)} GB of slots of {optimizer}' if slots else ''
     raise errors.UserError(
       f'task.model: {_gb(weights)} GB of weights{of_slots} are more than the {_gb(total)} GB of this '
       f'{"GPU" if kind == "GPU" else "machine"}; train adapters on weights in 4 bits (task.use_lora=true, '

@@ -32,16 +32,11 @@ def machine(monkeypatch):
   return set_size
 
 
-def params(steps=1, optimizer='adamw_experimental'):
-  found = definitions.ExperimentConfig(trainer=definitions.TrainerConfig(gradient_accumulation_steps=steps))
-  return found.replace(trainer={'optimizer_config': {'optimizer': {'type': optimizer}}})
-
-
 def estimated(activations, steps=1):
   experiment = types.SimpleNamespace(
     strategy=tf.distribute.get_strategy(),
     task=types.SimpleNamespace(activation_bytes=lambda model, num_replicas: activations),
-    params=params(steps),
+    params=definitions.ExperimentConfig(trainer=definitions.TrainerConfig(gradient_accumulation_steps=steps)),
     workers=types.SimpleNamespace(count=1),
   )
   return memory_checks.estimate(experiment, _SIZE, None)
@@ -76,7 +71,7 @@ def test_a_task_that_does_not_know_its_activations_has_no_estimate(machine):
 def test_weights_and_slots_alone_are_refused_above_the_memory(machine, optimizer, slots):
   task = types.SimpleNamespace(least_weights=lambda: (4 * _MILLION, _MILLION))
   needed = 4 * _MILLION * (1 + slots)
-  check = lambda: memory_checks.check_least(task, params(optimizer=optimizer), tf.distribute.get_strategy())
+  check = lambda: memory_checks.check_least(task, optimizer, tf.distribute.get_strategy())
   machine(needed, 0)  # Other programs may end.
   check()
   machine(needed - 1, needed)
