@@ -81,11 +81,13 @@ FACE = {
   'lora': 'language.modeling.lora',
   'LoraConfig': 'language.modeling.lora:LoraConfig',
   'peft_folders': 'language.modeling.peft_folders',
+  'adapter_sets': 'language.modeling.adapter_sets',
   'QuantizationConfig': 'language.modeling.quantized_linear:QuantizationConfig',
   'nf4': 'language.modeling.nf4',
   'int8': 'language.modeling.int8',
   'losses': 'language.modeling.losses',
   'token_metrics': 'language.modeling.token_metrics',
+  'activation_memory': 'language.modeling.activation_memory',
   'weighted_losses': 'language.modeling.weighted_losses',
   'LossesConfig': 'language.modeling.weighted_losses:LossesConfig',
   # Fine-tuning.
@@ -149,6 +151,8 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.language.fine_tuning.fine_tuning_config import FineTuningConfig as FineTuningConfig
   from official_ext.language.fine_tuning.fine_tuning_config import PairsConfig as PairsConfig
   from official_ext.language.fine_tuning.task import FineTuningTask as FineTuningTask
+  from official_ext.language.modeling import activation_memory as activation_memory
+  from official_ext.language.modeling import adapter_sets as adapter_sets
   from official_ext.language.modeling import decoder as _decoder
   from official_ext.language.modeling import generation as generation
   from official_ext.language.modeling import int8 as int8

@@ -148,6 +148,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'run_checks',
     'required_fields',
     'served_experiment',
+    'memory_checks',
     'building',
     'recording',
     'loop_building',

@@ -89,6 +89,13 @@ class GrpoTask(ext.FineTuningTask):
 
   # Prompts and rollouts.
 
+  def training_shapes(self, num_replicas: int) -> ext.activation_memory.TrainingShapes:
+    """Prompts with their completions, of all groups of a batch: see base class."""
+    config = self.config
+    sequences = -(-config.train_data.global_batch_size // num_replicas) * config.num_generations
+    length = config.train_data.seq_length + config.max_completion_length
+    return ext.activation_memory.TrainingShapes(sequences, length)
+
   def build_inputs(
     self, params: ext.TextDataConfig, input_context: tf.distribute.InputContext | None = None
   ) -> tf.data.Dataset:

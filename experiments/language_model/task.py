@@ -22,6 +22,17 @@ class LanguageModelTask(ext.TextTask):
     self.check_vocabulary(self.config.model.vocab_size)
     return model_lib.build(self.config.model)
 
+  def activation_bytes(self, model: tf_keras.Model, num_replicas: int) -> int:
+    """See base class."""
+    data = self.config.train_data
+    shapes = ext.activation_memory.TrainingShapes(-(-data.global_batch_size // num_replicas), data.seq_length)
+    return ext.activation_memory.of_step(self.config.model, shapes, model.compute_dtype)
+
+  def least_weights(self) -> tuple[int, int]:
+    """See base class."""
+    count = sum(ext.activation_memory.num_weights(self.config.model))
+    return 4 * count, count
+
   def make_tokenizer(self) -> ext.Tokenizer:
     """That of the built-in text."""
     return ext.python_topics.tokenizer(self.config.model.vocab_size)

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from typing import TYPE_CHECKING
 
 from official_ext.base import errors
 from official_ext.base.run_folder import model_folders
@@ -10,8 +11,11 @@ from official_ext.cli import generation_flags
 from official_ext.cli import language_models
 from official_ext.language.serving import model_loading
 
+if TYPE_CHECKING:
+  from official_ext.language.modeling import adapter_sets
+
 _HELP = 'A line is a message. /clear begins anew, Ctrl-C stops an answer, /exit or Ctrl-D ends.'
-_EXIT, _CLEAR = '/exit', '/clear'
+_EXIT, _CLEAR, _ADAPTER = '/exit', '/clear', '/adapter'
 
 
 def _parser() -> arguments_lib.Parser:
@@ -21,6 +25,10 @@ def _parser() -> arguments_lib.Parser:
     'Ctrl-C stops an answer, /exit or Ctrl-D ends. If the context is full, the oldest messages are dropped.',
   )
   language_models.add_model_arguments(found)
+  several = (
+    'a folder of peft with adapters for FOLDER; the line /adapter NAME takes another one, /adapter none the base'
+  )
+  language_models.add_adapters(found, several)
   generation_flags.add(found, 'the most tokens of an answer; default: 512, or half the context')
   found.add_argument('--system_prompt', default='', metavar='TEXT', help='the first message, of the system')
   return found
@@ -38,7 +46,11 @@ def run(arguments: list[str]) -> None:
   tokenizer = model_loading.load_tokenizer(folders, known.chat_template_path)
   tokenizer.chat_template()  # Before the weights are loaded.
   given = generation_flags.given(known)
-  model = model_loading.load(folders, known.dtype, known.load_in_4bit)
+  named, adapters = language_models.named_adapters(known.adapter), None
+  if named:
+    model, adapters = model_loading.load_with_adapters(folders, named, known.dtype, known.load_in_4bit)
+  else:
+    model = model_loading.load(folders, known.dtype, known.load_in_4bit)
   from official_ext.language.serving import conversations  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   conversation = conversations.Conversation(model, tokenizer, folders, given, known.system_prompt, known.seed)
@@ -55,11 +67,21 @@ def run(arguments: list[str]) -> None:
       conversation.clear()
     elif message:
       try:
-        conversation.answer(message)
+        if adapters is not None and message.split()[0] == _ADAPTER:
+          _switch(adapters, message.removeprefix(_ADAPTER).strip())
+        else:
+          conversation.answer(message)
       except errors.UserError as error:
         if not is_interactive:
           raise
         print(f'error: {error}', file=sys.stderr)
+
+
+def _switch(adapters: 'adapter_sets.AdapterSet', name: str) -> None:
+  """Takes another adapter, and reports which is in use."""
+  if name:
+    adapters.set_adapter(None if name == 'none' else name)
+  print(f'adapter: {adapters.active or "none"} (of {", ".join(adapters.names)})', file=sys.stderr)
 
 
 def _read(is_interactive: bool) -> str | None:

@@ -4,6 +4,7 @@ import argparse
 import gc
 import os
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from official_ext.base import errors
@@ -39,8 +40,14 @@ def _parser() -> arguments_lib.Parser:
   )
   kinds = 'huggingface: a folder; gguf: a file of weights, metadata and tokenizer; default: huggingface'
   found.add_argument('--to', choices=('huggingface', 'gguf'), default='huggingface', help=kinds)
-  adapter = 'a folder of peft with adapters for SOURCE, which are merged into it'
-  found.add_argument('--adapter', metavar='FOLDER', type=arguments_lib.tensorflow_folder, help=adapter)
+  adapter = f'a folder of peft with adapters for SOURCE, which are merged into it; {arguments_lib.REPEATED}'
+  found.add_argument(
+    '--adapter', action='append', default=[], metavar='FOLDER', type=arguments_lib.tensorflow_folder, help=adapter
+  )
+  weights = 'the weight of each --adapter, such as 0.7,0.3; default: 1 for each'
+  found.add_argument('--adapter_weights', metavar='NUMBERS', type=_numbers, help=weights)
+  kinds = "how several are combined, as by peft's add_weighted_adapter: cat adds their products, linear their matrices"
+  found.add_argument('--combination_type', choices=('cat', 'linear'), default='cat', help=f'{kinds}; default: cat')
   language_models.add_base_model(found)
   tokenizer = 'its tokenizer is copied; default: that of the adapters, the model or the run'
   found.add_argument('--tokenizer', metavar='FOLDER', type=arguments_lib.tensorflow_folder, help=tokenizer)
@@ -60,8 +67,31 @@ def run(arguments: list[str]) -> None:
     UserError: with the flag, file or field. Nothing was written.
   """
   known = _parser().parse_args(arguments)
-  with preemption.interrupting():
+  with preemption.interrupting(), tempfile.TemporaryDirectory(prefix='convert-') as folder:
+    known.adapter = _one_adapter(known, folder)
     _convert(known)
+
+
+def _numbers(text: str) -> list[float]:
+  try:
+    return [float(part) for part in text.split(',')]
+  except ValueError:
+    raise argparse.ArgumentTypeError(f'{text}: expected numbers, such as 0.7,0.3') from None
+
+
+def _one_adapter(known: argparse.Namespace, folder: str) -> str | None:
+  """The folder of the adapter to merge: of several, or of one with a weight, one that is combined in `folder`."""
+  weights = known.adapter_weights
+  if weights is not None and len(weights) != len(known.adapter):
+    raise errors.UserError(
+      f'--adapter_weights: {len(weights)} for {len(known.adapter)} --adapter; expected one for each'
+    )
+  if len(known.adapter) < 2 and weights is None:
+    return known.adapter[0] if known.adapter else None
+  from official_ext.language.modeling import adapter_sets  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
+  adapter_sets.combine(known.adapter, weights or [1.0] * len(known.adapter), folder, known.combination_type)
+  return folder
 
 
 def _convert(known: Any) -> None:

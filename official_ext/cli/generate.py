@@ -22,6 +22,8 @@ def _parser() -> arguments_lib.Parser:
     'Continues a text, and prints that alone on stdout: token by token on a terminal, otherwise at the end.',
   )
   language_models.add_model_arguments(found)
+  several = 'a folder of peft with adapters for FOLDER; with several, a continuation of each below a line [NAME]'
+  language_models.add_adapters(found, several)
   generation_flags.add(found, 'the most tokens to write; default: 128')
   found.add_argument('--prompt', metavar='TEXT', required=True, help='the text to continue')
   found.add_argument(
@@ -49,15 +51,25 @@ def run(arguments: list[str]) -> None:
   tokenizer = model_loading.load_tokenizer(folders, known.chat_template_path)
   tokens = _tokens(tokenizer, known)
   given = generation_flags.given(known)
-  model = model_loading.load(folders, known.dtype, known.load_in_4bit)
+  named, adapters = language_models.named_adapters(known.adapter), None
+  if named:
+    model, adapters = model_loading.load_with_adapters(folders, named, known.dtype, known.load_in_4bit)
+  else:
+    model = model_loading.load(folders, known.dtype, known.load_in_4bit)
   generation_settings.check_tokens(tokens, model, folders)
   config = generation_settings.config_of(model, tokenizer, given)
   config = generation_settings.with_room(model, config, len(tokens), 'max_new_tokens' in given)
   from official_ext.language.serving import writing  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
-  written = writing.Writer(model, tokenizer, config).write(tokens, known.seed, sys.stdout, sys.stdout.isatty())
-  if written.ended_by == writing.FULL:
-    print(f'stopped after {written.num_tokens} tokens (--max_new_tokens)', file=sys.stderr)
+  writer = writing.Writer(model, tokenizer, config)
+  for name in adapters.names if adapters is not None else ('',):
+    if adapters is not None:
+      adapters.set_adapter(name)
+      if len(named) > 1:
+        print(f'[{name}]', flush=True)
+    written = writer.write(tokens, known.seed, sys.stdout, sys.stdout.isatty())
+    if written.ended_by == writing.FULL:
+      print(f'stopped after {written.num_tokens} tokens (--max_new_tokens)', file=sys.stderr)
 
 
 def _tokens(tokenizer: 'tokenizer_lib.Tokenizer', known: argparse.Namespace) -> list[int]:

@@ -1,7 +1,9 @@
 """The arguments of commands that name a language model."""
 
 import argparse
+import os
 
+from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 
 DTYPES = ('float32', 'bfloat16', 'float16')
@@ -30,6 +32,33 @@ def add_base_model(parser: arguments_lib.Parser) -> None:
     type=arguments_lib.tensorflow_folder,
     help='the model of the adapters, if their adapter_config.json does not name it',
   )
+
+
+def add_adapters(parser: arguments_lib.Parser, text: str) -> None:
+  """Adds --adapter, which may be repeated."""
+  parser.add_argument(
+    '--adapter', action='append', default=[], metavar='[NAME=]FOLDER', help=f'{text}; {arguments_lib.REPEATED}'
+  )
+
+
+def named_adapters(texts: list[str]) -> dict[str, str]:
+  """Name -> folder of the values of --adapter; without a name that of the folder, or of a run around it.
+
+  Raises:
+    UserError: two have the same name.
+  """
+  found: dict[str, str] = {}
+  for text in texts:
+    name, sign, folder = text.partition('=')
+    if not sign or '/' in name:
+      parts = [part for part in text.split('/') if part not in ('', '.')]
+      folder, name = text, parts[-2] if parts[-1:] == ['adapter'] and len(parts) > 1 else parts[-1] if parts else ''
+    if not name or not folder:
+      raise errors.UserError(f'--adapter={text}: expected [NAME=]FOLDER')
+    if name in found:
+      raise errors.UserError(f'--adapter={text}: {name} is the name of {found[name]}; write --adapter=NAME={folder}')
+    found[name] = os.path.expanduser(folder)
+  return found
 
 
 def add_load_in_4bit(parser: arguments_lib.Parser, text: str) -> None:

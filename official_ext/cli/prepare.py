@@ -25,6 +25,7 @@ from official_ext.vision.conversion import converting
 from official_ext.vision.conversion import targets
 
 _TARGETS = (*targets.TARGETS, *bert_targets.TARGETS)
+_ROW_FIELDS = (*text_formats.OF_ROWS, 'label_column')
 _ENDING = 'ending; shards that are done stay, and the same command resumes. A second SIGTERM or SIGINT stops at once.'
 
 
@@ -74,7 +75,7 @@ def _add_text_arguments(found: Any) -> None:
   found.add_argument('--tokenizer', type=arguments_lib.tensorflow_folder, metavar='FOLDER', help=tokenizer)
   template = "a chat template in Jinja, instead of the folder's"
   found.add_argument('--chat_template_path', metavar='FILE', help=template)
-  for name in text_formats.OF_ROWS:
+  for name in _ROW_FIELDS:
     default = getattr(text_formats.TextFields, name)
     how: dict[str, Any] = {'choices': token_rows.CHOICES.get(name)}
     if isinstance(default, bool):
@@ -144,16 +145,19 @@ def _conversion(
 
 
 def _text_settings(known: argparse.Namespace) -> text_formats.TextFields | None:
-  given: dict[str, Any] = {
-    name: getattr(known, name) for name in text_formats.OF_ROWS if getattr(known, name) is not None
-  }
+  given: dict[str, Any] = {name: getattr(known, name) for name in _ROW_FIELDS if getattr(known, name) is not None}
   if known.tokenizer is None:
     wrong = [*given, *(['chat_template_path'] if known.chat_template_path else [])]
     if wrong:
       raise errors.UserError(f'--{wrong[0]}: says how texts become rows of tokens; --tokenizer=FOLDER is needed for it')
     return None
-  if given.get('packing', 'none') != 'none' and given.get('example_format') == 'preference':
-    raise errors.UserError(f'--packing: {given["packing"]}: rows of --example_format=preference hold one example each')
+  example_format = given.get('example_format')
+  if given.get('packing', 'none') != 'none' and example_format in text_formats.ONE_EACH:
+    raise errors.UserError(
+      f'--packing: {given["packing"]}: rows of --example_format={example_format} hold one example each'
+    )
+  if 'label_column' in given and example_format != 'unpaired':
+    raise errors.UserError('--label_column: is for --example_format=unpaired')
   flags = {'true': True, 'false': False}
   for name in {'append_eos', 'use_chat_template'} & set(given):
     given[name] = flags[given[name]]

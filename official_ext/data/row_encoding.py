@@ -3,7 +3,7 @@
 An example is a JSON object in UTF-8. Bytes in it are written as `{"\\u0000": length}`, and follow behind a zero byte,
 in the order in which they are met; JSON itself has no zero byte. A row of texts is four arrays, little-endian, one
 behind the other: the number of its parts, uint32; their lengths, uint32; their tokens, int32; a bit for each token, 1
-where it is learned.
+where it is learned. Behind a row of an unpaired answer is its label, a byte: 1 for a desirable one, 0 for another.
 """
 
 from collections.abc import Mapping, Sequence

@@ -154,6 +154,58 @@ def test_an_adapter_folder_is_its_base_with_the_adapters(run, place):
   assert told[0] == told[1] and len(told[0]) > 5
 
 
+@pytest.fixture
+def second_adapter(place):
+  """A second adapter over the same base, of another rank: its folder."""
+  if not (place / 'second').exists():
+    model = pretrained.load(str(place / 'base'))
+    lora.attach(model, lora.LoraConfig(r=3, target_modules=('q_proj', 'up_proj')))
+    peft_folders.save(random_weights(model, 3), str(place / 'second'))
+  return 'second'
+
+
+def test_several_adapters_on_one_base_are_chosen_by_request(run, place, second_adapter):
+  adapters = ('--adapter=adapter', f'--adapter=two={second_adapter}')
+  arguments = ('--prompt=hello there', '--max_new_tokens=12')
+  alone = {}
+  for name, folder in (('adapter', 'adapter'), ('two', second_adapter), ('none', 'base')):
+    status, alone[name], err = run('generate', folder, *arguments)
+    assert status == 0, err
+  assert len(set(alone.values())) == 3
+  status, out, err = run('generate', 'base', *adapters, *arguments)
+  assert (status, out) == (0, f'[adapter]\n{alone["adapter"]}[two]\n{alone["two"]}'), err
+  lines = ['hello', '/clear', '/adapter two', 'hello', '/clear', '/adapter none', 'hello', '/adapter']
+  status, out, err = run('chat', 'base', *adapters, '--max_new_tokens=8', stdin='\n'.join(lines))
+  assert status == 0, err
+  one = [run('chat', name, '--max_new_tokens=8', stdin='hello')[1] for name in ('adapter', second_adapter, 'base')]
+  assert out == ''.join(one) and len(set(one)) == 3
+  assert 'adapter: two (of adapter, two)\n' in err and err.endswith('adapter: none (of adapter, two)\n')
+  status, _, err = run('chat', 'base', *adapters, stdin='/adapter three')
+  assert status == 2 and "adapter: 'three' is not loaded; loaded are adapter, two" in err
+  status, _, err = run('chat', 'base', '--adapter=adapter', '--adapter=./adapter', stdin='')
+  assert status == 2 and 'adapter is the name of adapter; write --adapter=NAME=./adapter' in err
+  status, _, err = run('generate', 'adapter', '--adapter=adapter', *arguments)
+  assert status == 2 and 'adapter holds adapters; name their base' in err
+
+
+def test_several_adapters_are_combined_and_merged(run, place, second_adapter, tmp_path):
+  peft = pytest.importorskip('peft')
+  both = ('--adapter=adapter', f'--adapter={second_adapter}')
+  status, _, err = run('convert', 'base', str(tmp_path / 'both'), *both, '--adapter_weights=0.7,-0.3')
+  assert status == 0, err
+  theirs = peft.PeftModel.from_pretrained(checkpoints.reloaded('base'), 'adapter', adapter_name='one')
+  theirs.load_adapter(second_adapter, adapter_name='two')
+  theirs.add_weighted_adapter(['one', 'two'], [0.7, -0.3], 'both', combination_type='cat')
+  theirs.set_adapter('both')
+  ids = np.arange(24).reshape(2, 12)
+  logits = checkpoints.logits(theirs.eval(), ids)
+  np.testing.assert_allclose(checkpoints.logits(checkpoints.reloaded(str(tmp_path / 'both')), ids), logits, atol=2e-5)
+  status, _, err = run('convert', 'base', str(tmp_path / 'x'), *both, '--combination_type=linear')
+  assert status == 2 and 'combination_type: linear: ' in err and 'has the ranks 2, 3' in err
+  status, _, err = run('convert', 'base', str(tmp_path / 'x'), *both, '--adapter_weights=1')
+  assert status == 2 and '--adapter_weights: 1 for 2 --adapter; expected one for each' in err
+
+
 def test_an_adapter_folder_becomes_a_gguf_file(run, place):
   gguf = pytest.importorskip('gguf', reason="needs the test extra: pip install 'official-ext[test]'")
   status, out, err = run('convert', 'adapter', 'merged.gguf', '--to=gguf', '--dtype=float32')

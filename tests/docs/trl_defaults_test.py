@@ -11,9 +11,15 @@ from official_ext.training.config import parser
 import registry_imports  # noqa: F401
 from tests import documents
 
-trl = pytest.importorskip('trl', reason="needs the test extra: pip install 'official-ext[test]'")
+pytest.importorskip('trl', reason="needs the test extra: pip install 'official-ext[test]'")
+import trl
+from trl.experimental import cpo
+from trl.experimental import kto
+
 PAGE = documents.read('docs/reference/trl_defaults.md')
 CLASSES = {'sft': trl.SFTConfig, 'preference': trl.DPOConfig, 'reward_model': trl.RewardConfig, 'grpo': trl.GRPOConfig}
+# `loss_type` of `preference` -> its class, of which the page has what DPOConfig has not, or has otherwise.
+METHODS = {'kto': kto.KTOConfig, 'cpo': cpo.CPOConfig}
 
 
 def rows():
@@ -26,8 +32,10 @@ def rows():
         for experiment, value in zip(header[3:-1], line[3:-1], strict=True):
           yield experiment, name, default, path, value, reason
       else:
-        experiment = title.rpartition(' and ')[2].strip('`')
-        assert title == f'{CLASSES[experiment].__name__} and `{experiment}`'
+        experiment = title.rpartition('=' if '=' in title else ' and ')[2].strip('`')
+        known = METHODS if experiment in METHODS else CLASSES
+        of_method = f'preference` with `loss_type={experiment}' if experiment in METHODS else experiment
+        assert title == f'{known[experiment].__name__} and `{of_method}`'
         yield experiment, name, default, path, line[3], reason
 
 
@@ -44,7 +52,11 @@ def value_of(text):
 
 
 def default_of(experiment, name):
-  field = CLASSES[experiment].__dataclass_fields__[name]
+  return default_in((METHODS if experiment in METHODS else CLASSES)[experiment], name)
+
+
+def default_in(config_class, name):
+  field = config_class.__dataclass_fields__[name]
   found = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
   found = getattr(found, 'value', found)  # Of an enumeration.
   return float(found) if type(found) in (int, float) else found
@@ -53,7 +65,8 @@ def default_of(experiment, name):
 @pytest.fixture(scope='module')
 def own():
   parse = lambda name: parser.parse_configuration(types.SimpleNamespace(experiment=name)).as_dict()
-  return {experiment: parse(experiment) for experiment in CLASSES}
+  found = {experiment: parse(experiment) for experiment in CLASSES}
+  return found | dict.fromkeys(METHODS, found['preference'])
 
 
 def test_the_table_has_each_of_trls_fields_once():
@@ -66,6 +79,17 @@ def test_the_table_has_each_of_trls_fields_once():
     assert fields - set(named) <= listed, sorted(fields - set(named) - listed)
     everything |= fields
   assert listed <= everything
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_the_tables_of_methods_have_what_dpo_has_not(method):
+  listed = set(re.findall(r'`(\w+)`', PAGE.partition('## Not compared')[2]))
+  named = [row[1] for row in ROWS if row[0] == method]
+  fields = {field.name for field in dataclasses.fields(METHODS[method])}
+  of_dpo = {field.name for field in dataclasses.fields(trl.DPOConfig)}
+  same = {name for name in fields & of_dpo if default_in(METHODS[method], name) == default_in(trl.DPOConfig, name)}
+  assert len(named) == len(set(named)) and set(named) <= fields
+  assert fields - same - listed <= set(named), sorted(fields - same - listed - set(named))
 
 
 def test_the_column_of_trl_is_true():

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from experiments import preference
 from experiments.preference import unpaired
 from official_ext.base import errors
 from tests import tiers
+from tests import train_processes
 from tests.experiments import shrunk_run
+from tests.soak import comparison
 from tests.training.loop import harness
 
 SMALL = {
@@ -325,6 +328,53 @@ def test_settings_that_a_method_does_not_have_are_refused(changes, message):
 def test_a_restored_run_goes_on_bit_for_bit_and_against_the_first_weights(replicas, enable_xla, tmp_path):
   held = shrunk_run.assert_goes_on_bit_for_bit(make_params(DPO, enable_xla=enable_xla), tmp_path, replicas)
   assert sum('reference' in name for name in held) == 2 * 9 + 3  # Two layers; embedding, norm and head.
+
+
+@pytest.mark.slow
+def test_a_killed_run_of_kto_ends_as_one_that_was_not(labeled, tmp_path, run_train, start_train):
+  model = ','.join(f'task.model.{name}={value}' for name, value in SMALL['task']['model'].items())
+  command = [
+    '--experiment=preference',
+    '--mode=train_and_eval',
+    f'--params_override={model},trainer.train_steps=16,trainer.checkpoint_interval=4,trainer.validation_interval=8,'
+    'trainer.steps_per_loop=2,trainer.summary_interval=2',
+    *(f'--set={each}' for each in ('loss_type=kto', 'max_seq_length=64', 'batch_size=4', 'xla=false')),
+    f'--set=dataset_path={labeled}',
+    '--set=task.validation_share=0.25',
+  ]
+  options = {'env': train_processes.UNOPTIMISED}
+  straight = run_train([*command, f'--model_dir={tmp_path}/straight'], **options)
+  assert straight.returncode == 0, straight.stderr
+  killed = start_train([*command, f'--model_dir={tmp_path}/killed'], **options)
+  deadline = time.monotonic() + 300
+  while not (tmp_path / 'killed/ckpt-8.manifest.json').exists():
+    assert killed.poll() is None and time.monotonic() < deadline
+    time.sleep(0.01)
+  killed.kill()
+  killed.wait()
+  resumed = run_train([*command, f'--model_dir={tmp_path}/killed'], **options)
+  assert resumed.returncode == 0, resumed.stderr
+  assert '"event": "restored"' in (tmp_path / 'killed/events.jsonl').read_text()
+  assert comparison.differences(tmp_path / 'killed', tmp_path / 'straight') == []
+  held = comparison.tensors(tmp_path / 'killed/ckpt-16')
+  references = [value for name, value in held.items() if 'reference' in name and 'VARIABLE_VALUE' in name]
+  assert len(references) == 2 * 9 + 3
+
+
+@pytest.mark.slow
+def test_kto_computes_the_same_with_and_without_xla(labeled):
+  data = {'train_data': {'input_path': str(labeled), 'use_chat_template': False}}
+  found = []
+  for enable_xla in (False, True):
+    params = make_params({'task': {'loss_type': 'kto', 'losses': {'kto': KTO}, **data}}, enable_xla=enable_xla)
+    trainer = shrunk_run.make_trainer(params)
+    start = [np.array(values) for values in harness.weights_of(trainer)]
+    logs = harness.train(trainer, 4)
+    assert trainer.plan.jit_compile == enable_xla and float(logs['kl']) > 0
+    changes = [new - old for new, old in zip(harness.weights_of(trainer), start)]
+    assert max(np.abs(change).max() for change in changes) > 1e-4
+    found.append([logs[name] for name in ('training_loss', 'kl', 'rewards/chosen', 'rewards/rejected')] + changes)
+  harness.assert_close(found[1], found[0], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.soak

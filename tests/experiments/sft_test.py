@@ -5,11 +5,13 @@ import pathlib
 import signal
 import time
 import types
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments.sft import task as sft_task
 import official_ext as ext
 from official_ext.base import errors
 from official_ext.cli import describe
@@ -340,28 +342,112 @@ def test_a_result_of_another_tokenizer_is_refused_beside_qwen2(tmp_path):
   assert ext.Tokenizer.load(str(tmp_path / 'a')).digest == tokenizer.beside('qwen2').digest
 
 
+class Update(NamedTuple):
+  """The result of one update: the change of all weights, the losses that are logged, and the trainer."""
+
+  change: np.ndarray
+  loss: float
+  token_loss: float
+  trainer: object
+
+
+def update(batch_size, accumulation, replicas='one', token_average='update', clipnorm=None, **trainer):
+  """One update of four rows of unequal length, by SGD with a rate of 1."""
+  changes = {
+    'task': {'token_average': token_average, 'train_data': {'global_batch_size': batch_size}},
+    'trainer': {
+      'gradient_accumulation_steps': accumulation,
+      'optimizer_config': {'optimizer': {'sgd': {'global_clipnorm': clipnorm}}},
+    },
+  }
+  trainer = shrunk_run.make_trainer(shrunk_run.make_params('sft', UNEQUAL, changes, **trainer), replicas)
+  before = [np.array(values) for values in harness.weights_of(trainer)]  # Not views of the variables.
+  logs = harness.train(trainer, 1)
+  change = np.concatenate([(new - old).ravel() for new, old in zip(harness.weights_of(trainer), before)])
+  return Update(change, float(logs['training_loss']), float(logs['token_loss']), trainer)
+
+
+_SPLITS = ((1, 4), (2, 2, 'two'))
+
+
 def test_all_tokens_of_an_update_count_the_same_in_micro_batches_and_on_replicas():
   """The update of unequal micro-batches is that of one batch; by the mean of their means it is another."""
+  expected = update(4, 1)
+  assert expected.loss == pytest.approx(expected.token_loss, rel=1e-5)
+  for setting in _SPLITS:
+    found = update(*setting)
+    np.testing.assert_allclose(found.change, expected.change, rtol=1e-4, atol=1e-6)
+    assert [found.loss, found.token_loss] == pytest.approx([expected.loss, expected.loss], rel=1e-5)
+  of_means = update(1, 4, token_average='micro_batch')
+  assert np.abs(of_means.change - expected.change).max() > 1e-3 and abs(of_means.loss - expected.loss) > 1e-3
 
-  def update(batch_size, accumulation, replicas='one', token_average='update'):
-    changes = {
-      'task': {'token_average': token_average, 'train_data': {'global_batch_size': batch_size}},
-      'trainer': {'gradient_accumulation_steps': accumulation},
-    }
-    trainer = shrunk_run.make_trainer(shrunk_run.make_params('sft', UNEQUAL, changes), replicas)
-    before = [np.array(values) for values in harness.weights_of(trainer)]  # Not views of the variables.
-    logs = harness.train(trainer, 1)
-    change = np.concatenate([(new - old).ravel() for new, old in zip(harness.weights_of(trainer), before)])
-    return change, float(logs['training_loss']), float(logs['token_loss'])
 
-  expected, loss, token_loss = update(4, 1)
-  assert loss == pytest.approx(token_loss, rel=1e-5)
-  for setting in ((1, 4), (2, 2, 'two')):
-    change, *losses = update(*setting)
-    np.testing.assert_allclose(change, expected, rtol=1e-4, atol=1e-6)
-    assert losses == pytest.approx([loss, loss], rel=1e-5)
-  of_means, mean_of_means, _ = update(1, 4, token_average='micro_batch')
-  assert np.abs(of_means - expected).max() > 1e-3 and abs(mean_of_means - loss) > 1e-3
+def test_the_norm_of_a_weighted_update_is_clipped_after_the_mean():
+  whole = update(4, 1)
+  norm = float(np.linalg.norm(whole.change))
+  for setting in _SPLITS:
+    clipped = update(*setting, clipnorm=norm / 3)
+    np.testing.assert_allclose(clipped.change, whole.change / 3, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def marred(monkeypatch):
+  """Two functions of the numbers of rows, of the four of an update, that mar these for the task from then on."""
+  params = shrunk_run.make_params('sft', UNEQUAL)
+  (batch,) = shrunk_run.make_task(params).build_inputs(params.task.train_data).take(1)
+  rows = batch['input_ids'].numpy()
+  plain = sft_task.SftTask.forward, sft_task.SftTask.micro_batch_weight
+  unlabeled, infinite = [], []
+
+  def is_one_of(inputs, numbers):
+    if not numbers:
+      return tf.zeros(tf.shape(inputs['input_ids'])[:1], tf.bool)
+    is_equal = inputs['input_ids'][:, tf.newaxis] == rows[numbers][np.newaxis]
+    return tf.reduce_any(tf.reduce_all(is_equal, axis=2), axis=1)
+
+  def masked(inputs):
+    is_unlabeled = is_one_of(inputs, unlabeled)[:, tf.newaxis]
+    return {**inputs, 'labels': tf.where(is_unlabeled, ext.losses.IGNORED_LABEL, inputs['labels'])}
+
+  def forward(self, inputs, model, training):
+    loss, logs = plain[0](self, masked(inputs), model, training)
+    return loss + tf.where(tf.reduce_any(is_one_of(inputs, infinite)), np.float32('inf'), 0.0), logs
+
+  monkeypatch.setattr(sft_task.SftTask, 'forward', forward)
+  monkeypatch.setattr(sft_task.SftTask, 'micro_batch_weight', lambda self, inputs: plain[1](self, masked(inputs)))
+  without_labels = lambda *numbers: unlabeled.extend(numbers)
+  return types.SimpleNamespace(
+    without_labels=without_labels, with_infinite_loss=lambda *numbers: infinite.extend(numbers)
+  )
+
+
+def test_a_micro_batch_without_learned_tokens_changes_nothing(marred):
+  unmarred = update(4, 1)
+  marred.without_labels(1)
+  expected = update(4, 1)
+  assert np.abs(expected.change - unmarred.change).max() > 1e-3
+  for setting in _SPLITS:
+    found = update(*setting)
+    np.testing.assert_allclose(found.change, expected.change, rtol=1e-4, atol=1e-6)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5) and found.trainer.num_skips == 0
+
+
+@pytest.mark.parametrize('setting', [(4, 1), *_SPLITS])
+def test_an_update_without_learned_tokens_is_of_zeros(marred, setting):
+  marred.without_labels(0, 1, 2, 3)
+  found = update(*setting)
+  assert found.loss == 0 and not found.change.any() and found.trainer.num_skips == 0
+
+
+@pytest.mark.parametrize('setting', _SPLITS)
+@pytest.mark.parametrize('enable_xla', [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_infinite_loss_of_one_micro_batch_skips_the_weighted_update(marred, setting, enable_xla):
+  marred.with_infinite_loss(2)
+  found = update(*setting, enable_xla=enable_xla)
+  assert not found.change.any() and found.trainer.step_state.last_skips(2) == [1]
+  marred.without_labels(2)  # Its weight is 0, and its loss still infinite.
+  found = update(*setting, enable_xla=enable_xla)
+  assert not found.change.any() and found.trainer.step_state.last_skips(2) == [1]
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from official_ext.language.fine_tuning import classifiers
 from official_ext.language.fine_tuning import completions as completions_lib
 from official_ext.language.fine_tuning import reference as reference_lib
 from official_ext.language.fine_tuning import saved_folders
+from official_ext.language.modeling import activation_memory
 from official_ext.language.modeling import adapter_bases
 from official_ext.language.modeling import decoder as decoder_lib
 from official_ext.language.modeling import lora as lora_lib
@@ -175,6 +176,32 @@ class FineTuningTask(text_task.TextTask):
     """See base class. The reference is the model at the start of training."""
     super().initialize(model)
     reference_lib.take(model)
+
+  # Memory.
+
+  def training_shapes(self, num_replicas: int) -> activation_memory.TrainingShapes:
+    """The texts of a micro-batch on one of so many replicas: override it in a task that makes others."""
+    data = self.config.train_data
+    texts = 2 if data.example_format == 'preference' and not self.config.is_unpaired else 1
+    sequences = texts * -(-data.global_batch_size // num_replicas)
+    return activation_memory.TrainingShapes(sequences, data.seq_length, has_logits=self.learns_tokens)
+
+  def activation_bytes(self, model: tf_keras.Model, num_replicas: int) -> int | None:
+    """See base class: of the decoder's layers and its logits."""
+    decoder = getattr(model, 'decoder', None)
+    if not isinstance(decoder, decoder_lib.Decoder):
+      return None
+    return activation_memory.of_step(decoder.config, self.training_shapes(num_replicas), decoder.compute_dtype)
+
+  def least_weights(self) -> tuple[int, int]:
+    """See base class: without norms, biases and adapters."""
+    base, config = self.base_model, self.config
+    decoder = pretrained.read_config(base.model)[0] if base else config.model
+    outside, inside = activation_memory.num_weights(decoder, has_head=self.learns_tokens)
+    if not config.trains_adapters:
+      return 4 * (outside + inside), outside + inside
+    bits = {'nf4': 4, 'int8': 8}.get(config.frozen_kernels().method, 16)
+    return (16 * outside + bits * inside) // 8, 0
 
   # Data.
 

@@ -78,6 +78,11 @@ class LoraConfig(model_garden_configs.Config):
   modules_to_save: tuple[str, ...] = ()
 
 
+def scaling_of(config: LoraConfig) -> float:
+  """By which the product of an adapter's matrices is multiplied."""
+  return config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
+
+
 class LoraLinear(layers.Part):
   """A linear layer with an adapter: x W + s x A B + bias.
 
@@ -95,7 +100,7 @@ class LoraLinear(layers.Part):
     super().__init__(name=base.name, num_rows=base.num_rows, dtype=base._dtype_policy)
     self.input_size, self.output_size = base.input_size, base.output_size
     self.config = config
-    self.scaling = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
+    self.scaling = scaling_of(config)
     self.dropout_rate = config.lora_dropout
     in_block = re.sub(r'.*blocks/(\d+/)?', '', base.name)  # The same, whether the layers are stacked or not.
     self._site = zlib.crc32(in_block.encode()) & 0x7FFFFFFF

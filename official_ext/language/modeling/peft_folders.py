@@ -5,7 +5,7 @@ peft_folders.load(model, 'adapter')            # and lora.merge(model), or train
 peft_folders.save(model, 'mine')               # PeftModel.from_pretrained loads it, too
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import os
 import re
 from typing import Any
@@ -32,7 +32,7 @@ from official_ext.language.modeling import tensor_files
 from official_ext.language.modeling.families import family as family_lib
 
 CONFIG_FILE, WEIGHTS_FILE = model_folders.ADAPTER_CONFIG_FILE, 'adapter_model.safetensors'
-_PREFIX = 'base_model.model.'
+PREFIX = 'base_model.model.'
 _A, _B, _MAGNITUDE = '.lora_A.weight', '.lora_B.weight', '.lora_magnitude_vector'
 _READ = frozenset(
   'peft_type r lora_alpha lora_dropout use_rslora use_dora alpha_pattern bias init_lora_weights modules_to_save'.split()
@@ -70,7 +70,7 @@ def save(model: tf_keras.Model, folder: str) -> None:
   adapted = {name: module for name, module in modules.items() if any(ours in found for ours, _ in module)}
   tensors, ranks, alphas = _collected(model, found, adapted)
   saved = {name: np.asarray(place.numpy(), np.float32) for name, place in saved_modules.tensors(model).items()}
-  tensors |= {f'{_PREFIX}{name}': value for name, value in saved.items()}
+  tensors |= {f'{PREFIX}{name}': value for name, value in saved.items()}
   for name, value in tensors.items():
     tensor_files.check_finite(value, f'{folder}: the tensor {name}')
   first = next(iter(found.values())).config
@@ -147,9 +147,9 @@ def _collected(model, found, adapted):
   tensors, ranks, alphas = {}, {}, {}
   for name, module in adapted.items():
     a, b, magnitude = _joined(model, found, module)
-    tensors[f'{_PREFIX}{name}{_A}'], tensors[f'{_PREFIX}{name}{_B}'] = a, b
+    tensors[f'{PREFIX}{name}{_A}'], tensors[f'{PREFIX}{name}{_B}'] = a, b
     if magnitude is not None:
-      tensors[f'{_PREFIX}{name}{_MAGNITUDE}'] = magnitude
+      tensors[f'{PREFIX}{name}{_MAGNITUDE}'] = magnitude
     adapter = next(found[ours] for ours, _ in module if ours in found)
     ranks[name] = len(a)
     alphas[name] = adapter.scaling * (len(a) ** 0.5 if adapter.config.use_rslora else len(a))
@@ -227,24 +227,79 @@ def load(
     UserError: something is missing, has no place in this model or another shape, is not finite, or the base was of
       another shape; or a field of the configuration that changes the result is not implemented. With its name.
   """
+  fields, tensors = read(folder)
+  record = base_records.read(folder)
+  if record is not None:
+    adapter_bases.check(model, record, folder)
+  saved = {name: tensors.pop(name) for name in list(tensors) if not name.endswith((_A, _B, _MAGNITUDE))}
+  whole = _saved_names(fields, saved, folder)
+  _check_targets(fields, tensors, _modules(model), folder)
+  attach(model, fields, tensors, folder, quantization, frozen_dtype, whole)
+  _assign_saved(model, saved, folder)
+  for line in () if record is None else adapter_bases.differences(model, record, folder):
+    warn(line)
+
+
+def read(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+  """(the fields of adapter_config.json, the tensors by name without peft's prefix) of a folder.
+
+  Raises:
+    UserError: something is missing, is not finite, or is not implemented.
+  """
   path = os.path.join(folder, CONFIG_FILE)
   if not tf.io.gfile.exists(path):
     raise errors.UserError(f'{path}: no such file; a folder of peft has one')
   fields = tensor_files.read_json(path)
   _refuse_others(fields, path)
-  record = base_records.read(folder)
-  if record is not None:
-    adapter_bases.check(model, record, folder)
-  tensors = _read(folder)
-  saved = {name: tensors.pop(name) for name in list(tensors) if not name.endswith((_A, _B, _MAGNITUDE))}
-  whole = _saved_names(fields, saved, folder)
+  return fields, _read(folder)
+
+
+def attach(
+  model: tf_keras.Model,
+  fields: Mapping[str, Any],
+  tensors: Mapping[str, np.ndarray],
+  folder: str,
+  quantization: quantized_linear.QuantizationConfig | None = None,
+  frozen_dtype: tf.DType | str | None = None,
+  modules_to_save: Sequence[str] = (),
+) -> None:
+  """Attaches adapters with the values of tensors: `load` without a folder.
+
+  Args:
+    model: see `load`, as the other arguments.
+    fields: see `read`.
+    tensors: see `read`; of adapters alone.
+    folder: for messages.
+    quantization: see `load`.
+    frozen_dtype: see `load`.
+    modules_to_save: modules that are trained whole, without their values.
+  """
+  configs, values = _values_of(model, fields, tensors, folder)
+  lora.attach_to(model, configs, quantization, frozen_dtype, modules_to_save)
+  _assign(model, values)
+
+
+def assign(model: tf_keras.Model, fields: Mapping[str, Any], tensors: Mapping[str, np.ndarray], folder: str) -> None:
+  """Sets the adapters of a model to other values of the same ranks.
+
+  Args:
+    model: with adapters.
+    fields: see `read`.
+    tensors: see `read`, of exactly the modules that have adapters.
+    folder: of both, for messages.
+  """
+  _assign(model, _values_of(model, fields, tensors, folder)[1])
+
+
+def _values_of(model, fields, tensors, folder):
+  """(name of a layer -> its adapter, (name of a layer, row) -> the values of its variables)."""
   modules = _modules(model)
   configs: dict[str, lora.LoraConfig] = {}
   values: dict[tuple[str, int | None], Any] = {}
   for name in sorted({key.partition('.lora_')[0] for key in tensors}):
     if name not in modules:
-      raise errors.UserError(f'{folder}: the tensor {_PREFIX}{name}{_A} has no place in this model')
-    config = _config_of(fields, name, tensors, folder)
+      raise errors.UserError(f'{folder}: the tensor {PREFIX}{name}{_A} has no place in this model')
+    config = config_of(fields, name, tensors, folder)
     for (ours, place), arrays in zip(modules[name], _split(model, modules[name], name, tensors, config, folder)):
       if configs.setdefault(ours, config) != config:
         raise errors.UserError(
@@ -252,17 +307,17 @@ def load(
         )
       values[ours, place.row] = arrays
   _check_rows(modules, configs, values, folder)
-  _check_targets(fields, tensors, modules, folder)
-  lora.attach_to(model, configs, quantization, frozen_dtype, whole)
-  _assign_saved(model, saved, folder)
+  return configs, values
+
+
+def _assign(model, values):
+  """Sets the variables of all adapters."""
   for adapter in lora.adapters(model):
     rows = range(adapter.num_rows) if adapter.num_rows else [None]
     for number, variable in enumerate((adapter.lora_a, adapter.lora_b, adapter.lora_magnitude)):
       if variable is not None:
         arrays = [values[adapter.name, row][number] for row in rows]
         variable.assign(np.stack(arrays) if adapter.num_rows else arrays[0])
-  for line in () if record is None else adapter_bases.differences(model, record, folder):
-    warn(line)
 
 
 def _check_rows(modules, configs, values, folder):
@@ -280,7 +335,7 @@ def _saved_names(fields, saved, folder):
   names = {name.rpartition('.')[0] for name in saved}
   told = fields.get('modules_to_save') or []
   if not told and saved:
-    raise errors.UserError(f'{folder}: the tensor {_PREFIX}{min(saved)} has no place in this model')
+    raise errors.UserError(f'{folder}: the tensor {PREFIX}{min(saved)} has no place in this model')
   for pattern in told:
     if not any(name == pattern or name.endswith(pattern) for name in names):
       raise errors.UserError(f'{folder}: modules_to_save: {pattern}: its tensors are missing')
@@ -292,11 +347,11 @@ def _assign_saved(model, saved, folder):
   places = saved_modules.tensors(model)
   for name in sorted(set(places) ^ set(saved)):
     why = 'is missing' if name in places else 'has no place in this model'
-    raise errors.UserError(f'{folder}: the tensor {_PREFIX}{name} {why}')
+    raise errors.UserError(f'{folder}: the tensor {PREFIX}{name} {why}')
   for name, place in places.items():
     if place.shape != saved[name].shape:
       raise errors.UserError(
-        f'{folder}: the tensor {_PREFIX}{name} has the shape {saved[name].shape}; this model needs {place.shape}'
+        f'{folder}: the tensor {PREFIX}{name} has the shape {saved[name].shape}; this model needs {place.shape}'
       )
     place.assign(saved[name])
 
@@ -347,17 +402,24 @@ def _read(folder: str) -> dict[str, np.ndarray]:
   except Exception as error:  # Its own exception has no name in numpy's half of the library.
     raise errors.UserError(f'{path}: cannot be read as safetensors: {error}') from error
   for name in tensors:
-    if not name.startswith(_PREFIX):
+    if not name.startswith(PREFIX):
       raise errors.UserError(f'{path}: the tensor {name} has no place in this model')
     tensor_files.check_finite(tensors[name], f'{path}: the tensor {name}')
-  return {name.removeprefix(_PREFIX): value for name, value in tensors.items()}
+  return {name.removeprefix(PREFIX): value for name, value in tensors.items()}
 
 
-def _config_of(fields, name, tensors, folder):
-  """The adapter of a module there: its rank is that of its tensors."""
+def config_of(fields: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray], folder: str) -> lora.LoraConfig:
+  """The adapter of a module there: its rank is that of its tensors.
+
+  Args:
+    fields: see `read`.
+    name: of the module, without peft's prefix.
+    tensors: see `read`.
+    folder: for messages.
+  """
   for suffix in (_A, _B, *([_MAGNITUDE] if fields.get('use_dora') else [])):
     if f'{name}{suffix}' not in tensors:
-      raise errors.UserError(f'{folder}: the tensor {_PREFIX}{name}{suffix} is missing')
+      raise errors.UserError(f'{folder}: the tensor {PREFIX}{name}{suffix} is missing')
   alpha = fields['lora_alpha']
   for pattern, other in (fields.get('alpha_pattern') or {}).items():
     if re.match(rf'(.*\.)?({pattern})$', name):
@@ -381,7 +443,7 @@ def _split(model, module, name, tensors, config, folder):
   for suffix, value in ((_A, a), (_B, b), (_MAGNITUDE, magnitude)):
     if value is not None and value.shape != expected[suffix]:
       raise errors.UserError(
-        f'{folder}: the tensor {_PREFIX}{name}{suffix} has the shape {value.shape}; this model needs {expected[suffix]}'
+        f'{folder}: the tensor {PREFIX}{name}{suffix} has the shape {value.shape}; this model needs {expected[suffix]}'
       )
   num_groups = module[0][1].num_groups
   magnitudes = [None] * len(sizes) if magnitude is None else family_lib.parted(magnitude, sizes, num_groups)

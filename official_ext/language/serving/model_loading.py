@@ -1,5 +1,6 @@
 """Loads the language model and the tokenizer of a folder. TensorFlow is imported when weights are loaded."""
 
+from collections.abc import Mapping
 import sys
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from official_ext.base.run_folder import base_records
 from official_ext.base.run_folder import model_folders
 
 if TYPE_CHECKING:
+  from official_ext.language.modeling import adapter_sets
   from official_ext.language.modeling import decoder
   from official_ext.language.text import tokenizer as tokenizer_lib
 
@@ -53,6 +55,35 @@ def load_with_base(
   if folders.adapter and how['quantization'].method == 'none':
     lora.merge(model)
   return model, base
+
+
+def load_with_adapters(
+  folders: model_folders.ModelFolders,
+  adapters: Mapping[str, str],
+  dtype: str | None = None,
+  load_in_4bit: bool | None = None,
+) -> tuple['decoder.LanguageModel', 'adapter_sets.AdapterSet']:
+  """(the model of a folder, adapters on it to switch between): the base is kept as below the first of them.
+
+  Args:
+    folders: of the base.
+    adapters: name -> folder.
+    dtype: see `load`.
+    load_in_4bit: see `load`.
+
+  Raises:
+    UserError: see `adapter_sets.AdapterSet`; or `folders` has adapters by itself.
+  """
+  if folders.adapter:
+    raise errors.UserError(f'--adapter: {folders.adapter} holds adapters; name their base {folders.model} as FOLDER')
+  from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  from official_ext.language.modeling import adapter_sets  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
+
+  how = adapter_bases.options(base_records.read(next(iter(adapters.values()))), load_in_4bit)
+  model = pretrained.load(folders.model, dtype=dtype or 'float32', **how)
+  warn = lambda line: print(f'warning: {line}', file=sys.stderr)
+  return model, adapter_sets.AdapterSet(model, adapters, warn)
 
 
 def check_unicode(text: str, name: str) -> None:

@@ -58,6 +58,7 @@ class PreparedTexts(sources.Source):
     self._content = found.content
     self._seq_length = int(found.settings['seq_length'])
     self._is_preference = found.settings['example_format'] == 'preference'
+    self._is_unpaired = found.settings['example_format'] == 'unpaired'
 
   def __len__(self) -> int:
     return len(self._files)
@@ -68,7 +69,9 @@ class PreparedTexts(sources.Source):
     return 8 * np.dtype(np.int32).itemsize * self._seq_length
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    decoded = [row_encoding.decode_texts(record) for record in self._files.read(indices)]
+    records = list(self._files.read(indices))
+    labels = [record[-1] for record in records] if self._is_unpaired else []
+    decoded = [row_encoding.decode_texts(record[:-1] if self._is_unpaired else record) for record in records]
     ends = np.cumsum(np.concatenate([lengths for lengths, _, _ in decoded])).tolist()
     bounds = list(zip([0, *ends], ends))
     tokens = np.concatenate([ids for _, ids, _ in decoded])
@@ -80,6 +83,8 @@ class PreparedTexts(sources.Source):
       start += len(lengths)
       parts += [[part] for part in of_row] if self._is_preference else [of_row]
     rows = text_rows.lay_out(tokens, learned, parts, self._seq_length, self.tokenizer.fill_token_id)
+    if self._is_unpaired:
+      return [{**row, 'is_desirable': np.int32(label)} for row, label in zip(rows, labels)]
     return list(text_rows.preference(rows) if self._is_preference else rows)
 
   def summary(self) -> str:

@@ -154,6 +154,7 @@ class TextFormat:
           f'{", or ".join(" and ".join(names) for names in columns)}; the fields messages_column, prompt_column, '
           'output_column and text_column name others'
         )
+      self._check_unlabeled(first, records.place(0), path)
     for column in self._missing(self.name, first):
       field = self._columns(self.name)[column]
       hint = suggestions.did_you_mean(column, list(first), f'there are {", ".join(first)}')
@@ -172,6 +173,16 @@ class TextFormat:
     for text in found:
       check_unicode(text.text)
     return found
+
+  def _check_unlabeled(self, record, place, path):
+    """Refuses to learn answers with labels, some of which may be undesirable, as if all were to be given."""
+    column = self._params.label_column
+    if self.name == 'prompt_output' and record.get(column) in (True, False):  # 1 and 0 equal them.
+      raise errors.UserError(
+        f'{path}.example_format: {place} has the columns {", ".join(record)}: answers with labels, of which '
+        f'undesirable ones would be learned too; train preference with loss_type=kto, drop {column!r} or the '
+        'undesirable records, or set example_format=prompt_output to learn all'
+      )
 
   def _check_end(self, record, path):
     """Refuses texts that shall end with a token which the tokenizer does not have."""

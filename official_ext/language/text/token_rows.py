@@ -27,7 +27,7 @@ _PATH = 'prepare'  # Replaces a dotted path in errors, which name flags here.
 
 # Of fields that are not any text, any number from 0 on, or true and false.
 CHOICES = {
-  'example_format': tuple(name for name in text_formats.FORMATS if name not in ('unpaired', 'prompt')),
+  'example_format': tuple(name for name in text_formats.FORMATS if name != 'prompt'),
   'loss_on': text_formats.LOSS_ON,
   'packing': text_formats.PACKINGS,
 }
@@ -48,7 +48,9 @@ class TokenRows:
   @property
   def settings(self) -> json_types.JsonObject:
     """See base class."""
-    return {name: getattr(self._settings, name) for name in text_formats.OF_ROWS}
+    found = {name: getattr(self._settings, name) for name in text_formats.OF_ROWS}
+    # Of this format alone: other folders keep the settings that they were prepared with.
+    return {**found, 'label_column': self._settings.label_column} if found['example_format'] == 'unpaired' else found
 
   @property
   def files(self) -> dict[str, bytes]:
@@ -86,6 +88,10 @@ class TokenRows:
           raise errors.UserError(
             f'--packing: {self._settings.packing}: rows of the format {text_format.name} hold one example each'
           )
+        if text_format.is_unpaired and text_format.name != 'unpaired':
+          raise errors.UserError(
+            '--example_format: unpaired: the records are pairs; expected a prompt, an answer and a label in each'
+          )
         return tuple(first), text_format.name
     raise errors.UserError('INPUT: there are no records, or none at the beginning of a file that can be read')
 
@@ -100,7 +106,7 @@ class TokenRows:
   ) -> dict[str, bytes]:
     """The values on which an experiment that trains on these rows must agree."""
     del notes
-    fields = {name: settings[name] for name in text_formats.OF_ROWS}
+    fields = {name: settings[name] for name in (*text_formats.OF_ROWS, 'label_column') if name in settings}
     task = {'tokenizer_path': os.path.join(folder, _TOKENIZER), 'train_data': {'input_path': folder, **fields}}
     return {self.config_name: yaml_text.dump({'task': task}).encode()}
 
@@ -122,7 +128,8 @@ def rows(
     OSError: there is no room for the tokens, which lie in a temporary folder beside the shard meanwhile.
   """
   settings = job['settings']
-  text = text_formats.TextFields(**{name: settings[name] for name in text_formats.OF_ROWS})
+  names = (*text_formats.OF_ROWS, 'label_column')
+  text = text_formats.TextFields(**{name: settings[name] for name in names if name in settings})
   tokenizer = _tokenizer(os.path.join(job['folder'], _TOKENIZER), settings['tokenizer'])
   # The format was found once, for all shards: a broken record at the beginning of one must not change it.
   first = numbered_records.ListRecords([dict.fromkeys(job['columns'])])
@@ -132,8 +139,9 @@ def rows(
   with tempfile.TemporaryDirectory(prefix='.tokens-', suffix='.partial', dir=job['folder']) as place:
     store = token_store.write_store(place, records, text_format, tokenizer, limits, leaves_out)
     vars(report).update(vars(store.report))
-    for parts in _parts(store, text_format.name, text.packing, size):
-      yield row_encoding.encode_texts(store.tokens, store.learned, parts)
+    for row, parts in enumerate(_parts(store, text_format.name, text.packing, size)):
+      label = b'' if store.desirable is None else bytes(store.desirable[row : row + 1])
+      yield row_encoding.encode_texts(store.tokens, store.learned, parts) + label
 
 
 def _parts(store, example_format, how, size) -> Iterator[list[text_rows.Part]]:

@@ -8,6 +8,7 @@ import socket
 import tempfile
 
 from official_ext.base.files import cache
+from official_ext.base.processes import machine_memory
 from official_ext.operations.doctor import check_results
 
 _GB = 1e9
@@ -21,11 +22,12 @@ def memory(least: float = MIN_MEMORY) -> check_results.Result:
   Args:
     least: bytes.
   """
-  available, total = (_meminfo(name) for name in ('MemAvailable', 'MemTotal'))
-  if not total:
+  found = machine_memory.read()
+  if found is None:
     return check_results.note('memory', 'unknown: there is no /proc/meminfo')
-  text = f'{available / _GB:.1f} of {total / _GB:.1f} GB available'
-  if available < least:
+  limit = ' (the limit of its cgroup)' if found.is_limited else ''
+  text = f'{found.available / _GB:.1f} of {found.total / _GB:.1f} GB available{limit}'
+  if found.available < least:
     return check_results.problem('memory', text, f'end other programs: {least / _GB:g} GB are needed')
   return check_results.ok('memory', text)
 
@@ -79,15 +81,3 @@ def _existing(folder: str) -> str:
   """A folder, or the nearest above it that exists."""
   path = pathlib.Path(folder).absolute()
   return str(next(each for each in (path, *path.parents) if each.is_dir()))
-
-
-def _meminfo(name: str) -> int:
-  """Bytes; 0 if it is not known."""
-  try:
-    for line in pathlib.Path('/proc/meminfo').read_text().splitlines():
-      key, _, value = line.partition(':')
-      if key == name:
-        return int(value.split()[0]) * 1024
-  except OSError:
-    pass
-  return 0

@@ -111,6 +111,24 @@ class Task(base_task.Task):
     del inputs
     return None
 
+  def activation_bytes(self, model: tf_keras.Model, num_replicas: int) -> int | None:
+    """An estimate of the memory of a micro-batch's activations on one replica, in bytes; None if there is none.
+
+    Args:
+      model: the model of `build_model`.
+      num_replicas: among which the batch is divided.
+    """
+    del model, num_replicas
+    return None
+
+  def least_weights(self) -> tuple[int, int] | None:
+    """What is known of the weights before the model is made: a training without room for them is refused.
+
+    Returns:
+      (bytes of all weights, numbers in those that are trained), both at least; None if nothing is known.
+    """
+    return None
+
   def initialize(self, model: tf_keras.Model) -> None:
     """Starts a new run from the weights in `task.init_checkpoint`, if that is set: see warm_start.py.
 

@@ -20,6 +20,7 @@ from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import experiment_run
 from official_ext.training.loop import loop_task
+from official_ext.training.loop import memory_checks
 from official_ext.training.loop import profiling
 from official_ext.training.loop import required_fields
 from official_ext.training.loop import run_checks
@@ -93,6 +94,8 @@ def build_trainer(
   experiment_run.check_trainer_class(f'{type(task).__name__}.trainer_cls', trainer_cls)
   if profiler is not None:
     trainer_cls = _with_profiler(trainer_cls, profiler)
+  if train and not params.runtime.mesh.sizes():  # A mesh divides them.
+    memory_checks.check_least(task, params.trainer.optimizer_config.optimizer.type, strategy)
   exporter = None
   if evaluate:
     exporter = best.maybe_create(

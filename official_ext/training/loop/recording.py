@@ -19,6 +19,7 @@ from official_ext.training.config import definitions
 from official_ext.training.config import epochs
 from official_ext.training.devices import distribute
 from official_ext.training.loop import experiment_run
+from official_ext.training.loop import memory_checks
 from official_ext.training.loop import recorded_run
 from official_ext.training.loop import run_events
 from official_ext.training.loop import run_record
@@ -156,10 +157,18 @@ def tell_start(experiment: experiment_run.Experiment, run: recorded_run.Recorded
 
 
 def tell_model(experiment: experiment_run.Experiment, run: recorded_run.RecordedRun) -> None:
-  """Notes and prints the size of the model, once its variables exist."""
+  """Notes and prints the size of the model, once its variables exist, and the memory that training it takes."""
   optimizer = run.trainer.optimizer if experiment.trains else None
   size = model_size.of(run.trainer.model, optimizer)
-  if size is not None:
-    run.record.update(model=dataclasses.asdict(size))
-    if experiment.is_chief:
-      run.events.print_lines([f'Model: {size.describe()}'])
+  if size is None:
+    return
+  run.record.update(model=dataclasses.asdict(size))
+  lines = [f'Model: {size.describe()}']
+  memory = memory_checks.estimate(experiment, size, run.trainer.model) if experiment.trains else None
+  if memory is not None:
+    run.record.update(memory={**dataclasses.asdict(memory), 'peak': memory.peak})
+    lines.append(f'Memory: {memory.describe()}')
+  if experiment.is_chief:
+    run.events.print_lines(lines)
+    if memory is not None and (warning := memory.warning()):
+      print(f'warning: {warning}', file=sys.stderr, flush=True)

@@ -34,7 +34,7 @@ class Here:
 
 def prepare(inputs, folder, tokenizer=None, reverse=False, stopped_by=lambda: None, **settings):
   """A preparation in this process; `settings` of `Settings`, or of texts if there is a tokenizer."""
-  text = {name: settings.pop(name) for name in list(settings) if name in text_formats.OF_ROWS}
+  text = {name: settings.pop(name) for name in list(settings) if name in (*text_formats.OF_ROWS, 'label_column')}
   row_format = token_rows.TokenRows(text_formats.TextFields(**text), tokenizer) if tokenizer else None
   engine = lambda num_shards: contextlib.nullcontext(Here(reverse))
   inputs = [str(inputs)] if not isinstance(inputs, list) else [str(path) for path in inputs]

@@ -9,6 +9,7 @@ import types
 
 import numpy as np
 from official.core import exp_factory
+from official.core import task_factory
 import pytest
 import tensorflow as tf
 
@@ -16,11 +17,14 @@ from official_ext.base import errors
 from official_ext.data import data_identity
 from official_ext.language.fine_tuning import fine_tuning_config
 from official_ext.language.fine_tuning import task as task_lib
+from official_ext.language.modeling import activation_memory
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import frozen
 from official_ext.language.modeling import lora
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
+from official_ext.language.text import text_data
+from official_ext.language.text import text_sources
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.training.checkpoints import contents
 from official_ext.training.config import checks
@@ -316,6 +320,29 @@ def test_rows_that_were_prepared_are_read_as_they_are_and_not_divided(base, tmp_
   assert len(task.source(task.config.validation_data)) == 20
 
 
+def test_answers_with_labels_that_were_prepared_are_those_of_kto(base, tmp_path):
+  path, out = str(tmp_path / 'data.jsonl'), str(tmp_path / 'out')
+  records = [{'prompt': f'{n}?', 'completion': f'answer {n}', 'good': n % 3 == 0} for n in range(20)]
+  pathlib.Path(path).write_text(''.join(json.dumps(record) + '\n' for record in records))
+  settings = {'seq_length': 64, 'label_column': 'good'}
+  tokenizer = tokenizer_lib.Tokenizer.load(base)
+  prepared_inputs.prepare(path, out, tokenizer, use_chat_template=True, example_format='unpaired', **settings)
+  found, expected = [], []
+  for rows, input_path in ((found, out), (expected, path)):
+    params = text_data.TextDataConfig(
+      is_training=True, input_path=input_path, use_chat_template=None, example_format='unpaired', **settings
+    )
+    rows += text_sources.open_source(params, tokenizer).fetch(range(20))
+  tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+  assert [int(row['is_desirable']) for row in found] == [int(record['good']) for record in records]
+  pairs = tmp_path / 'pairs.jsonl'
+  pairs.write_text(json.dumps({'prompt': 'a', 'chosen': 'b', 'rejected': 'c'}) + '\n')
+  with pytest.raises(
+    errors.UserError, match='--example_format: unpaired: the records are pairs; expected a prompt, an'
+  ):
+    prepared_inputs.prepare(str(pairs), str(tmp_path / 'new'), tokenizer, example_format='unpaired', seq_length=64)
+
+
 def test_a_data_service_serves_prepared_rows_to_runs_that_do_not_evaluate(tmp_path, caplog):
   path, out, base = write_records(tmp_path / 'data.jsonl'), str(tmp_path / 'out'), tiny_models.write(tmp_path / 'base')
   prepared_inputs.prepare(path, out, tokenizer_lib.Tokenizer.load(base), seq_length=64, use_chat_template=True)
@@ -444,3 +471,27 @@ def test_a_result_replaces_neither_its_base_nor_what_another_run_has_left(base, 
   with pytest.raises(errors.UserError, match='out/model exists already; name another folder, or move it away'):
     prepare(model_path=base, output_dir=str(tmp_path / 'out'))
   prepare(model_path=base, output_dir=str(tmp_path / 'other'))
+
+
+@pytest.mark.parametrize(
+  'experiment, changes, sequences, length, has_logits',
+  [
+    ('sft', {}, 4, 24, True),
+    ('preference', {}, 8, 24, True),
+    ('preference', {'loss_type': 'kto'}, 4, 24, True),
+    ('reward_model', {}, 8, 24, False),
+    ('grpo', {'num_generations': 3, 'max_completion_length': 5}, 12, 29, True),
+  ],
+)
+def test_the_texts_of_a_micro_batch_that_its_memory_is_estimated_by(experiment, changes, sequences, length, has_logits):
+  params = exp_factory.get_exp_config(experiment)
+  params.override({'task': {'train_data': {'global_batch_size': 4, 'seq_length': 24}, **changes}})
+  task = task_factory.get_task(params.task)
+  assert task.training_shapes(1) == activation_memory.TrainingShapes(sequences, length, has_logits)
+  assert task.training_shapes(2).sequences == sequences // 2
+  model = task.build_model()
+  expected = activation_memory.of_step(model.config, task.training_shapes(1), 'float32')
+  assert task.activation_bytes(model, 1) == expected
+  weights, trained = task.least_weights()
+  assert 0.95 < trained / sum(variable.shape.num_elements() for variable in model.trainable_variables) <= 1
+  assert weights == 4 * trained

@@ -223,6 +223,21 @@ def test_unpaired_answers_have_a_label(tokenizer):
       open_list([{'prompt': 'Q', 'completion': 'A', 'label': label}], tokenizer, example_format='unpaired')
 
 
+def test_answers_with_labels_are_not_learned_unasked(tokenizer):
+  answer = {'prompt': 'Q:\n', 'completion': 'bad'}
+  for label in (False, True, 0):
+    with pytest.raises(errors.UserError, match='^.*example_format: record 0 has the columns prompt, completion, label'):
+      open_list([{**answer, 'label': label}], tokenizer)
+  with pytest.raises(
+    errors.UserError, match="drop 'good' or the undesirable records, or set example_format=prompt_out"
+  ):
+    open_list([{**answer, 'good': False}], tokenizer, label_column='good')
+  for record in ({**answer, 'label': 'positive'}, {**answer, 'good': False}):  # Another label, and another column.
+    assert learned(open_list([record], tokenizer).fetch([0])[0], tokenizer) == 'bad<|endoftext|>'
+  asked = open_list([{**answer, 'label': False}], tokenizer, example_format='prompt_output')
+  assert learned(asked.fetch([0])[0], tokenizer) == 'bad<|endoftext|>'
+
+
 def test_prompts_stand_at_the_right_end_and_know_their_record(with_bos):
   records = [{'prompt': '', 'answer': '0'}, {'prompt': '1 + 1 =', 'answer': '2'}]
   source = open_list(records, with_bos, example_format='prompt', seq_length=16)

@@ -337,6 +337,15 @@ function processOf(page, {mode, status: word, reason, command: text}) {
   return element('div', {class: 'process'}, element('div', {class: 'toolbar'}, element('b', {}, mode), status(word, reason), stop), text && text !== page.about.record.command && command(text));
 }
 
+/** The size of a model at the start, and the estimate of the memory that a step takes. */
+function modelFacts(model, memory) {
+  if (!model) return [];
+  const gb = (count) => `${(count / 1e9).toPrecision(3)} GB`;
+  const found = [['Parameters', integer(model.parameters)], ['Trained', model.trained_parameters ? integer(model.trained_parameters) : null],
+    ['Weights', gb(model.weight_bytes)], ['Gradients', model.gradient_bytes ? gb(model.gradient_bytes) : null], ['Optimizer slots', model.slot_bytes ? gb(model.slot_bytes) : null]];
+  return memory ? [...found, ['Activations', gb(memory.activations)], ['Peak of a step, estimated', gb(memory.peak)], ['Available', memory.available ? gb(memory.available) : null]] : found;
+}
+
 export async function about(page, signal) {
   const {record, profile, modes, tensorboard} = page.about, versions = record.versions ?? {};
   const spent = element('section', {class: 'card', hidden: true});
@@ -344,6 +353,7 @@ export async function about(page, signal) {
     spent.hidden = !goodput;
     if (goodput) replace(spent, element('h2', {}, 'Goodput'), goodputTable(goodput));
   }).catch(toastError); // A long file is read meanwhile.
+  const size = modelFacts(record.model, record.memory);
   const facts = (values) => element('dl', {class: 'facts'}, values.filter(([, value]) => value !== null && value !== undefined && value !== '')
     .map(([name, value]) => [element('dt', {}, name), element('dd', {}, value)]));
   const parts = [
@@ -353,6 +363,7 @@ export async function about(page, signal) {
       ['Seed', record.seed], ['Devices', record.devices], ['Step', record.step_shape && `${record.step_shape}: ${record.step_shape_reason ?? ''}`],
       ['Process', record.pid && `${record.pid} on ${record.host}`], ['Attempt', record.attempt], ['Started', record.started], ['Finished', record.finished],
       ['Error', record.error], ['Began with', startedFrom(record.started_from)]])),
+    size.length && element('section', {class: 'card'}, element('h2', {}, 'Model and memory'), facts(size)),
     element('section', {class: 'card'}, element('h2', {}, 'Versions'), facts([['Git commit', record.git_commit && [element('code', {}, record.git_commit), ' ', copyButton(record.git_commit.replace('+changes', ''))]],
       ...Object.entries(versions).map(([name, version]) => [name, version])])),
     spent,

@@ -223,6 +223,23 @@ def test_every_part_shows_what_is_there_as_text(page, console):
   assert 'tab=about' in page.url
 
 
+def test_the_size_of_the_model_and_the_estimate_of_the_memory(page, console, runs_folder):
+  size = {'parameters': 1_234_567, 'trained_parameters': 0, 'weight_bytes': 5 * 10**9, 'gradient_bytes': 0}
+  memory = {'activations': 2_500_000_000, 'peak': 7_600_000_000, 'available': 8 * 10**9}
+  folders.make(runs_folder, 'sized', identity=folders.ended_process(), model={**size, 'slot_bytes': 0}, memory=memory)
+  page.goto(f'{console.url}/run?run=sized&tab=about')
+  card = page.locator('section.card', has=page.get_by_role('heading', name='Model and memory'))
+  card.wait_for()
+  assert card.locator('dt').all_inner_texts() == [
+    'Parameters',
+    'Weights',
+    'Activations',
+    'Peak of a step, estimated',
+    'Available',
+  ]
+  assert card.locator('dd').all_inner_texts() == ['1,234,567', '5.00 GB', '2.50 GB', '7.60 GB', '8.00 GB']
+
+
 def test_a_finished_run_is_extended_in_a_dialog(page, console, runs_folder):
   folders.make(
     runs_folder,

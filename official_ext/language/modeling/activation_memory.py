@@ -1,0 +1,96 @@
+"""An estimate of the memory of a decoder's training: the activations of a step, and the least that weights take.
+
+The estimate counts the tensors that the backward pass reads, by their shapes: of each layer the inputs of its norms,
+products and softmax; and the logits, whose gradient is computed while all of these are in memory. One more layer stands
+for the tensors of the layer that is computed. Measured beside real runs: "Memory" in docs/how_to/scale.md.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from official_ext.language.modeling import decoder_config
+
+_LOGITS = 4  # Float32 arrays of the logits' shape: logits, those of the learned tokens, softmax, gradient.
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingShapes:
+  """The texts of a micro-batch on one replica.
+
+  Attributes:
+    sequences: their number, padded ones included.
+    length: tokens of each, padding included.
+    has_logits: whether there are logits of every token, as of a language model, or none, as of a classifier.
+  """
+
+  sequences: int
+  length: int
+  has_logits: bool = True
+
+
+def of_step(config: decoder_config.DecoderConfig, shapes: TrainingShapes, dtype: tf.DType | str) -> int:
+  """Bytes of the activations at the peak of a step.
+
+  Args:
+    config: of the decoder; `remat` and `scan_layers` are read.
+    shapes: of the micro-batch.
+    dtype: in which layers compute.
+  """
+  size = tf.as_dtype(dtype).size
+  tokens = shapes.sequences * shapes.length
+  stream = tokens * config.hidden_size * size
+  attention, mlp = _attention(config, shapes, size), max(_mlp(config, tokens, size))
+  kept = {
+    'none': attention + mlp,
+    'attention': stream + mlp,
+    'mlp': attention + stream,
+    'block': stream,
+  }['block' if config.scan_layers else config.remat]
+  of_layers = config.num_hidden_layers * kept + attention + mlp
+  logits = tokens * config.vocab_size * (_LOGITS * 4 + (size if size < 4 else 0)) if shapes.has_logits else 0
+  return of_layers + logits
+
+
+def num_weights(config: decoder_config.DecoderConfig, has_head: bool = True) -> tuple[int, int]:
+  """(numbers in the embedding and the head, numbers in the matrices of all blocks), without norms and biases.
+
+  Args:
+    config: of the decoder.
+    has_head: whether there is a head of logits; a classifier has none.
+  """
+  width, head_dim = config.hidden_size, decoder_config.head_dim(config)
+  outside = config.vocab_size * width * (2 if has_head and not config.tie_word_embeddings else 1)
+  attention = width * head_dim * 2 * (config.num_attention_heads + config.num_key_value_heads)
+  inner = 3 if config.gated_mlp else 2
+  inside = 0
+  for is_sparse in decoder_config.sparse_layers(config):
+    of_experts = config.num_experts * config.moe_intermediate_size + config.shared_expert_intermediate_size
+    inside += attention + inner * width * (of_experts if is_sparse else config.intermediate_size)
+  return outside, inside
+
+
+def _attention(config, shapes, size):
+  """The bytes that a layer's attention keeps: the inputs of norm and projections, the heads, scores and softmax."""
+  tokens = shapes.sequences * shapes.length
+  heads, head_dim = config.num_attention_heads, decoder_config.head_dim(config)
+  queries, keys = heads * head_dim, config.num_key_value_heads * head_dim
+  widths = 2 * config.hidden_size + 2 * queries + 2 * keys + config.post_norms * config.hidden_size
+  if config.qk_norm:
+    widths += queries + keys
+  scores = shapes.sequences * heads * shapes.length**2
+  of_scores = 2 * size + (4 if config.attn_logit_softcapping else 0) + (size if config.attention_dropout else 0)
+  return tokens * widths * size + scores * of_scores
+
+
+def _mlp(config, tokens, size):
+  """The bytes that the MLPs of dense and of sparse layers keep, whichever there are: inputs of norm and products."""
+  inner = 3 if config.gated_mlp else 2
+  outside = (2 + config.post_norms) * config.hidden_size
+  widths = []
+  sparse = decoder_config.sparse_layers(config)
+  if not all(sparse):
+    widths.append(config.intermediate_size)
+  if any(sparse):  # All experts compute all tokens.
+    widths.append(config.num_experts * config.moe_intermediate_size + config.shared_expert_intermediate_size)
+  return [tokens * (outside + inner * width) * size for width in widths]

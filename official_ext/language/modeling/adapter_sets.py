@@ -1,0 +1,195 @@
+"""Several adapters over one base: switched between calls, or combined with weights.
+
+    model = pretrained.load('Llama-3.2-1B')         # Or ext.load of a run that trained all weights.
+    adapters = adapter_sets.AdapterSet(model, {'sql': 'runs/sql/adapter', 'chat': 'runs/chat/adapter'})
+    adapters.set_adapter('chat')
+    adapters.set_adapter(None)                     # the base alone
+    adapter_sets.combine(['runs/sql/adapter', 'runs/chat/adapter'], [0.7, 0.3], 'both')
+
+The names are those of peft's PeftModel: `set_adapter`, `add_weighted_adapter`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+import re
+from typing import Any
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import errors
+from official_ext.base.files import paths
+from official_ext.base.run_folder import base_records
+from official_ext.language.modeling import adapter_bases
+from official_ext.language.modeling import lora
+from official_ext.language.modeling import peft_folders
+from official_ext.language.modeling import tensor_files
+
+COMBINATIONS = ('linear', 'cat')
+
+# Module -> (A [r, in], B [out, r], by which their product is multiplied).
+_Adapter = dict[str, tuple[np.ndarray, np.ndarray, float]]
+
+
+class AdapterSet:
+  """Adapters of peft's folders over one model, of which one is in use at a time.
+
+  The model has one adapter of the largest rank for each layer that any of them has. Those of a smaller rank are filled
+  up with zeros, which changes no result, so that a compiled function keeps its program when adapters are switched.
+
+  Attributes:
+    names: of the adapters, in order.
+    active: the name of the one in use; None for the base alone.
+  """
+
+  def __init__(self, model: tf_keras.Model, folders: Mapping[str, str], warn: Callable[[str], None] = logging.warning):
+    """Attaches the adapters, and uses the first one.
+
+    Args:
+      model: a `LanguageModel` without adapters, which is frozen; `lora.merge` first, if it has some.
+      folders: name -> folder of peft; at least one.
+      warn: see `peft_folders.load`.
+
+    Raises:
+      UserError: see `peft_folders.load`; or an adapter has DoRA or `modules_to_save`, which cannot be switched.
+    """
+    self._model = model
+    found = {name: _read(os.path.expanduser(folder)) for name, folder in folders.items()}
+    self._values = {name: _filled_up(adapter, found.values()) for name, (_, adapter) in found.items()}
+    self.names = tuple(found)
+    self.active: str | None = None
+    for name, (record, _) in found.items():
+      if record is not None:
+        adapter_bases.check(model, record, folders[name])
+    peft_folders.attach(model, *self._values[self.names[0]], folders[self.names[0]])
+    self.active = self.names[0]
+    for name, (record, _) in found.items():
+      for line in () if record is None else adapter_bases.differences(model, record, folders[name]):
+        warn(line)
+
+  def set_adapter(self, name: str | None) -> None:
+    """Uses another adapter from now on.
+
+    Args:
+      name: one of `names`; None for the base alone.
+
+    Raises:
+      UserError: there is no such adapter.
+    """
+    if name is not None and name not in self._values:
+      raise errors.UserError(f'adapter: {name!r} is not loaded; loaded are {", ".join(self.names)}')
+    if name is None:
+      for adapter in lora.adapters(self._model):
+        adapter.lora_b.assign(tf.zeros_like(adapter.lora_b))
+    else:
+      peft_folders.assign(self._model, *self._values[name], name)
+    self.active = name
+
+
+def combine(folders: Sequence[str], weights: Sequence[float], target: str, combination_type: str = 'linear') -> None:
+  """Writes one adapter of several, as peft's `add_weighted_adapter` computes it.
+
+  With w a weight and s the scaling of an adapter: `cat` adds the products, sum of w s A B, at the sum of the ranks;
+  `linear` adds the matrices, (sum of sqrt(|w| s) sign(w) A) (sum of sqrt(|w| s) B), at the common rank.
+
+  Args:
+    folders: of peft, at least one.
+    weights: one for each.
+    target: a folder, which is made if it is missing.
+    combination_type: one of `COMBINATIONS`.
+
+  Raises:
+    UserError: an adapter cannot be read, has DoRA or `modules_to_save`, or for `linear` another rank.
+  """
+  if len(weights) != len(folders):
+    raise errors.UserError(f'adapter_weights: {len(weights)} for {len(folders)} adapters; expected one for each')
+  if combination_type not in COMBINATIONS:
+    raise errors.UserError(f'combination_type: {combination_type!r}: expected {" or ".join(COMBINATIONS)}')
+  folders = [os.path.expanduser(folder) for folder in folders]
+  found = [_read(folder) for folder in folders]
+  combined: _Adapter = {}
+  for module in dict.fromkeys(name for _, adapter in found for name in adapter):
+    parts = [(*adapter[module], weight) for (_, adapter), weight in zip(found, weights) if module in adapter]
+    ranks = {a.shape[0] for a, _, _, _ in parts}
+    if combination_type == 'linear' and len(ranks) > 1:
+      raise errors.UserError(
+        f'combination_type: linear: {module}: has the ranks {", ".join(map(str, sorted(ranks)))}, and linear needs one '
+        'of all; set combination_type=cat'
+      )
+    combined[module] = (_cat if combination_type == 'cat' else _linear)(parts)
+  fields, tensors = _as_folder(combined)
+  first = peft_folders.read(folders[0])[0]
+  carried = {name: first.get(name) for name in ('base_model_name_or_path', 'fan_in_fan_out', 'task_type')}
+  paths.make_folder(target)
+  tensor_files.write_file(
+    os.path.join(target, peft_folders.WEIGHTS_FILE), {peft_folders.PREFIX + name: x for name, x in tensors.items()}
+  )
+  if found[0][0] is not None:
+    base_records.write(found[0][0], target)
+  tensor_files.write_json(
+    os.path.join(target, peft_folders.CONFIG_FILE),
+    {**fields, **carried, 'bias': 'none', 'inference_mode': True},
+  )
+
+
+def _cat(parts):
+  a = np.concatenate([weight * scaling * a for a, _, scaling, weight in parts])
+  return a, np.concatenate([b for _, b, _, _ in parts], axis=1), 1.0
+
+
+def _linear(parts):
+  roots = [math.sqrt(abs(weight) * scaling) for _, _, scaling, weight in parts]
+  a = sum(root * math.copysign(1, weight) * a for root, (a, _, _, weight) in zip(roots, parts))
+  return a, sum(root * b for root, (_, b, _, _) in zip(roots, parts)), 1.0
+
+
+def _read(folder: str) -> tuple[base_records.BaseRecord | None, _Adapter]:
+  """(the record of the base, the adapter) of a folder."""
+  fields, tensors = peft_folders.read(folder)
+  for field in ('use_dora', 'modules_to_save'):
+    if fields.get(field):
+      raise errors.UserError(f'{folder}: {field}: several adapters over one base have none; load it alone, or merge it')
+  adapter: _Adapter = {}
+  for module in sorted({key.partition('.lora_')[0] for key in tensors}):
+    config = peft_folders.config_of(fields, module, tensors, folder)
+    a, b = (tensors[f'{module}.lora_{letter}.weight'] for letter in 'AB')
+    adapter[module] = a, b, lora.scaling_of(config)
+  return base_records.read(folder), adapter
+
+
+def _filled_up(adapter: _Adapter, others: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+  """`_as_folder` of an adapter with the modules and ranks of all."""
+  filled: _Adapter = {}
+  for module in sorted({name for _, each in others for name in each}):
+    shapes = [(a.shape, b.shape) for a, b, _ in (each[module] for _, each in others if module in each)]
+    rank = max(a[0] for a, _ in shapes)
+    new_a, new_b = np.zeros((rank, shapes[0][0][1]), np.float32), np.zeros((shapes[0][1][0], rank), np.float32)
+    if module in adapter:
+      a, b, scaling = adapter[module]
+      new_a[: len(a)], new_b[:, : len(a)] = a, scaling * b
+    filled[module] = new_a, new_b, 1.0
+  return _as_folder(filled)
+
+
+def _as_folder(adapter: _Adapter) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+  """The fields and tensors of a folder of peft: `lora_alpha` is the rank, so that products are multiplied by 1."""
+  ranks = {module: len(a) for module, (a, _, _) in adapter.items()}
+  largest = max(ranks.values())
+  others = {re.escape(module): rank for module, rank in ranks.items() if rank != largest}
+  fields = {
+    'peft_type': 'LORA',
+    'r': largest,
+    'lora_alpha': largest,
+    'rank_pattern': others,
+    'alpha_pattern': others,
+    'target_modules': sorted(ranks),
+  }
+  tensors = {}
+  for module, (a, b, _) in adapter.items():
+    tensors[f'{module}.lora_A.weight'], tensors[f'{module}.lora_B.weight'] = (
+      np.ascontiguousarray(x, np.float32) for x in (a, b)
+    )
+  return fields, tensors
