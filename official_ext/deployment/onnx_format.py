@@ -97,7 +97,7 @@ def _to_float16(plain: str, path: str, calibration: object) -> None:
   del calibration
   model = onnx.load(plain)
   _compute_constant_outputs(model.graph)
-  # The converter fills the empty `scales` of a Resize that has `sizes`, and loses values that a Loop reads from outside.
+  # The converter fills the empty `scales` of a Resize with `sizes`, and loses what a Loop reads from outside.
   blocked = [*float16.DEFAULT_OP_BLOCK_LIST, 'Resize', 'Loop']
   onnx.save(float16.convert_float_to_float16(model, keep_io_types=True, op_block_list=blocked), path)
 

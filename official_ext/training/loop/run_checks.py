@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 from importlib import machinery
+import inspect
 import json
 from typing import Any
 
@@ -50,7 +51,17 @@ def check_run(experiment: experiment_run.Experiment) -> training_lines.Start:
     warm_start.find(params.task.init_checkpoint)
   run_record.check_places(model_dir, mode, params.trainer)
   checks.check_replicas(params.task, mode, experiment.strategy.num_replicas_in_sync, task)
+  _check_shares_batches(task, experiment.strategy.num_replicas_in_sync)
   return start
+
+
+def _check_shares_batches(task: protocols.Task, num_replicas: int) -> None:
+  """Refuses a task whose inputs cannot learn which share of a batch is theirs: Orbit passes `input_context` by name."""
+  if num_replicas > 1 and 'input_context' not in inspect.signature(task.build_inputs).parameters:
+    raise errors.UserError(
+      f'{type(task).__name__}.build_inputs: has no argument input_context, and each of {num_replicas} replicas would '
+      'take a whole global batch; expected build_inputs(self, params, input_context=None)'
+    )
 
 
 def check_same_params(experiment: experiment_run.Experiment) -> None:

@@ -33,6 +33,19 @@ def steps_of(folder, event, name='events.jsonl'):
   return [line['step'] for line in small_run.events(folder, event, name)]
 
 
+def test_inputs_that_cannot_be_shared_are_refused_on_two_replicas(tmp_path):
+  class WholeBatches(small_run.SmallTask):
+    def build_inputs(self, params, context=None):  # Orbit passes `input_context`, by name.
+      return super().build_inputs(params, context)
+
+  with pytest.raises(
+    errors.UserError, match='^WholeBatches.build_inputs: has no argument input_context, and each of 2'
+  ):
+    small_run.run(tmp_path / 'two', task_cls=WholeBatches, replicas='two')
+  assert not (tmp_path / 'two').exists()
+  small_run.run(tmp_path / 'one', 'train', task_cls=WholeBatches, trainer={'train_steps': 1})
+
+
 # Modes.
 
 
