@@ -188,7 +188,8 @@ class Decoder(layers.Part):
       positions: int32 [b, t]; None to count from 0 on in each document.
       segments: int32 [b, t], the number of each token's document, 0 for padding; None for one document a row. With a
         cache [b, s], of all its columns.
-      cache: the keys and values of the columns before these; None to see this call's alone. Under XLA only.
+      cache: the keys and values of the columns before these; None to see this call's alone. In a graph, under XLA
+        only; stacked layers need one.
       extras: tensors by name, which every block finds in `context.extras`.
       training: whether there is dropout.
 

@@ -5,7 +5,7 @@ continuations = generate([[1, 15043], [1, 3, 306]], seed=0)
 for token in generate.stream([1, 15043], seed=0): ...
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import json
 import os
@@ -82,7 +82,7 @@ def start(
   mask: tf.Tensor,
   seed: tf.Tensor,
 ) -> State:
-  """Reads the prompts, and draws the first token. Under XLA only.
+  """Reads the prompts, and draws the first token. Eagerly or under XLA.
 
   Args:
     model: a language model.
@@ -114,7 +114,7 @@ def start(
 
 
 def advance(model: decoder.LanguageModel, config: token_sampling.GenerationConfig, state: State) -> State:
-  """Reads the token that was drawn last, and draws the next one. Under XLA only."""
+  """Reads the token that was drawn last, and draws the next one. Eagerly or under XLA."""
   hidden, cache = model.decoder(
     state.tokens[:, tf.newaxis],
     positions=state.positions[:, tf.newaxis],
@@ -132,7 +132,7 @@ def sample(
   mask: tf.Tensor,
   seed: tf.Tensor,
 ) -> Samples:
-  """Continues prompts up to their ends; part of a larger program, such as a training step. Under XLA only.
+  """Continues prompts up to their ends; part of a larger program, such as a training step. Eagerly or under XLA.
 
   Args: those of `start`.
   """
@@ -190,12 +190,14 @@ def _drawn(logits, config, state):
 class Generator:
   """Continues prompts that are lists of tokens. It compiles once for each number of prompts and width of the batch."""
 
-  def __init__(self, model: decoder.LanguageModel, config: token_sampling.GenerationConfig):
+  def __init__(self, model: decoder.LanguageModel, config: token_sampling.GenerationConfig, compiled: bool = True):
     """Makes the programs; they are compiled when they are first used.
 
     Args:
       model: its weights are read at every call.
       config: how to draw.
+      compiled: False runs op by op, which starts sooner and takes longer for each token. The same tokens are drawn, up
+        to rounding. Stacked layers are always compiled.
 
     Raises:
       errors.UserError: for a field of the configuration that means nothing.
@@ -203,10 +205,14 @@ class Generator:
     token_sampling.check(config)
     self._model = model
     self._config = config
-    compiled = lambda function: tf.function(function, jit_compile=True, autograph=False)
-    self._sample = compiled(lambda *inputs: sample(model, config, *inputs))
-    self._start = compiled(lambda *inputs: start(model, config, *inputs))
-    self._advance = compiled(lambda state: advance(model, config, state))
+    self._sample: Callable[..., Samples] = lambda *inputs: sample(model, config, *inputs)
+    self._start: Callable[..., State] = lambda *inputs: start(model, config, *inputs)
+    self._advance: Callable[[State], State] = lambda state: advance(model, config, state)
+    if compiled or model.config.scan_layers:
+      self._sample, self._start, self._advance = (
+        tf.function(function, jit_compile=True, autograph=False)
+        for function in (self._sample, self._start, self._advance)
+      )
 
   def __call__(self, prompts: Sequence[Sequence[int]], seed: int = 0) -> list[Continuation]:
     """Continues all prompts at once.

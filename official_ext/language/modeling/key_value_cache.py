@@ -52,13 +52,18 @@ def empty(config: decoder_config.DecoderConfig, batch_size: int, length: int, dt
 
 
 def extended(cache: LayerCache, keys: tf.Tensor, values: tf.Tensor) -> LayerCache:
-  """With the keys and values of new tokens behind the present ones. Under XLA only, which does it in place.
+  """With the keys and values of new tokens behind the present ones. A graph must be compiled by XLA, which does it in
+  place.
 
   Args:
     cache: the present keys and values.
     keys: [b, key_value_heads, t, head_dim].
     values: the same.
   """
+  if tf.executing_eagerly():
+    end = cache.index + keys.shape[2]
+    joined = lambda old, new: tf.concat([old[:, :, : cache.index], new, old[:, :, end:]], axis=2)
+    return LayerCache(joined(cache.keys, keys), joined(cache.values, values), end)
   start = tf.stack([0, 0, cache.index, 0])
   return LayerCache(
     tf_internals.dynamic_update_slice(cache.keys, keys, start),

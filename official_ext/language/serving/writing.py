@@ -31,12 +31,16 @@ class Writer:
   """Continues prompts."""
 
   def __init__(
-    self, model: decoder.LanguageModel, tokenizer: tokenizer_lib.Tokenizer, config: token_sampling.GenerationConfig
+    self,
+    model: decoder.LanguageModel,
+    tokenizer: tokenizer_lib.Tokenizer,
+    config: token_sampling.GenerationConfig,
+    compiled: bool = True,
   ):
-    """Makes the programs; they are compiled when they are first used."""
+    """Makes the programs; they are compiled when they are first used, if `compiled`: see `generation.Generator`."""
     self._tokenizer = tokenizer
     self._config = config
-    self._generator = generation.Generator(model, config)
+    self._generator = generation.Generator(model, config, compiled)
 
   def write(
     self,

@@ -136,6 +136,16 @@ def test_a_stream_gives_the_tokens_of_the_whole_and_a_seed_the_same_again(model)
 
 
 @pytest.mark.slow
+def test_op_by_op_the_same_tokens_are_drawn(model):
+  config = token_sampling.GenerationConfig(max_new_tokens=12, temperature=0.8, top_p=0.9, repetition_penalty=1.1)
+  compiled, eager = (generation.Generator(model, config, compiled=value) for value in (True, False))
+  for seed in range(3):
+    for expected, found in zip(compiled(PROMPTS, seed), eager(PROMPTS, seed)):
+      assert found.tokens == expected.tokens
+      np.testing.assert_allclose(found.log_probs, expected.log_probs, rtol=1e-4, atol=1e-5)
+  assert list(eager.stream(PROMPTS[0])) == list(compiled.stream(PROMPTS[0]))
+
+
 def test_a_row_ends_with_its_stop_token_and_the_others_go_on(model):
   free = [found.tokens for found in generated(model, PROMPTS, max_new_tokens=10, temperature=1.0)]
   stop = next(token for token in free[1][1:8] if token not in free[0][:9] + free[2][:9])
