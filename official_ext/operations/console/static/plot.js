@@ -1,5 +1,6 @@
 // One chart: uPlot, with the console's colours, marks of values that are not finite, zoom, a tooltip and the keyboard.
 import uPlot from './vendor/uPlot.esm.js';
+import {csvOf, download, svgOf} from './chart_export.js';
 import {element, replace, setText} from './dom.js';
 import {duration, integer, metric, time} from './format.js';
 
@@ -46,8 +47,13 @@ export function plot({title, sync, zoom, actions = []}) {
   const legend = element('div', {class: 'plot-legend'}), tip = element('div', {class: 'plot-tip', hidden: true});
   const canvas = element('div', {class: 'plot-canvas', tabindex: 0, role: 'group', 'aria-label': title,
     'aria-description': 'Arrow keys move the cursor, + and - zoom, 0 shows all.', onkeydown: keydown}, tip);
+  const saver = (text, hint, type, make) => element('button', {class: 'small icon', type: 'button', title: hint, 'aria-label': `${title} as ${text}`,
+    onclick: () => u && download(`${title}.${text.toLowerCase()}`, make(), type)}, text);
+  const savers = [saver('CSV', 'Save the points that are drawn', 'text/csv', () => csvOf(model)),
+    saver('SVG', 'Save the picture', 'image/svg+xml', () => svgOf(u, model, {title, font: sansFont(), colourOf: colour,
+      background: colour('--surface'), text: colour('--text-soft'), line: colour('--line')}))];
   const node = element('section', {class: 'plot card', 'aria-label': title},
-    element('header', {}, element('h3', {class: 'cut', title}, title), actions), legend, canvas);
+    element('header', {}, element('h3', {class: 'cut', title}, title), savers, actions), legend, canvas);
   let u = null, model = null, shape = '', hovered = false, expanded = [];
 
   function set(next) {
