@@ -53,7 +53,7 @@ export function svgOf(u, model, style) {
     `<title>${escape(style.title)}</title>`, `<rect width="100%" height="100%" fill="${escape(style.background)}"/>`,
     `<text x="${left}" y="17" font-size="14" font-weight="600" fill="${escape(style.text)}">${escape(style.title)}</text>`,
     `<clipPath id="part"><rect x="${left}" y="${top}" width="${width}" height="${height}"/></clipPath>`,
-    `<g transform="translate(0 ${head})">`, ...grid, '<g clip-path="url(#part)" fill="none">', ...curves, '</g></g>', ...legend, '</svg>', ''].join('\n');
+    `<g transform="translate(0 ${head})">`, ...grid, '<g clip-path="url(#part)" fill="none">', ...u.bands.flatMap((band) => area(u, band, place)), ...curves, '</g></g>', ...legend, '</svg>', ''].join('\n');
 }
 
 /** One line of a chart in the pieces between its gaps; a piece of one point is a dot. */
@@ -71,6 +71,18 @@ function drawing(u, series, index, place) {
   return pieces.filter((piece) => piece.length).flatMap((piece) => [
     ...(piece.length > 1 ? [`<polyline points="${piece.map((point) => point.join(',')).join(' ')}" ${stroke}${dash}/>`] : []),
     ...(piece.length === 1 || series.points.show(u, index) ? dots(piece) : [])]);
+}
+
+/** The area between two lines in the pieces between its gaps; its colour ends with the opacity, which not all programs read. */
+function area(u, {series: [upper, lower], fill}, place) {
+  const pieces = [[]], xs = u.data[0], colour = fill(u);
+  xs.forEach((x, at) => {
+    const ends = [u.data[upper][at], u.data[lower][at]];
+    if (ends.includes(null)) pieces.push([]);
+    else if (ends.every(Number.isFinite)) pieces.at(-1).push(ends.map((y) => place(x, y).join(',')));
+  });
+  return pieces.filter((piece) => piece.length > 1).map((piece) => `<polygon fill="${escape(colour.slice(0, -2))}" fill-opacity="${(parseInt(colour.slice(-2), 16) / 255).toFixed(2)}" stroke="none" points="${
+    [...piece.map(([high]) => high), ...piece.map(([, low]) => low).reverse()].join(' ')}"/>`);
 }
 
 function escape(text) {
