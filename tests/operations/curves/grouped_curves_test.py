@@ -52,7 +52,7 @@ def test_a_run_that_diverges_makes_a_gap_and_its_mark():
   band = _group(lines, dict.fromkeys(lines, 'all'))['all', _NAME]
   assert band.as_dict()['y'] == [2, None, None, None]
   assert (band.marks['NaN'].tolist(), band.num_marks) == ([2, 3], {'NaN': 2})
-  # The same of more points than there are buckets: it does not go on as the mean of the others.
+  # The same of more points than there are buckets: it does not become the mean of the others.
   steps = np.arange(1, 1001)
   lines = {'good': (steps, np.ones(1000)), 'bad': (steps, np.where(steps > 500, _NAN, 3.0))}
   band = _group(lines, dict.fromkeys(lines, 'all'), buckets=50)['all', _NAME]
