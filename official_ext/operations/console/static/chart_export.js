@@ -11,7 +11,8 @@ const ROW = 16; // Pixels of a line of the legend.
  *   column of pixels, or mean - deviation and mean + deviation of a group; without either they are empty.
  */
 export function csvOf({x, first, last, series}) {
-  const rows = series.flatMap(({label, curve}) => {
+  const rows = series.flatMap(({label: given, curve}) => {
+    const label = given.replace(/^[=+@-]/, "'$&"); // A spreadsheet would compute it.
     const values = curve.y ?? curve.mean;
     const points = curve.x.map((place, index) => [label, place, values[index], curve.low?.[index], curve.high?.[index]]);
     const marks = Object.entries(curve.marks).flatMap(([name, places]) => places.map((place) => [label, place, name, null, null]));

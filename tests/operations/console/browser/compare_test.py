@@ -173,11 +173,11 @@ def test_saved_points_have_the_columns_of_pixels_the_marks_and_quotes(page, cons
     'high': [3, 5, 7],
     'marks': {'NaN': [3], 'Infinity': [8]},
   }
-  model = {'x': 'step', 'first': 2, 'last': 8, 'series': [{'label': 'a "b", c', 'curve': curve}]}
+  model = {'x': 'step', 'first': 2, 'last': 8, 'series': [{'label': '=a "b", c', 'curve': curve}]}
   found = page.evaluate('async (model) => (await import("/static/chart_export.js")).csvOf(model)', model)
   assert list(csv.reader(found.splitlines()))[1:] == [
-    ['a "b", c', '3', 'NaN', '', ''],
-    ['a "b", c', '4', '3', '1', '5'],
-    ['a "b", c', '8', 'Infinity', '', ''],
+    ['\'=a "b", c', '3', 'NaN', '', ''],
+    ['\'=a "b", c', '4', '3', '1', '5'],
+    ['\'=a "b", c', '8', 'Infinity', '', ''],
   ]
   page.get_by_text('No runs are chosen').wait_for()
