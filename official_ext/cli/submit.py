@@ -242,6 +242,7 @@ def _array(options: argparse.Namespace, flags: tuple[str, ...], module: types.Mo
   if not module.HAS_ARRAYS:
     raise errors.UserError(f'--array: --engine={options.engine} has none; `official-ext sweep` runs a sweep itself')
   sweep, folder, text = _sweep_of(options, flags)
+  sweep_lib.program_of(sweep)  # It may be refused; also before the sweep is only shown.
   if make:
     sweep_lib.write(folder, sweep, text, options.slots)
   trials = sweep_trials.trials(folder, sweep, make)

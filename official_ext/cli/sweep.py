@@ -186,8 +186,7 @@ def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: s
   settings = dict(folder.settings())
   if slots:
     settings['slots'] = slots
-  program = '' if sweep.command and not sweep.program else programs.find(sweep.program or programs.DEFAULT)
-  _refuse_program(sweep, program)
+  program = program_of(sweep)
   if folder.exists():
     old = folder.load()
     if dict(old.values) != dict(sweep.values):
@@ -205,14 +204,16 @@ def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: s
   folder.write(text, settings)
 
 
-def _refuse_program(sweep: sweep_file.SweepFile, program: str) -> None:
-  """Refuses a program that would fail for every point, as that of a file made for Weights & Biases.
+def program_of(sweep: sweep_file.SweepFile) -> str:
+  """Returns the program of the points; '' if their command names its own.
 
   Raises:
-    UserError: the driver has no experiment, or the program cannot take the driver's flags.
+    UserError: it would fail for every point, as that of a file made for Weights & Biases: it does not exist, is the
+      driver without an experiment, or cannot take the driver's flags.
   """
+  program = '' if sweep.command and not sweep.program else programs.find(sweep.program or programs.DEFAULT)
   if sweep.experiment or sweep.command:
-    return
+    return program
   name = sweep.program or programs.DEFAULT
   if programs.is_driver(program):
     raise errors.UserError(f'experiment: is missing, and {name} is a driver; add `experiment: NAME` to the file')
@@ -221,6 +222,7 @@ def _refuse_program(sweep: sweep_file.SweepFile, program: str) -> None:
       f'program: {name} has no flag --model_dir; add a `command` with ${{args}} and ${{model_dir}}, in which the '
       'program writes its metrics as events.jsonl'
     )
+  return program
 
 
 def _refuse_controlled(folder: sweep_folder.SweepFolder) -> None:

@@ -1,5 +1,6 @@
 """Curves of any runs, and runs side by side."""
 
+from collections.abc import Sequence
 import json
 import math
 
@@ -9,11 +10,14 @@ from starlette import routing
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.console import wire_names
 from official_ext.operations.curves import curves
+from official_ext.operations.curves import grouped_curves
 from official_ext.operations.runs import comparing
+from official_ext.operations.runs import grouped_metrics
 from official_ext.operations.runs import run_folder
 
 _MAX_RUNS = 100
@@ -27,6 +31,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
     routing.Route('/api/curves', answers.handler(found.curves), methods=['GET']),
     routing.Route('/api/curves/names', answers.handler(found.names), methods=['GET']),
     routing.Route('/api/compare', answers.handler(found.compare), methods=['GET']),
+    routing.Route('/api/groups', answers.handler(found.groups), methods=['GET']),
   ]
 
 
@@ -37,7 +42,10 @@ class _Compare:
     self._context = context
 
   def curves(self, request: requests.Request) -> responses.Response:
-    """Curves `?name=` of the runs `?run=`: x, first, last, buckets and log=1 are those of View in runs/curves.py."""
+    """Curves `?name=` of the runs `?run=`: x, first, last, buckets and log=1 are those of View in curves/curves.py.
+
+    With `?group=`, a text for each run in their order, they are those of the groups, in place of `run`.
+    """
     query = request.query_params
     runs, names = self._runs(request), query.getlist('name')
     if len(runs) * len(names) > _MAX_CURVES:
@@ -49,7 +57,13 @@ class _Compare:
       int(_number(request, 'buckets') or 500),
       query.get('log') == '1',
     )
-    found = curves.as_dict(curves.read(self._context.columns, runs, names, view, is_patient=False))
+    read = curves.read(self._context.columns, runs, names, view, is_patient=False)
+    found = curves.as_dict(read)
+    if groups := query.getlist('group'):
+      if len(groups) != len(runs):
+        raise errors.UserError(f'group: {len(groups)} for {len(runs)} runs; expected one for each')
+      bands = grouped_curves.group(read, dict(zip((run.name for run in runs), groups)), view)
+      found['curves'] = [{'run': group, 'name': name, **band.as_dict()} for (group, name), band in bands.items()]
     # Strict JSON already: to look for NaN among a hundred thousand numbers once more takes as long as all the rest.
     content = json.dumps(found, separators=(',', ':'), allow_nan=False)
     return responses.Response(wire_names.in_json(content), media_type='application/json')
@@ -74,6 +88,22 @@ class _Compare:
     self._context.columns.trim()
     return answers.json(credentials.mask_values(found.as_dict()))
 
+  def groups(self, request: requests.Request) -> responses.Response:
+    """Groups of the runs by `?by=`, as in `runs table --group`; without, by all fields that differ but seeds.
+
+    `{"fields": [name, ...], "groups": [{"label", "runs": [name, ...]}, ...]}`: the fields by which they can be grouped.
+    """
+    wanted = {run.name: number for number, run in enumerate(self._runs(request))}
+    runs = sorted(
+      (each for each in self._context.recent.summaries() if each.name in wanted), key=lambda run: wanted[run.name]
+    )
+    all_params = self._context.recent.params()
+    fields = grouped_metrics.fields_that_differ({run.name: all_params.get(run.name, {}) for run in runs})
+    by = request.query_params.getlist('by') or fields
+    found = grouped_metrics.group(runs, by, (), lambda: all_params)
+    groups = [{'label': _label(by, each.values), 'runs': each.names} for each in found]
+    return answers.json({'fields': fields, 'groups': groups})
+
   def _runs(self, request: requests.Request) -> list[run_folder.Run]:
     return [answers.run_of(self._context, name) for name in self._names(request)]
 
@@ -82,6 +112,15 @@ class _Compare:
     if not 0 < len(names) <= _MAX_RUNS:
       raise errors.UserError(f'run: expected 1 to {_MAX_RUNS} names, got {len(names)}')
     return names
+
+
+def _label(by: Sequence[str], values: Sequence[json_types.Json]) -> str:
+  """`learning_rate=0.1, width=8`, with passwords masked; tags and folders without their name."""
+  parts = []
+  for name, value in credentials.mask_values(dict(zip(by, values))).items():
+    text = '-' if value is None or value == '' else str(value)
+    parts.append(text if name in ('tag', 'folder') else f'{name.rpartition(".")[2]}={text}')
+  return ', '.join(parts) or 'all'
 
 
 def _number(request: requests.Request, name: str) -> float | None:

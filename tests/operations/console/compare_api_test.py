@@ -60,6 +60,18 @@ def test_runs_side_by_side_are_what_the_command_prints(console):
   assert everything['params']['trainer.train_steps'] == [100, 100]
 
 
+def test_curves_of_groups(console):
+  runs = ['run 0', 'run 1']
+  found = console.get('/api/groups', run=runs)
+  assert found == {'fields': [], 'groups': [{'label': 'all', 'runs': runs}]}  # The seed is no field of a group.
+  by_seed = console.get('/api/groups', run=['run 1', 'run 0'], by='runtime.seed')['groups']
+  assert by_seed == [{'label': 'seed=1', 'runs': ['run 1']}, {'label': 'seed=0', 'runs': ['run 0']}]
+  (curve,) = console.get('/api/curves', run=runs, name='eval/accuracy', group=['0', '0'])['curves']
+  assert (curve['run'], curve['num_runs'], curve['y']) == ('0', 2, [0.625])
+  deviation = 0.25 / 2**0.5
+  assert (curve['low'], curve['high']) == ([pytest.approx(0.625 - deviation)], [pytest.approx(0.625 + deviation)])
+
+
 @pytest.mark.parametrize(
   'path,query',
   [
@@ -73,6 +85,9 @@ def test_runs_side_by_side_are_what_the_command_prints(console):
     ('/api/curves', {'run': 'run 0', 'name': 'train/a', 'first': 2, 'last': 1}),
     ('/api/curves', {'run': 'run 0', 'name': 'train/a', 'x': 'epoch'}),
     ('/api/curves', {'run': ['run 0', 'run 1'], 'name': [f'train/{i}' for i in range(1001)]}),
+    ('/api/curves', {'run': ['run 0', 'run 1'], 'name': 'train/a', 'group': 'one'}),
+    ('/api/groups', {'run': 'none'}),
+    ('/api/groups', {'run': 'run 0', 'by': 'no_such_field'}),
     ('/api/curves/names', {}),
     ('/api/compare', {'run': [f'run {i}' for i in range(101)]}),
   ],

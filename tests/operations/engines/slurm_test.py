@@ -154,6 +154,30 @@ def test_sweeps_that_are_no_array_are_refused(capsys, tmp_path, text, expected):
   assert expected in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('words', [['--render'], ['--output=job.sh'], []])
+@pytest.mark.parametrize(
+  ('program', 'expected'),
+  [
+    ('train.py', 'experiment: is missing, and train.py is a driver'),
+    ('other.py', 'program: other.py has no flag --model_dir'),
+    ('none.py', '--program=none.py: no such file'),
+  ],
+)
+def test_an_array_that_would_fail_for_every_point_is_not_shown_either(
+  capsys, tmp_path, monkeypatch, program, expected, words
+):
+  monkeypatch.chdir(tmp_path)
+  rendered.fake(tmp_path / 'bin', 'sbatch', 'echo 12')
+  monkeypatch.setenv('PATH', rendered.path_of(tmp_path / 'bin'))
+  (tmp_path / 'train.py').write_text('import official_ext\n')
+  (tmp_path / 'other.py').write_text('print(1)\n')
+  (tmp_path / 's.yaml').write_text(f'program: {program}\nmethod: grid\nparameters: {{x: {{values: [1, 2]}}}}\n')
+  assert main.main(['submit', '--engine=slurm', '--array=s.yaml', *words]) == 2
+  output, error = capsys.readouterr()
+  assert expected in error and error.count('\n') == 1 and not output
+  assert not (tmp_path / 'runs').exists() and not (tmp_path / 'job.sh').exists()
+
+
 # A real SLURM.
 
 

@@ -39,11 +39,12 @@ export function groups(names) {
  *
  * @param {Object} options - `runs()`: the names of the runs; `names()`: the curves that they have; `seriesOf(curve, group)`:
  *   {label, colour, dash, points} of a curve of /api/curves; `query`: of the page, which keeps the view; `signal`;
+ *   `groupsOf(runs)`: the group of each run, whose curves are drawn in place of the runs' own, or null;
  *   `refined()`, called when the server has read a long file, of which the curves were those of a sample.
  * @returns {Object} `node`; `update()` when runs or names may have changed; `refresh()` when there are more points; `drawn`, a
  *   promise of the first charts.
  */
-export function charts({runs, names, seriesOf, query, signal, controls = [], refined = () => {}}) {
+export function charts({runs, names, seriesOf, query, signal, controls = [], groupsOf = () => null, refined = () => {}}) {
   const state = {
     x: AXES.some(([x]) => x === query.get('x')) ? query.get('x') : 'step',
     logX: query.get('logx') === '1', logY: query.get('logy') === '1', outliers: query.get('outliers') !== '0',
@@ -201,7 +202,7 @@ export function charts({runs, names, seriesOf, query, signal, controls = [], ref
     for (const each of wanted) each.isDirty = false;
     asked = performance.now();
     try {
-      const answer = await get('/api/curves', {run: runs(), name: wanted.flatMap(({group}) => group.names), x: state.x,
+      const answer = await get('/api/curves', {run: runs(), group: groupsOf(runs()), name: wanted.flatMap(({group}) => group.names), x: state.x,
         log: state.logX, first: state.first, last: state.last, buckets}, {signal: own.controller.signal});
       if (signal.aborted || own !== asking) return;
       took = performance.now() - asked;

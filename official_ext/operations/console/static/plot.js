@@ -1,5 +1,6 @@
 // One chart: uPlot, with the console's colours, marks of values that are not finite, zoom, a tooltip and the keyboard.
 import uPlot from './vendor/uPlot.esm.js';
+import {csvOf, download, svgOf} from './chart_export.js';
 import {element, replace, setText} from './dom.js';
 import {duration, integer, metric, time} from './format.js';
 
@@ -46,8 +47,13 @@ export function plot({title, sync, zoom, actions = []}) {
   const legend = element('div', {class: 'plot-legend'}), tip = element('div', {class: 'plot-tip', hidden: true});
   const canvas = element('div', {class: 'plot-canvas', tabindex: 0, role: 'group', 'aria-label': title,
     'aria-description': 'Arrow keys move the cursor, + and - zoom, 0 shows all.', onkeydown: keydown}, tip);
+  const saver = (text, hint, type, make) => element('button', {class: 'small icon plot-save', type: 'button', title: hint, 'aria-label': `${title} as ${text}`,
+    onclick: () => u && download(`${title}.${text.toLowerCase()}`, make(), type)}, text);
+  const savers = [saver('CSV', 'Save the points that are drawn', 'text/csv', () => csvOf(model)),
+    saver('SVG', 'Save the picture', 'image/svg+xml', () => svgOf(u, model, {title, font: sansFont(), colourOf: colour,
+      background: colour('--surface'), text: colour('--text-soft'), line: colour('--line')}))];
   const node = element('section', {class: 'plot card', 'aria-label': title},
-    element('header', {}, element('h3', {class: 'cut', title}, title), actions), legend, canvas);
+    element('header', {}, element('h3', {class: 'cut', title}, title), savers, actions), legend, canvas);
   let u = null, model = null, shape = '', hovered = false, expanded = [];
 
   function set(next) {
@@ -55,7 +61,7 @@ export function plot({title, sync, zoom, actions = []}) {
     expanded = model.series.map((one) => expand(one.curve, model));
     const data = aligned(expanded, model);
     const now = JSON.stringify([model.x, model.logX, model.logY, Boolean(model.smoothing),
-      model.series.map(({label, colour: name, dash, points}) => [label, name, dash, points])]);
+      model.series.map(({label, colour: name, dash, points, curve}) => [label, name, dash, points, isBand(curve)])]);
     if (u && now === shape) u.setData(data);
     else build(data, now);
     canvas.classList.toggle('empty', !model.series.length);
@@ -87,7 +93,7 @@ export function plot({title, sync, zoom, actions = []}) {
       scales: {x: {time: model.x === 'wall', distr: model.logX ? 3 : 1, range: () => [model.first, model.last]},
         y: {distr: model.logY ? 3 : 1, range: (_, low, high) => range(low, high)}},
       axes: [{...axis, size: 30, space: 70, ...xFormat(model.x), ...(model.logX ? LOG_TICKS : {})}, {...axis, size: 62, space: 32, values: (_, splits) => splits.map(tick), ...(model.logY ? LOG_TICKS : {})}],
-      series: [{}, ...model.series.flatMap(lines)],
+      series: [{}, ...model.series.flatMap(lines)], bands: bands(),
       hooks: {draw: [drawMarks], setCursor: [moved], setSelect: [selected]},
     };
   }
@@ -95,8 +101,18 @@ export function plot({title, sync, zoom, actions = []}) {
   function lines(one) {
     const full = {label: one.label, width: 1.5, dash: one.dash, points: {show: one.points, size: 4}, spanGaps: false,
       stroke: () => colour(one.colour)};
-    if (!model.smoothing) return [full];
-    return [{...full, width: 1, alpha: 0.3, points: {show: false}}, {...full, points: {show: false}}];
+    const ends = isBand(one.curve) ? Array(2).fill({label: one.label, width: 0, points: {show: false}}) : [];
+    if (!model.smoothing) return [full, ...ends];
+    return [{...full, width: 1, alpha: 0.3, points: {show: false}}, {...full, points: {show: false}}, ...ends];
+  }
+
+  /** Between the two ends of each group, which are the last of its lines, the colour is pale. */
+  function bands() {
+    let count = 0;
+    return model.series.flatMap((one) => {
+      count += lines(one).length;
+      return isBand(one.curve) ? [{series: [count, count - 1], fill: () => `${colour(one.colour)}38`}] : [];
+    });
   }
 
   function range(low, high) {
@@ -166,8 +182,8 @@ export function plot({title, sync, zoom, actions = []}) {
     const index = low > 0 && (low === xs.length || value - xs[low - 1] < xs[low] - value) ? low - 1 : low;
     if (index >= xs.length || Math.abs(u.valToPos(xs[index], 'x') - left) > NEAR) return {};
     if (curve.y) {
-      const y = curve.y[index];
-      return {x: xs[index], y, text: y === null ? markAt(curve, xs[index]) : metric(y)};
+      const y = curve.y[index], spread = isBand(curve) && curve.high[index] !== null ? ` ± ${metric(curve.high[index] - y)}` : '';
+      return {x: xs[index], y, text: y === null ? markAt(curve, xs[index]) : metric(y) + spread};
     }
     const from = metric(curve.low[index]), to = metric(curve.high[index]);
     return {x: xs[index], y: curve.mean[index], text: from === to ? from : `${from} … ${to}`};
@@ -299,12 +315,18 @@ function sansFont() {
   return colour('--sans');
 }
 
+/** Whether a curve is the mean of a group: `low` and `high` are a deviation from it. */
+function isBand(curve) {
+  return Boolean(curve.y && curve.low);
+}
+
 /** A curve as places and values, of which those of buckets are two a bucket: the least and the greatest, as they came. */
 function expand(curve, {first, last, buckets, logX, logY, smoothing}) {
   const positive = (value) => logY && value !== null && value !== undefined && value <= 0 ? null : value;
   if (curve.y) {
     const ys = logY ? curve.y.map(positive) : curve.y;
-    return {xs: curve.x, ys, means: smoothing ? smooth(ys, smoothing) : null};
+    const end = (values) => smoothing ? smooth(values.map(positive), smoothing) : values.map(positive);
+    return {xs: curve.x, ys, means: smoothing ? smooth(ys, smoothing) : null, ends: isBand(curve) ? [end(curve.low), end(curve.high)] : []};
   }
   const to = logX ? Math.log10 : (x) => x, from = logX ? (x) => 10 ** x : (x) => x;
   const start = to(first > 0 || !logX ? first : curve.x[0]), width = (to(last) - start || 1) / buckets;
@@ -338,7 +360,7 @@ function aligned(expanded, {smoothing}) {
   }
   all.sort();
   const places = Array.from(all.filter((x, index) => index === 0 || x !== all[index - 1]));
-  const columns = expanded.flatMap(({xs, ys, means}) => (smoothing ? [ys, means] : [ys]).map((values) => {
+  const columns = expanded.flatMap(({xs, ys, means, ends = []}) => [ys, ...(smoothing ? [means] : []), ...ends].map((values) => {
     const column = new Array(places.length);
     let place = 0;
     for (let index = 0; index < xs.length; index += 1) {

@@ -118,11 +118,12 @@ export function valueGetter(name, kind, fields) {
   };
 }
 
-/** The column of the name, which all tables have. */
-export function nameColumn() {
+/** The column of the name, which all tables have. `baseline`: the name of the run with which others are compared. */
+export function nameColumn(baseline = '') {
   return {name: 'name', title: 'Run', width: 178, grow: true, sortable: true, class: 'name',
     isSame: (run, before) => run.name === before.name,
-    render: (run) => element('span', {title: run.name}, link(runAddress(run), nameParts(run.name)))};
+    render: (run) => element('span', {title: run.name}, link(runAddress(run), nameParts(run.name)),
+      run.name === baseline && [' ', element('span', {class: 'tag'}, 'baseline')])};
 }
 
 function nameParts(name) {
@@ -130,19 +131,39 @@ function nameParts(name) {
   return [cut > 0 && element('span', {class: 'folder'}, name.slice(0, cut)), name.slice(cut)];
 }
 
-/** A column by its name: of the table's own, a metric, or a field of the configuration. */
-export function columnOf(name, kind, fields) {
+/** The difference of a metric from the baseline's, with its sign; good or bad if it is known which values are better. */
+function difference(value, base, best) {
+  const change = value - base;
+  if (value === null || base === null || !Number.isFinite(change)) return element('span', {class: 'difference'});
+  const kind = !change || !best ? 'faint' : (change > 0) === (best === 'max') ? 'good' : 'bad';
+  return element('span', {class: ['difference', kind]}, change ? `${change > 0 ? '+' : '−'}${format.metric(Math.abs(change))}` : '=');
+}
+
+/**
+ * A column by its name: of the table's own, a metric, or a field of the configuration.
+ *
+ * @param {string} name
+ * @param {string} kind - see kindOf.
+ * @param {Object} fields - run -> field -> value.
+ * @param {Object} compared - `baseline()`: the run with which others are compared, or undefined; `best` of the metrics.
+ */
+export function columnOf(name, kind, fields, {baseline, best}) {
+  const baseOf = (run) => baseline()?.name === run.name ? undefined : baseline();
   if (kind === 'own') return {name, sortable: true, ...OWN[name]};
   if (kind === 'metric') {
-    return {name, title: name, width: Math.max(96, 26 + 7.2 * name.length), number: true, sortable: true, class: 'metric',
+    return {name, title: name, width: Math.max(96, 26 + 7.2 * name.length) + (baseline() ? 56 : 0), number: true, sortable: true, class: 'metric',
       tooltip: `${name}: of the last evaluation, or else of the last training loop`,
-      render: (run) => format.metric(metricOf(run, name)),
+      render: (run) => {
+        const value = metricOf(run, name), base = baseOf(run), text = format.metric(value);
+        return baseline() ? element('span', {}, text, ' ', difference(value, base ? metricOf(base, name) : null, best[name])) : text;
+      },
       isSame: (run, before) => Object.is(metricOf(run, name), metricOf(before, name))};
   }
   const last = name.slice(name.lastIndexOf('.') + 1);
   return {name, title: last, width: Math.max(96, 26 + 7.2 * last.length), sortable: true, class: 'field', tooltip: name,
     render: (run) => {
-      const value = fields[run.name]?.[name];
-      return value === undefined ? '' : typeof value === 'number' ? format.metric(value) : format.field(value);
+      const textOf = (value) => value === undefined ? '' : typeof value === 'number' ? format.metric(value) : format.field(value);
+      const text = textOf(fields[run.name]?.[name]), base = baseOf(run), other = base && textOf(fields[base.name]?.[name]);
+      return base && text !== other ? element('b', {title: `of the baseline: ${other || '–'}`}, text || '–') : text;
     }};
 }

@@ -1,5 +1,8 @@
 """The page of several runs, in a real browser."""
 
+import csv
+from xml.etree import ElementTree
+
 import pytest
 
 from tests.operations.runs import folders
@@ -96,4 +99,85 @@ def test_smoothing_is_that_of_tensorboard(page, console):
     seen.append(value)
     weights = [weight**age for age in reversed(range(len(seen)))]
     assert smoothed == pytest.approx(sum(w * v for w, v in zip(weights, seen)) / sum(weights))
+  page.get_by_text('No runs are chosen').wait_for()
+
+
+def _saved(page, name, folder):
+  with page.expect_download() as download:
+    page.get_by_role('button', name=name, exact=True).click()
+  path = folder / download.value.suggested_filename
+  download.value.save_as(path)
+  return path
+
+
+def test_a_chart_is_saved_as_its_points_and_as_its_picture(page, console, tmp_path):
+  page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/2&first=2&last=50&logy=1')
+  assert _curves(page) == 2
+  with open(_saved(page, 'loss as CSV', tmp_path), newline='') as file:
+    rows = list(csv.reader(file))
+  assert rows[0] == ['curve', 'step', 'value', 'low', 'high']
+  expected = [[f'sweep/{run}', str(step), (run + 1) / step, '', ''] for run in (0, 2) for step in range(2, 51)]
+  assert [[name, step, float(value), *rest] for name, step, value, *rest in rows[1:]] == expected
+  path = _saved(page, 'loss as SVG', tmp_path)
+  assert path.name == 'loss.svg'
+  drawing = ElementTree.parse(path).getroot()
+  lines = drawing.findall('.//{*}polyline')
+  assert len(lines) == 2
+  # Logarithmic: the curves of (run + 1) / step are the same, shifted by log 3.
+  down = [[float(point.split(',')[1]) for point in line.get('points').split()] for line in lines]
+  shifts = [first - second for first, second in zip(*down, strict=True)]
+  assert min(shifts) > 10 and max(shifts) - min(shifts) < 0.21  # Places have one decimal.
+  assert {'sweep/0', 'sweep/2', 'loss', '0.1', '20'} <= {each.text for each in drawing.iter()}
+
+
+def test_runs_of_a_group_are_a_mean_and_a_band(page, console, new_page, tmp_path):
+  page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/1&run=sweep/2')
+  assert _curves(page) == 3
+  by = page.get_by_label('Group by')
+  by.locator('option[value=learning_rate]').wait_for(state='attached')
+  by.focus()
+  by.select_option('Group by folder or sweep')
+  page.get_by_role('group', name='Groups').get_by_text('3 runs').wait_for()
+  page.wait_for_function('() => document.querySelector(".plot")?.plot?.bands.length === 1')
+  assert by.evaluate('(node) => node === document.activeElement')
+  assert len(set(_colours(page).values())) == 1
+  with open(_saved(page, 'loss as CSV', tmp_path), newline='') as file:
+    rows = list(csv.DictReader(file))
+  # Of 1, 2 and 3 over the step: the deviation is 1 over the step.
+  assert {row['curve'] for row in rows} == {'sweep'}
+  for row, step in zip(rows, range(1, 60), strict=True):
+    found = [float(row[name]) for name in ('step', 'value', 'low', 'high')]
+    assert found == pytest.approx([step, 2 / step, 1 / step, 3 / step])
+  drawing = ElementTree.parse(_saved(page, 'loss as SVG', tmp_path))
+  assert len(drawing.findall('.//{*}polygon')) == len(drawing.findall('.//{*}polyline')) == 1
+  # One run is left out of the mean; the link holds the groups.
+  page.get_by_role('button', name='sweep/2', exact=True).click()
+  other = new_page()
+  other.goto(page.url)
+  _curves(other)
+  assert other.evaluate(
+    'document.querySelector(".plot").plot.data.slice(1).map((values) => values[0])'
+  ) == pytest.approx([1.5, 1.5 - 0.5**0.5, 1.5 + 0.5**0.5])
+  other.get_by_label('Group by').select_option('Group by learning_rate')
+  other.get_by_text('learning_rate=0.1').first.wait_for()
+  other.wait_for_function('() => document.querySelector(".plot")?.plot?.bands.length === 2')
+
+
+@pytest.mark.slow
+def test_saved_points_have_the_columns_of_pixels_the_marks_and_quotes(page, console):
+  page.goto(f'{console.url}/compare')
+  curve = {
+    'x': [1, 4, 9],
+    'mean': [2, 3, 4],
+    'low': [1, 1, 1],
+    'high': [3, 5, 7],
+    'marks': {'NaN': [3], 'Infinity': [8]},
+  }
+  model = {'x': 'step', 'first': 2, 'last': 8, 'series': [{'label': '=a "b", c', 'curve': curve}]}
+  found = page.evaluate('async (model) => (await import("/static/chart_export.js")).csvOf(model)', model)
+  assert list(csv.reader(found.splitlines()))[1:] == [
+    ['\'=a "b", c', '3', 'NaN', '', ''],
+    ['\'=a "b", c', '4', '3', '1', '5'],
+    ['\'=a "b", c', '8', 'Infinity', '', ''],
+  ]
   page.get_by_text('No runs are chosen').wait_for()

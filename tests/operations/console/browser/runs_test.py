@@ -78,6 +78,35 @@ def test_the_run_that_was_started_last_comes_first_with_experiment_and_duration(
   assert _names(page) == ['b', 'a', 'c', 'submitted']
 
 
+def test_differences_from_a_baseline(page, new_page, console):
+  _open(page, console, '?filter=sweep&columns=accuracy,validation_loss,learning_rate&sort=name')
+  page.get_by_role('checkbox', name='Select sweep/run4').check()
+  page.get_by_role('button', name='Baseline').click()
+  page.get_by_text('baseline sweep/run4').wait_for()
+  # It is the first, also of those that a filter does not choose.
+  page.get_by_label('Filter').fill('run11')
+  _foot(page, '1 of 14 runs')
+  assert _names(page) == ['sweep/run4 baseline', 'sweep/run11']
+  other = new_page()
+  other.goto(page.url)
+  cell = lambda run, column: other.locator(f'tr[data-key="sweep/{run}"] td[data-column={column}]')
+  cell('run11', 'learning_rate').locator('b').wait_for()
+  assert cell('run4', 'accuracy').inner_text().strip() == '0.2'
+  assert cell('run11', 'accuracy').inner_text().split() == ['0.55', '+0.35']
+  cell('run11', 'accuracy').locator('.difference.good').wait_for()
+  assert cell('run11', 'validation_loss').inner_text().split() == ['1', '=']
+  assert cell('run11', 'learning_rate').locator('b').inner_text() == '0.001'
+  assert cell('run11', 'learning_rate').locator('b').get_attribute('title') == 'of the baseline: 0.01'
+  other.get_by_label('Filter').fill('run1')
+  _foot(other, '3 of 14 runs')
+  assert cell('run1', 'accuracy').inner_text().split() == ['0.05', '−0.15']
+  cell('run1', 'accuracy').locator('.difference.bad').wait_for()
+  assert not cell('run1', 'learning_rate').locator('b').count()  # The same.
+  other.get_by_text('baseline sweep/run4').click()
+  assert _names(other) == ['sweep/run1', 'sweep/run10', 'sweep/run11']
+  assert cell('run1', 'accuracy').inner_text() == '0.05' and 'baseline' not in other.url
+
+
 def test_html_in_names_tags_and_notes_is_text(page, console):
   page.on('dialog', lambda dialog: page.complaints.append(f'dialog: {dialog.message}'))
   _open(page, console, '?columns=status,reason,tags,note')

@@ -1,7 +1,7 @@
 import {get, stream} from '../api.js';
 import {charts, parseName} from '../charts.js';
 import {element, replace, setText} from '../dom.js';
-import {field, integer, metric, toNumber} from '../format.js';
+import {field, integer, metric, plural, toNumber} from '../format.js';
 import {empty, errorList, link, status} from '../parts.js';
 import {STYLES, swatch} from '../plot.js';
 import {setQuery} from '../router.js';
@@ -14,6 +14,7 @@ const COLOURS = 8;
 const DASHES = [undefined, [8, 4], [2, 3]];
 const MAX_KEPT = 500;
 const MAX_RUNS = 100;
+const ALL_FIELDS = '*'; // Of the configuration, but seeds.
 const DIFFERENCES_MS = 5000;
 const CURVES_FIRST_MS = 1500;
 
@@ -30,6 +31,7 @@ export async function show(view, query, signal) {
 class Compare {
   constructor(view, runs, missing, known, query, signal) {
     Object.assign(this, {view, runs, missing, known, query, signal, names: {}, styles: new Map()});
+    Object.assign(this, {group: query.get('group') ?? '', groups: [], fields: []});
     this.hidden = new Set(query.getAll('off').filter((name) => runs.includes(name)));
   }
 
@@ -47,7 +49,8 @@ class Compare {
     this.leave = new AbortController();
     this.signal.addEventListener('abort', () => this.leave.abort(), {signal: this.leave.signal});
     const {signal} = this.leave;
-    setQuery({run: this.runs, off: [...this.hidden]});
+    setQuery({run: this.runs, off: [...this.hidden], group: this.group});
+    this.groups = [];
     this.styles = stylesOf(this.runs);
     this.tellChips();
     if (!this.runs.length) {
@@ -57,17 +60,22 @@ class Compare {
     try {
       this.names = names ?? (await get('/api/curves/names', {run: this.runs}, {signal})).names;
       if (signal.aborted) return;
-      const problem = element('div', {}), tables = element('div', {});
+      const problem = element('div', {}), tables = element('div', {}), legend = element('div', {class: 'compare-groups soft', role: 'group', 'aria-label': 'Groups'});
+      const hadFocus = this.by && document.activeElement === this.by, by = this.by = this.grouping();
+      if (this.group) await this.loadGroups(by, legend, problem, signal);
       const found = charts({runs: () => this.shown(), names: () => this.shownNames(), seriesOf: (curve, group) => this.seriesOf(curve, group),
-        query: new URLSearchParams(location.search), signal});
+        query: new URLSearchParams(location.search), signal, controls: [by],
+        groupsOf: (runs) => this.groups.length ? runs.map((name) => this.groups.findIndex((group) => group.runs.includes(name))) : null});
       if (signal.aborted) return;
       this.charts = found;
-      replace(this.content, problem, this.shownNames().length ? found.node : element('p', {class: 'soft'}, 'None of these runs has curves yet.'), tables);
+      replace(this.content, problem, legend, this.shownNames().length ? found.node : element('p', {class: 'soft'}, 'None of these runs has curves yet.'), tables);
       this.tables = tables;
+      if (hadFocus) by.focus();
       // The server does one thing after the other: the curves come first.
       await Promise.race([found.drawn, new Promise((resolve) => setTimeout(resolve, this.shownNames().length ? CURVES_FIRST_MS : 0))]);
       if (signal.aborted) return;
       await this.loadTables(signal);
+      if (!this.group) await this.loadGroups(by, legend, problem, signal);
       this.listen(problem, signal);
     } catch (error) {
       if (error.name === 'AbortError' || signal.aborted) return;
@@ -113,11 +121,51 @@ class Compare {
   }
 
   seriesOf({run, name}, group) {
-    const {mode, event, metric: own} = parseName(name), style = this.styles.get(run);
+    const {mode, event, metric: own} = parseName(name), found = this.groups[run];
+    const style = this.styles.get(found ? found.runs[0] : run), owner = found ? found.label : run;
     const several = new Set(group.names.map((each) => parseName(each).metric)).size > 1;
     const what = [mode !== event && mode, event === 'eval' && 'validation', several && event === 'train' && 'training', several && own.replace(/^(training|validation)_/, '') !== group.title && own]
       .filter(Boolean).join(' ');
-    return {label: what ? `${run} · ${what}` : run, ...style, points: event === 'eval' ? true : undefined};
+    return {label: what ? `${owner} · ${what}` : owner, ...style, points: event === 'eval' ? true : undefined};
+  }
+
+  // The groups.
+
+  /** The choice of what runs of one group agree in. Its fields are known when they were loaded. */
+  grouping() {
+    const by = element('select', {'aria-label': 'Group by', onchange: () => {
+      this.group = by.value;
+      this.changed(this.names);
+    }});
+    this.tellGrouping(by);
+    return by;
+  }
+
+  tellGrouping(by) {
+    const fields = this.fields.map((name) => [name, name.slice(name.lastIndexOf('.') + 1)]);
+    const others = this.group && ![ALL_FIELDS, 'tag', 'folder', ...this.fields].includes(this.group) ? [[this.group, this.group]] : [];
+    replace(by, [['', 'No groups'], [ALL_FIELDS, 'Group by all but seeds'], ['tag', 'Group by tags'], ['folder', 'Group by folder or sweep'],
+      ...[...fields, ...others].map(([name, text]) => [name, `Group by ${text}`])].map(([value, text]) =>
+      element('option', {value, selected: value === this.group, title: value}, text)));
+  }
+
+  async loadGroups(by, legend, problem, signal) {
+    try {
+      const found = await get('/api/groups', {run: this.runs, by: this.group === ALL_FIELDS ? null : this.group || 'tag'}, {signal});
+      if (signal.aborted) return;
+      this.fields = found.fields;
+      this.tellGrouping(by);
+      if (!this.group) return;
+      this.groups = found.groups;
+      const styles = found.groups.map((_, slot) => styleOf(slot));
+      this.styles = new Map(found.groups.flatMap(({runs}, index) => runs.map((name) => [name, styles[index]])));
+      this.tellChips();
+      replace(legend, found.groups.map(({label, runs}, index) => element('span', {class: 'plot-entry'}, swatch(styles[index]),
+        element('span', {}, label), element('span', {class: 'faint'}, plural(runs.length, 'run')))));
+    } catch (error) {
+      if (!error.status) throw error;
+      replace(problem, errorList(error.lines));
+    }
   }
 
   // The runs.
@@ -262,5 +310,9 @@ function stylesOf(runs) {
   } catch (error) {
     // No storage: the colours are those of this view.
   }
-  return new Map([...slots].map(([name, slot]) => [name, {colour: `--series-${slot % COLOURS + 1}`, dash: DASHES[Math.floor(slot / COLOURS)]}]));
+  return new Map([...slots].map(([name, slot]) => [name, styleOf(slot)]));
+}
+
+function styleOf(slot) {
+  return {colour: `--series-${slot % COLOURS + 1}`, dash: DASHES[Math.floor(slot / COLOURS) % DASHES.length]};
 }

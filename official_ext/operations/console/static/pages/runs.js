@@ -43,6 +43,7 @@ class RunsPage {
     this.filter = query.get('filter') ?? '';
     this.statuses = query.getAll('status');
     this.tags = query.getAll('tag');
+    this.baseline = query.get('baseline') ?? '';
     this.sort = query.get('sort') ?? columns.DEFAULT_SORT;
     this.selected = new Set(query.getAll('selected'));
     this.columns = (query.get('columns') ?? stored() ?? '').split(',').filter(Boolean);
@@ -123,8 +124,9 @@ class RunsPage {
     const own = notesColumns((tag) => this.toggleTag(tag));
     this.table.node.classList.toggle('two-lines', NARROW.matches);
     this.table.setRowHeight(NARROW.matches ? 66 : 34);
-    this.table.setColumns([columns.nameColumn(), ...names.map((name) =>
-      own[name] ?? columns.columnOf(name, this.kinds[name], this.fields))]);
+    const compared = {baseline: () => this.runs.get(this.baseline), best: this.best};
+    this.table.setColumns([columns.nameColumn(this.baseline), ...names.map((name) =>
+      own[name] ?? columns.columnOf(name, this.kinds[name], this.fields, compared))]);
     this.table.setSort(this.sortName, columns.isDescending(this.sort, this.kinds[this.sortName], this.best));
     const unknown = Object.keys(this.kinds).filter((name) => this.kinds[name] === 'field');
     if (unknown.join() !== this.known) this.loadFields(unknown);
@@ -172,6 +174,8 @@ class RunsPage {
       this.loadNames().catch(toastError);
     }
     this.arrange();
+    // Their differences are others.
+    if ((all ?? changed).some(({name}) => name === this.baseline)) this.table.refresh(Object.keys(this.kinds ?? {}));
     this.judgeSoon(1000);
     if (this.known && (all || changed.length)) this.loadFieldsSoon();
   }
@@ -192,15 +196,17 @@ class RunsPage {
     const chosen = this.statuses.length ? anyStatus.filter((run) => this.statuses.includes(run.status)) : anyStatus;
     const kind = this.kinds?.[this.sortName] ?? columns.kindOf(this.sortName, inView, this.fieldNames);
     const descending = columns.isDescending(this.sort, kind, this.best);
-    this.rows = sortRuns(chosen, columns.valueGetter(this.sortName, kind, this.fields), descending);
+    const sorted = sortRuns(chosen, columns.valueGetter(this.sortName, kind, this.fields), descending);
+    const first = inView.filter(({name}) => name === this.baseline); // Whatever the filter says.
+    this.rows = [...first, ...sorted.filter((run) => !first.includes(run))];
     this.showRows(inView);
     this.table.setRows(this.rows);
     this.showChips(anyStatus);
     const there = [...this.selected].filter((name) => this.runs.get(name)?.is_archived === this.isArchive);
     if (this.asked && there.length < this.selected.size) this.setSelected(there);
     else this.showBulk();
-    setText(this.count, this.rows.length === inView.length ? plural(inView.length, 'run') :
-      `${integer(this.rows.length)} of ${plural(inView.length, 'run')}`);
+    setText(this.count, chosen.length === inView.length ? plural(inView.length, 'run') :
+      `${integer(chosen.length)} of ${plural(inView.length, 'run')}`);
   }
 
   showRows(inView) {
@@ -218,11 +224,13 @@ class RunsPage {
     const counts = new Map();
     for (const run of runs) counts.set(run.status, (counts.get(run.status) ?? 0) + 1);
     const shown = STATUSES.filter((name) => counts.has(name) || this.statuses.includes(name));
-    const text = JSON.stringify([shown.map((name) => [name, counts.get(name)]), this.statuses, this.tags]);
+    const text = JSON.stringify([shown.map((name) => [name, counts.get(name)]), this.statuses, this.tags, this.baseline]);
     if (text === this.chipsText) return;
     this.chipsText = text;
     const focused = document.activeElement?.dataset?.chip;
-    replace(this.chips, this.tags.map((tag) => element('button', {class: 'small chip', 'aria-pressed': 'true', dataset: {chip: `#${tag}`},
+    replace(this.chips, this.baseline && element('button', {class: 'small chip', 'aria-pressed': 'true', dataset: {chip: '='},
+      title: 'Compare with no baseline', onclick: () => this.setBaseline('')}, `baseline ${this.baseline}`, ' ×'),
+    this.tags.map((tag) => element('button', {class: 'small chip', 'aria-pressed': 'true', dataset: {chip: `#${tag}`},
       title: 'Without this tag', onclick: () => this.toggleTag(tag)}, `#${tag}`, ' ×')),
     shown.map((name) => element('button', {class: 'small chip', 'aria-pressed': String(this.statuses.includes(name)),
       dataset: {chip: name}, onclick: () => this.toggleStatus(name)}, status(name), integer(counts.get(name) ?? 0))));
@@ -306,6 +314,14 @@ class RunsPage {
     this.arrange();
   }
 
+  /** Compares the others with a run, which is the first of the list; '' for none. */
+  setBaseline(name) {
+    this.baseline = name;
+    this.note({baseline: name});
+    this.setColumns();
+    this.arrange();
+  }
+
   setSort(name) {
     this.sort = this.sort === name ? `-${name}` : name;
     this.note({sort: this.sort === columns.DEFAULT_SORT ? null : this.sort});
@@ -369,6 +385,10 @@ class RunsPage {
     const stoppable = runs.some((run) => columns.isLiving(run) && run.status !== 'stopping') || living > 0;
     replace(this.bulk, element('strong', {}, `${plural(runs.length, 'run')} selected`),
       button('Compare', () => this.compare(), runs.length < 2),
+      button('Baseline', ([run]) => {
+        this.setSelected([]);
+        this.setBaseline(run.name);
+      }, runs.length !== 1, {title: 'Show differences from this run'}),
       !this.isArchive && button('Stop', (chosen) => actions.stop(chosen, this.signal), !stoppable),
       !this.isArchive && button('Resume', actions.resume, !runs.some((run) => !columns.isLiving(run) && run.status !== 'finished')),
       button('Tags', (chosen) => actions.tag(chosen, this.signal), false),
