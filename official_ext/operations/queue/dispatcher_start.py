@@ -39,7 +39,7 @@ def start(queue: queue_folder.Queue, slots: int | None = None, until_empty: bool
   with job_files.explaining(path):
     queue.make()
   words = command(queue, slots, until_empty)
-  pid = detached.start(words, path, lambda: queue.dispatcher() is not None, (0, 1) if until_empty else ())
+  pid = detached.start(words, path, lambda: bool(queue.dispatcher()), (0, 1) if until_empty else ())
   if pid is None:
     raise errors.StorageError(f'{path}: the dispatcher has not started; this file shows the cause')
   return pid
