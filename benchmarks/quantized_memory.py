@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from typing import Any
 
 import numpy as np
 
@@ -50,15 +51,9 @@ def shapes(args: argparse.Namespace) -> dict[str, tuple[int, ...]]:
   return {**found, 'model.norm.weight': (width,), 'lm_head.weight': (args.vocab_size, width)}
 
 
-def make_folder(folder: pathlib.Path, args: argparse.Namespace) -> None:
-  """A model of Hugging Face with random weights, its tokenizer, and texts to learn."""
-  import official_ext  # noqa: F401  Before tensorflow.
-
-  # isort: split
-  from official_ext.language.modeling import tensor_files
-  from official_ext.language.text import tokenizer_training
-
-  config = {
+def config(args: argparse.Namespace, dtype: str) -> dict[str, Any]:
+  """The fields of Hugging Face's config.json."""
+  return {
     'architectures': ['LlamaForCausalLM'],
     'model_type': 'llama',
     'vocab_size': args.vocab_size,
@@ -70,8 +65,18 @@ def make_folder(folder: pathlib.Path, args: argparse.Namespace) -> None:
     'max_position_embeddings': 2048,
     'rms_norm_eps': 1e-5,
     'tie_word_embeddings': False,
-    'torch_dtype': 'bfloat16',
+    'torch_dtype': dtype,
   }
+
+
+def make_folder(folder: pathlib.Path, args: argparse.Namespace) -> None:
+  """A model of Hugging Face with random weights, its tokenizer, and texts to learn."""
+  import official_ext  # noqa: F401  Before tensorflow.
+
+  # isort: split
+  from official_ext.language.modeling import tensor_files
+  from official_ext.language.text import tokenizer_training
+
   folder.mkdir(parents=True, exist_ok=True)
   tokenizer_training.train(_TEXTS, 400).save(str(folder))
   (folder / 'texts.jsonl').write_text(''.join(json.dumps({'text': text}) + '\n' for text in _TEXTS))
@@ -83,7 +88,7 @@ def make_folder(folder: pathlib.Path, args: argparse.Namespace) -> None:
 
   tensors = {name: values(number, shape) for number, (name, shape) in enumerate(shapes(args).items())}
   tensor_files.write(str(folder), tensors, 'bfloat16', _SHARD_BYTES)
-  (folder / 'config.json').write_text(json.dumps(config))
+  (folder / 'config.json').write_text(json.dumps(config(args, 'bfloat16')))
 
 
 def command(folder: pathlib.Path, model_dir: pathlib.Path, kept: str, args: argparse.Namespace) -> list[str]:

@@ -1,6 +1,7 @@
 """All workloads: which peers run which, with which settings, and this project's goals. No framework here."""
 
 from benchmarks.peers import entries
+from benchmarks.peers import fine_tuning_workloads
 from benchmarks.peers import other_workloads
 from benchmarks.peers import training_workloads
 
@@ -20,6 +21,10 @@ WORKLOADS: tuple[entries.Workload, ...] = (
   other_workloads.GENERATION,
   other_workloads.ADAPTERS,
   training_workloads.EVALUATION,
+  fine_tuning_workloads.SFT,
+  fine_tuning_workloads.SFT_LORA,
+  fine_tuning_workloads.DPO,
+  fine_tuning_workloads.GRPO,
 )
 
 

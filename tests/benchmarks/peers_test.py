@@ -207,7 +207,7 @@ def test_a_workload_that_is_measured_again_leaves_the_other_tables(tmp_path):
 
 def test_each_workload_is_named_once_and_each_peer_once_in_it():
   names = [workload.name for workload in catalogue.WORKLOADS]
-  assert len(set(names)) == len(names) and {workload.letter for workload in catalogue.WORKLOADS} == set('abcdefghijk')
+  assert len(set(names)) == len(names) and {workload.letter for workload in catalogue.WORKLOADS} == set('abcdefghijkl')
   assert [workload.name for workload in catalogue.workloads('d')] == ['decoder_24_layers', 'compilation']
   for workload in catalogue.WORKLOADS:
     peers = [peer.name for peer in (workload.ours, *workload.peers)]
@@ -296,6 +296,15 @@ def test_the_fastest_of_both_sides_meet_at_the_end(quick, tmp_path):
   rows = conductor.Conductor(tmp_path, conductor.Settings(1, 0.01, 1)).measure(workload)
   assert [row.peer.name for row in rows] == ['broken', 'jax_scan', 'numpy', 'numpy, the fastest']
   assert (rows[-1].peer.goal, rows[-1].peer.beside) == (0.5, 'numpy') and rows[-1].duel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['sft', 'dpo'])
+def test_fine_tuning_has_the_losses_of_trl(name, tmp_path):
+  (row,) = conductor.Conductor(tmp_path, conductor.Settings(1, 0.01)).measure(catalogue.workload(name))
+  assert row.duel and not row.remarks  # The same number of weights, the same losses before and after the first loop.
+  assert row.first.amount == row.first_of_ours.amount
+  assert row.first.values['loss'] == pytest.approx(row.first_of_ours.values['loss'], abs=1e-4)
 
 
 def test_ours_is_started_again_if_it_has_ended_but_not_if_it_cannot_start():
