@@ -1,15 +1,17 @@
-// One parameter against the metric.
+// A parameter or a metric against a metric.
 import {element, replace} from './dom.js';
 import {FAILED, ramp} from './axes.js';
+
+export const STYLES = ['/static/scatter.css'];
 
 const HEIGHT = 240, LEFT = 56, RIGHT = 14, TOP = 10, BOTTOM = 28;
 
 /**
- * Makes the picture; options as of parallel_coordinates.js.
+ * Makes the picture; options as of parallel_coordinates.js. `colourOf(point)`: its colour; without it that of its share.
  *
  * @returns {Object} `node`; `draw(points, xAxis, yAxis, share, chosen)`; `mark(point)`.
  */
-export function scatter({onOpen, onHover}) {
+export function scatter({onOpen, onHover, colourOf = null}) {
   let drawn = null, marked = null;
   const dots = new Map();
   const node = element('div', {class: 'scatter'});
@@ -28,7 +30,7 @@ export function scatter({onOpen, onHover}) {
     const made = [...points].sort((one, other) => (share(one) ?? -1) - (share(other) ?? -1)).map((point) => {
       const across = xAxis.place(point.values[xAxis.name]), up = yAxis.place(point.values[yAxis.name]);
       if (across === null || up === null) return null;
-      const hollow = FAILED.has(point.status), colour = ramp(share(point));
+      const hollow = FAILED.has(point.status), colour = colourOf?.(point) ?? ramp(share(point));
       const dot = element('svg:circle', {class: ['dot-point', hollow && 'hollow', !chosen(point) && 'out', point === marked && 'marked'], r: 4.5,
         cx: x(across).toFixed(1), cy: y(up).toFixed(1), style: hollow ? {fill: 'transparent', stroke: colour} : {fill: colour}, onclick: () => onOpen(point),
         onpointerenter: () => onHover(point), onpointerleave: () => onHover(null)}, element('svg:title', {}, point.title));

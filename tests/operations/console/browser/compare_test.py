@@ -181,3 +181,47 @@ def test_saved_points_have_the_columns_of_pixels_the_marks_and_quotes(page, cons
     ['\'=a "b", c', '8', 'Infinity', '', ''],
   ]
   page.get_by_text('No runs are chosen').wait_for()
+
+
+def test_a_scatter_of_fields_and_metrics(page, console, new_page):
+  page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/1&run=sweep/2')
+  scatter = page.get_by_role('region', name='Scatter')
+  scatter.wait_for()
+  assert scatter.get_by_label('Up').input_value() == 'accuracy'
+  field = 'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate'
+  scatter.get_by_label('Across').select_option(field)
+
+  def places():
+    dots = scatter.locator('circle')
+    found = dots.evaluate_all(
+      '(dots) => dots.map((dot) => [dot.textContent.split("\\n")[0], dot.cx.baseVal.value, dot.cy.baseVal.value])'
+    )
+    return {name: (x, y) for name, x, y in found}
+
+  by_rate = places()
+  assert list(by_rate) == ['sweep/0', 'sweep/1', 'sweep/2']  # Rates 1, 0.1, 0.01; accuracies 0.5, 0.6, 0.7.
+  (x0, y0), (x1, y1), (x2, y2) = by_rate.values()
+  assert x0 > x1 > x2 and y0 > y1 > y2
+  assert x0 - x1 == pytest.approx(x1 - x2, abs=0.2) and y0 - y1 == pytest.approx(y1 - y2, abs=0.2)  # Logarithms.
+  colours = scatter.locator('circle').evaluate_all('(dots) => dots.map((dot) => getComputedStyle(dot).fill)')
+  assert len(set(colours)) == 3
+  # The link holds the axes.
+  scatter.get_by_label('Across').select_option('accuracy')
+  other = new_page()
+  other.goto(page.url)
+  assert other.get_by_role('region', name='Scatter').get_by_label('Across').input_value() == 'accuracy'
+  scatter.locator('circle').nth(1).click()
+  page.wait_for_url('**/run?run=sweep%2F1')
+
+
+def test_a_view_of_compared_runs_is_saved(page, console):
+  page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/2&logy=1')
+  assert _curves(page) == 2
+  page.get_by_role('button', name='Views').click()
+  page.get_by_label('Name', exact=True).fill('two rates')
+  page.keyboard.press('Enter')
+  page.get_by_text('Saved the view two rates').wait_for()
+  page.goto(f'{console.url}/compare')
+  page.get_by_role('button', name='Views').click()
+  page.get_by_role('button', name='two rates', exact=True).click()
+  assert _curves(page) == 2 and page.get_by_label('Log y').is_checked()

@@ -394,3 +394,38 @@ def test_a_thousand_runs_are_filtered_and_sorted_at_once(page, tmp_path, start_c
   assert max(times.values()) < 300, times  # The server shares this process, and other tests the processor.
   page.locator('.grid-scroll').evaluate('node => node.scrollTop = 1e9')
   page.locator('[aria-rowindex="1001"]').wait_for()
+
+
+def test_views_are_saved_by_name(page, console, new_page):
+  _open(page, console, '?filter=accuracy>0.3&status=failed&sort=accuracy&columns=status,accuracy,initial_learning_rate')
+  page.wait_for_function('() => document.querySelectorAll("td.name").length === 4')
+  names = _names(page)
+  page.get_by_label('Select sweep/run8').check()
+  page.get_by_role('button', name='Select nothing').click()
+
+  def views():
+    page.get_by_role('button', name='Views').click()
+
+  views()
+  page.get_by_text('No view is saved yet.').wait_for()
+  page.get_by_label('Name', exact=True).fill(HTML)
+  page.keyboard.press('Enter')
+  page.get_by_text(f'Saved the view {HTML}').wait_for()
+  page.goto(f'{console.url}/runs')
+  page.wait_for_function('() => document.querySelectorAll("td.name").length > 4')
+  views()
+  page.get_by_role('dialog').get_by_role('button', name=HTML, exact=True).click()
+  page.wait_for_function('() => document.querySelectorAll("td.name").length === 4')
+  assert _names(page) == names and page.get_by_label('Filter').input_value() == 'accuracy>0.3'
+  assert page.locator('th.field').all_inner_texts() == ['initial_learning_rate']
+  # Another page has none of its views, and a deleted one is gone after a reload.
+  page.goto(f'{console.url}/compare')
+  views()
+  page.get_by_text('No view is saved yet.').wait_for()
+  page.goto(f'{console.url}/runs')
+  views()
+  page.get_by_label(f'Delete the view {HTML}').click()
+  page.get_by_text('No view is saved yet.').wait_for()
+  page.reload()
+  views()
+  page.get_by_text('No view is saved yet.').wait_for()

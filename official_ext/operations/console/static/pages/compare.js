@@ -1,14 +1,17 @@
-import {get, stream} from '../api.js';
+import {get, getSession, stream} from '../api.js';
 import {charts, parseName} from '../charts.js';
+import {scatterOf} from '../compare_scatter.js';
 import {element, replace, setText} from '../dom.js';
 import {field, integer, metric, plural, toNumber} from '../format.js';
 import {empty, errorList, link, status} from '../parts.js';
 import {STYLES, swatch} from '../plot.js';
-import {setQuery} from '../router.js';
+import {navigate, setQuery} from '../router.js';
+import {STYLES as SCATTER_STYLES} from '../scatter.js';
+import {viewsButton} from '../saved_views.js';
 import {toastError} from '../toast.js';
 
 export const title = 'Compare';
-export const styles = STYLES;
+export const styles = [...STYLES, ...SCATTER_STYLES];
 
 const COLOURS = 8;
 const DASHES = [undefined, [8, 4], [2, 3]];
@@ -20,17 +23,17 @@ const CURVES_FIRST_MS = 1500;
 
 export async function show(view, query, signal) {
   const given = [...new Set(query.getAll('run'))];
-  const [{runs}, names] = await Promise.all([get('/api/runs', {}, {signal}), given.length && given.length <= MAX_RUNS ?
+  const [{root}, {runs}, names] = await Promise.all([getSession(), get('/api/runs', {}, {signal}), given.length && given.length <= MAX_RUNS ?
     get('/api/curves/names', {run: given}, {signal}) : null]);
   if (signal.aborted) return;
   const known = new Map(runs.map((run) => [run.name, run])), missing = given.filter((name) => !known.has(name));
-  const page = new Compare(view, given.filter((name) => known.has(name)).slice(0, MAX_RUNS), missing, known, query, signal);
+  const page = new Compare(view, root, given.filter((name) => known.has(name)).slice(0, MAX_RUNS), missing, known, query, signal);
   await page.start(names?.names);
 }
 
 class Compare {
-  constructor(view, runs, missing, known, query, signal) {
-    Object.assign(this, {view, runs, missing, known, query, signal, names: {}, styles: new Map()});
+  constructor(view, root, runs, missing, known, query, signal) {
+    Object.assign(this, {view, root, runs, missing, known, query, signal, names: {}, styles: new Map()});
     Object.assign(this, {group: query.get('group') ?? '', groups: [], fields: []});
     this.hidden = new Set(query.getAll('off').filter((name) => runs.includes(name)));
   }
@@ -38,7 +41,7 @@ class Compare {
   async start(names) {
     this.chips = element('div', {class: 'compare-runs', role: 'group', 'aria-label': 'Runs'});
     this.content = element('div', {});
-    replace(this.view, element('div', {class: 'page-head'}, element('h1', {}, 'Compare'), this.adder()), this.chips,
+    replace(this.view, element('div', {class: 'page-head'}, element('h1', {}, 'Compare'), this.adder(), this.views()), this.chips,
       errorList(this.missing.map((name) => `${name}: no run of that name`)), this.content);
     await this.changed(names);
   }
@@ -182,6 +185,11 @@ class Compare {
     return element('span', {}, input, list);
   }
 
+  views() {
+    return viewsButton('compare', this.root, {queryOf: () => new URLSearchParams(location.search),
+      open: (query) => navigate(`/compare?${query}`), signal: this.signal});
+  }
+
   tellChips() {
     replace(this.chips, this.runs.map((name) => {
       const style = this.styles.get(name), isShown = !this.hidden.has(name);
@@ -239,6 +247,7 @@ class Compare {
     const origins = Object.entries(found.origins);
     replace(this.tables,
       element('section', {class: 'compare-part'}, element('h2', {}, 'Metrics'), this.metrics(found)),
+      scatterOf(found, this.query, (name) => this.styles.get(name).colour),
       element('section', {class: 'compare-part'}, element('div', {class: 'toolbar'}, element('h2', {}, 'Configuration'),
         element('label', {class: 'inline'}, only, 'Only differences'), search, count), fields),
       element('section', {class: 'compare-part'}, element('h2', {}, 'Versions, commits, devices'), origins.length ?

@@ -11,6 +11,7 @@ import * as columns from '../runs_columns.js';
 import {chooseRuns, parseFilter, sortRuns} from '../runs_filter.js';
 import {showTrash} from '../runs_trash.js';
 import {notesColumns} from '../runs_notes.js';
+import {viewsButton} from '../saved_views.js';
 import {table} from '../table.js';
 import {toastError} from '../toast.js';
 
@@ -84,6 +85,14 @@ class RunsPage {
     memory.address = location.pathname + location.search; // When the page is left, the bar has another one already.
   }
 
+  /** The view, without the selection. */
+  query() {
+    const query = new URLSearchParams(location.search);
+    query.delete('selected');
+    if (this.columns.length) query.set('columns', this.columns.join(',')); // This browser's, if the address has none.
+    return query;
+  }
+
   // Its appearance.
 
   build() {
@@ -97,6 +106,7 @@ class RunsPage {
     this.bulk = element('div', {class: 'toolbar bulk', role: 'toolbar', 'aria-label': 'Selected runs', hidden: true});
     this.tools = element('div', {class: 'toolbar'}, this.input, element('span', {class: 'grow'}),
       element('button', {onclick: () => this.chooseColumns()}, 'Columns'),
+      viewsButton('runs', this.root, {queryOf: () => this.query(), open: (query) => navigate(`/runs?${query}`), signal: this.signal}),
       !this.isArchive && element('a', {class: 'button primary', href: '/new'}, 'New run'));
     this.table = table({label: this.isArchive ? 'Archived runs' : 'Runs', key: (run) => run.name, rowHeight: 34,
       onOpen: (run) => navigate(columns.runAddress(run)), onSort: (name) => this.setSort(name),

@@ -8,12 +8,12 @@ import {field, metric as shown, plural} from '../format.js';
 import {parallelCoordinates} from '../parallel_coordinates.js';
 import {bar, command, copyButton, empty, link, loading, setStatus, status} from '../parts.js';
 import {navigate, setQuery} from '../router.js';
-import {scatter} from '../scatter.js';
+import {scatter, STYLES} from '../scatter.js';
 import {table} from '../table.js';
 import {toast, toastError} from '../toast.js';
 
 export const title = 'Sweep';
-export const styles = ['/static/pages/sweep.css'];
+export const styles = [...STYLES, '/static/pages/sweep.css'];
 
 const ROW = 34, MAX_ROWS = 14;
 const brief = (value) => typeof value === 'number' ? shown(value) : field(value);
