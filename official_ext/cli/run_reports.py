@@ -157,7 +157,7 @@ def _csv(groups, by, metrics) -> str:
       cells += (
         ['', '', 0] if each is None else [each.mean, '' if each.deviation is None else each.deviation, each.count]
       )
-    writer.writerow([*map(_csv_cell, group.values), len(group.names), *cells])
+    writer.writerow([*map(run_tables.csv_cell, group.values), len(group.names), *cells])
   return file.getvalue().removesuffix('\n')
 
 
@@ -174,14 +174,6 @@ def _report(options: argparse.Namespace) -> None:
   except OSError as error:
     raise errors.StorageError(f'--output={output}: cannot be written: {error.strerror or error}') from error
   print(run_tables.harmless(f'{output}: {len(runs)} runs, {len(text) / 1e6:.1f} MB'))
-
-
-def _csv_cell(value: object) -> object:
-  """A value of a field; text that a spreadsheet would compute begins with a quote."""
-  if not isinstance(value, str):
-    return '' if value is None else value
-  text = run_tables.harmless(value)
-  return f"'{text}" if text.startswith(('=', '+', '-', '@')) else text
 
 
 _FORMATS = {'text': _text, 'markdown': _markdown, 'csv': _csv, 'latex': _latex}

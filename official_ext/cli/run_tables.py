@@ -199,6 +199,14 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
   ]
 
 
+def csv_cell(value: object) -> object:
+  """A value for a cell of a CSV file; text that a spreadsheet would compute begins with a quote."""
+  if not isinstance(value, str):
+    return '' if value is None else value
+  text = harmless(value)
+  return f"'{text}" if text.startswith(('=', '+', '-', '@')) else text
+
+
 def number(value: object) -> str:
   """A number to four digits; '-' for none."""
   return '-' if value is None else f'{value:.4g}' if isinstance(value, float) else harmless(value)

@@ -5,6 +5,7 @@ from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
 from official_ext.cli import run_keeping
 from official_ext.cli import run_processes
+from official_ext.cli import run_queries
 from official_ext.cli import run_reports
 from official_ext.cli import run_views
 
@@ -15,7 +16,7 @@ def run(arguments: list[str]) -> None:
   """Runs `official-ext runs ARGUMENTS`."""
   parser = arguments_lib.Parser('official-ext runs', _DESCRIPTION)
   commands = parser.add_commands()
-  for module in (run_views, run_reports, run_processes, run_keeping):
+  for module in (run_views, run_reports, run_queries, run_processes, run_keeping):
     module.add_commands(commands)
   try:
     options = parser.parse_args(arguments)

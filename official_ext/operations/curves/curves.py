@@ -100,6 +100,36 @@ def names(store: column_store.ColumnStore, run: run_folder.Run, is_patient: bool
   return sorted(found, key=lambda name: name.partition('/')[2] in event_names.PROGRESS)
 
 
+@dataclasses.dataclass(frozen=True)
+class Values:
+  """All values of a curve that stand.
+
+  Attributes:
+    name: the curve's name.
+    steps: of each value: int64 [n].
+    times: likewise, in seconds since 1970; NaN if unknown: float64 [n].
+    values: float64 [n].
+  """
+
+  name: str
+  steps: np.ndarray
+  times: np.ndarray
+  values: np.ndarray
+
+
+def all_values(store: column_store.ColumnStore, run: run_folder.Run) -> Iterator[Values]:
+  """Every value of every curve of a run."""
+  for name in names(store, run):
+    mode, kind, metric = parse_name(name)
+    columns = store.columns(_path(run, mode))
+    with columns.lock:
+      lines, values = columns.metric(metric)
+      keep = (columns.kinds[lines] == kind) & columns.standing[lines]
+      found = lines[keep]
+      yield Values(name, columns.steps[found], columns.times[found], values[keep])
+  store.trim()
+
+
 def read(
   store: column_store.ColumnStore,
   runs: Sequence[run_folder.Run],

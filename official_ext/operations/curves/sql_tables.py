@@ -1,0 +1,170 @@
+"""SQL over the runs of a folder: tables of runs, configurations and metrics, which DuckDB reads in memory.
+
+A query reaches these tables only. It can neither read nor write files, and the runs stay as they are. No TensorFlow.
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from official_ext.base import errors
+from official_ext.base import json_types
+from official_ext.base import optional_packages
+from official_ext.operations.curves import column_store
+from official_ext.operations.curves import curves
+from official_ext.operations.runs import index
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import summaries
+
+_ROWS = 10_000  # That are fetched together.
+_MOMENT = pa.timestamp('us')
+# The columns of `runs`, of the fields of a summary.
+_RUN_COLUMNS = {
+  'name': pa.string(),
+  'status': pa.string(),
+  'reason': pa.string(),
+  'experiment': pa.string(),
+  'mode': pa.string(),
+  'step': pa.int64(),
+  'train_steps': pa.int64(),
+  'percent': pa.float64(),
+  'steps_per_second': pa.float64(),
+  'attempt': pa.int64(),
+  'started': _MOMENT,
+  'updated': _MOMENT,
+  'tags': pa.list_(pa.string()),
+  'note': pa.string(),
+  'is_archived': pa.bool_(),
+  'path': pa.string(),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """The result of a query.
+
+  Attributes:
+    columns: the names of its columns.
+    rows: its rows, read as they are taken: values of Python.
+  """
+
+  columns: Sequence[str]
+  rows: Iterator[tuple[Any, ...]]
+
+
+def query(root: str, sql: str) -> Result:
+  """Runs SQL over the runs of a folder.
+
+  Tables, of which a query reads only those that it names:
+    runs: a row for each run: name, status, reason, experiment, mode, step, train_steps, percent, steps_per_second,
+      attempt, started, updated, tags (a list), note, is_archived, path.
+    params: a row for each field of each configuration: run, name (the path, and the short name if there is one), value
+      (text), number (null if it is none).
+    metrics: a row for each value that stands: run, curve (such as train/training_loss), name (the metric's), step,
+      time, value.
+  Times are in UTC.
+
+  Args:
+    root: the folder with the runs.
+    sql: statements of DuckDB; the result is the last one's.
+
+  Raises:
+    UserError: the SQL is invalid, or DuckDB is not installed.
+  """
+  optional_packages.require('duckdb', 'query', 'runs query')
+  import duckdb  # pylint: disable=g-import-not-at-top
+
+  made = {'runs': _runs, 'params': _params, 'metrics': _metrics}
+  connection = duckdb.connect(config={'enable_external_access': 'false', 'python_enable_replacements': 'false'})
+  known = index.RunIndex(root)
+  for name, table in made.items():
+    if re.search(rf'\b{name}\b', sql, re.IGNORECASE):
+      connection.register(name, table(known))
+  connection.execute('SET lock_configuration=true')
+  found = _explained(duckdb, connection.execute, sql)
+  if found is None or found.description is None:
+    raise errors.UserError('SQL: has no statement with a result; such as: SELECT name, status FROM runs')
+  return Result([column[0] for column in found.description], _rows(duckdb, found))
+
+
+def _rows(duckdb: Any, result: Any) -> Iterator[tuple[Any, ...]]:
+  while rows := _explained(duckdb, result.fetchmany, _ROWS):
+    yield from rows
+
+
+def _explained(duckdb: Any, function: Any, argument: Any) -> Any:
+  """The result of a function.
+
+  Raises:
+    UserError: DuckDB has refused it.
+  """
+  try:
+    return function(argument)
+  except duckdb.Error as error:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    hint = '; the tables are runs, params and metrics' if lines[0].startswith('Catalog Error: Table') else ''
+    raise errors.UserError(f'SQL: {" ".join(lines[:2])}{hint}') from None
+
+
+def _runs(known: index.RunIndex) -> pa.Table:
+  rows = known.summaries()
+  return pa.table({name: pa.array(_values(rows, name, kind), kind) for name, kind in _RUN_COLUMNS.items()})
+
+
+def _values(rows: Sequence[summaries.RunSummary], name: str, kind: pa.DataType) -> list[Any]:
+  values = [getattr(row, name) for row in rows]
+  if kind == _MOMENT:
+    return [None if value is None else round(1e6 * value) for value in values]
+  if kind == pa.int64():  # JSON's whole numbers have any length.
+    return [value if isinstance(value, int) and abs(value) < 2**63 else None for value in values]
+  return values
+
+
+def _params(known: index.RunIndex) -> pa.Table:
+  fields = [(run, name, value) for run, values in known.params().items() for name, value in values.items()]
+  numbers = [float(value) if json_types.is_number(value) else None for _, _, value in fields]
+  texts = [value if isinstance(value, str) else json.dumps(value) for _, _, value in fields]
+  return pa.table(
+    {
+      'run': pa.array([run for run, _, _ in fields], pa.string()).dictionary_encode(),
+      'name': pa.array([name for _, name, _ in fields], pa.string()).dictionary_encode(),
+      'value': pa.array(texts, pa.string()),
+      'number': pa.array(numbers, pa.float64()),
+    }
+  )
+
+
+def _metrics(known: index.RunIndex) -> pa.Table:
+  store = column_store.ColumnStore()
+  found = [(run.name, curve) for run in run_folder.find_runs(known.root) for curve in curves.all_values(store, run)]
+  lengths = [len(curve.values) for _, curve in found]
+  times = _joined([curve.times for _, curve in found], np.float64)
+  is_unknown = ~np.isfinite(times)
+  micros = np.where(is_unknown, 0, 1e6 * times).astype(np.int64)
+  repeated = lambda texts: _repeated(texts, lengths)
+  return pa.table(
+    {
+      'run': repeated([run for run, _ in found]),
+      'curve': repeated([curve.name for _, curve in found]),
+      'name': repeated([curve.name.partition('/')[2] for _, curve in found]),
+      'step': pa.array(_joined([curve.steps for _, curve in found], np.int64)),
+      'time': pa.array(micros, pa.int64(), mask=is_unknown).cast(_MOMENT),
+      'value': pa.array(_joined([curve.values for _, curve in found], np.float64)),
+    }
+  )
+
+
+def _joined(arrays: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+  return np.concatenate([np.empty(0, dtype), *arrays])
+
+
+def _repeated(texts: Sequence[str], lengths: Sequence[int]) -> pa.Array:
+  """Each text as often as its length says, as numbers of a dictionary."""
+  names = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+  codes = np.repeat(np.array([names[text] for text in texts], np.int32), lengths)
+  return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(list(names), pa.string()))
