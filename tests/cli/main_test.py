@@ -376,11 +376,12 @@ def test_a_second_list_or_describe_does_not_import_tensorflow_and_a_change_is_se
   command = functools.partial(process, folder, tmp_path / 'cache')
   arguments = ('list', '--registry=my_registry')
   first, told = command(*arguments)
-  assert told == '0 True' and [line.split()[0] for line in first] == ['digits_mlp', 'mine']
+  names = lambda lines: {line.split()[0] for line in lines if line.strip()}
+  assert told == '0 True' and {'digits_mlp', 'mine'} <= names(first)
   assert command(*arguments) == (first, '0 False')
   (folder / 'names.txt').write_text('mine ours')
   changed, told = command(*arguments)
-  assert told == '0 True' and [line.split()[0] for line in changed] == ['digits_mlp', 'mine', 'ours']
+  assert told == '0 True' and names(changed) == names(first) | {'ours'}
   for flags in ([], ['--yaml']):
     first, told = command('describe', 'ours', '--registry=my_registry', *flags)
     assert told == '0 True' and first[0] == ('task:' if flags else 'ours'), first[:2]

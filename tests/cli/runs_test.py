@@ -273,9 +273,9 @@ def test_checkpoints_events_and_the_command_of_an_evaluation(tmp_path, runs):
   assert not os.path.exists(run.file('started.eval.json'))
 
 
-def _train(folder):
+def _train(folder, train_steps=1_000_000):
   """Arguments of a training that ends on request."""
-  arguments = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={folder}', '--set=train_steps=1000000']
+  arguments = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={folder}', f'--set=train_steps={train_steps}']
   return arguments + ['--set=steps_per_loop=20', '--set=summary_interval=20', '--set=checkpoint_interval=100000']
 
 
@@ -334,7 +334,7 @@ def test_a_best_checkpoint_is_evaluated_as_it_was_and_stays_as_it_is(tmp_path, r
 
 @pytest.mark.soak
 def test_a_training_that_was_resumed_detached_tells_how_it_has_ended(tmp_path, runs, run_train):
-  assert run_train([*_train(tmp_path / 'a'), '--set=train_steps=20']).returncode == 0
+  assert run_train(_train(tmp_path / 'a', train_steps=20)).returncode == 0
   run = run_folder.Run(str(tmp_path / 'a'), 'a')
   assert 'a-2: started as process' in runs('clone', tmp_path, 'a', '--set=train_steps=1000000', '--start')[1]
   clone = run_folder.Run(str(tmp_path / 'a-2'), 'a-2')

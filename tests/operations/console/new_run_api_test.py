@@ -204,7 +204,7 @@ def test_a_name_is_proposed_and_unknown_experiments_are_told(console, root):
 def test_a_pasted_command_trains_to_the_same_params_as_a_start(console, root):
   """Real processes; 100 edits."""
   for number, edits in enumerate(_random_forms()):
-    edits = [_text('train_steps', '1'), *(edit for edit, _ in edits)]
+    edits = [_text('train_steps', '2'), *(edit for edit, _ in edits)]
     texts = []
     for how in ('pasted', 'started'):
       body = _form(f'{how}-{number}', edits)
