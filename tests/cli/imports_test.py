@@ -40,8 +40,7 @@ ON_FOLDERS = [
   ['chat', 'base', '--adapter=adapter', '--max_new_tokens=2'],
   ['convert', 'adapter', 'merged', '--base_model=base'],
 ]
-DATA = {'prompt_column': 'q', 'output_column': 'a', 'input_path': 'data.jsonl', 'seq_length': '64'}
-SFT = ['sft', '--set=task.model_path=base', *(f'--set=task.train_data.{name}={value}' for name, value in DATA.items())]
+SFT = ['sft', '--set=task.model_path=base', '--set=task.train_data.input_path=data.jsonl', '--set=max_seq_length=64']
 
 
 @pytest.fixture(scope='module')
@@ -51,13 +50,13 @@ def place(tmp_path_factory):
   model = pretrained.load(tiny_models.write(place / 'base'))
   lora.attach(model, lora.LoraConfig(r=2))
   peft_folders.save(model, str(place / 'adapter'))
-  lines = [json.dumps({'q': f'What is {n}?', 'a': f'It is {n}.'}) for n in range(30)]
+  lines = [json.dumps({'prompt': f'What is {n}?', 'completion': f'It is {n}.'}) for n in range(30)]
   (place / 'data.jsonl').write_text('\n'.join(lines))
   return place
 
 
 def modules_of(place, arguments):
-  """The modules that a process has imported in the end which ran a command; and its stdout."""
+  """Runs a command in a process; returns the modules that it has imported by its end, and its stdout."""
   root = {'PYTHONPATH': str(train_processes.ROOT), 'XDG_CACHE_HOME': str(place / 'cache')}
   done = subprocess.run(
     [sys.executable, '-c', PROGRAM, 'report.json', *arguments],
