@@ -77,7 +77,7 @@ def modules_of(place, arguments):
 def test_commands_on_a_folder_import_the_base_class_of_configurations_alone_of_model_garden(arguments, place):
   modules, out = modules_of(place, arguments)
   assert out and 'official_ext.language.modeling.decoder' in modules  # It has loaded the model.
-  assert not modules & (NEVER | OF_EXPERIMENTS)
+  assert modules & (NEVER | OF_EXPERIMENTS) == set()
   of_model_garden = {name for name in modules if name.split('.')[0] == 'official'}
   hyperparams = {name for name in of_model_garden if name.startswith('official.modeling.hyperparams.')}
   assert of_model_garden - hyperparams == {'official', 'official.modeling', 'official.modeling.hyperparams'}
@@ -88,5 +88,5 @@ def test_commands_on_a_folder_import_the_base_class_of_configurations_alone_of_m
 def test_commands_on_an_experiment_import_model_gardens_registry_and_none_of_its_models(command, place):
   modules, out = modules_of(place, [command, *SFT])
   assert 'sft' in out.lower()
-  assert not modules & NEVER
+  assert modules & NEVER == set()
   assert 'official.core.exp_factory' in modules  # The experiments are registered there; its package imports the rest.
