@@ -1,47 +1,24 @@
-"""The configuration classes of Model Garden, with their types.
+"""The configuration classes of an experiment in Model Garden, with their types; base_config.py has their base class.
 
 Model Garden has no type information, so a class derived from its own would accept any argument and any attribute. Type
 checkers read the declarations here; a program gets Model Garden's classes. Fields are declared with the types that this
 library accepts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from official_ext.base import json_types
+from official_ext.base import base_config
 
 if TYPE_CHECKING:
-  from typing import Self
-
-  class Config:
-    """See `official.modeling.hyperparams.base_config.Config`."""
-
-    RESERVED_ATTR: ClassVar[Sequence[str]]
-
-    def __init__(self, default_params: Mapping[str, object] | None = None, restrictions: Sequence[str] | None = None):
-      """Takes values of fields that the class does not declare."""
-
-    def as_dict(self) -> json_types.JsonObject: ...
-
-    def get(self, key: str, value: object = None) -> object: ...
-
-    def lock(self) -> None: ...
-
-    def override(self, override_params: Mapping[str, object], is_strict: bool = True) -> None: ...
-
-    def replace(self, **kwargs: object) -> Self: ...
-
-    def validate(self) -> None: ...
-
-    def __contains__(self, key: str) -> bool: ...
 
   @dataclasses.dataclass
-  class DataConfig(Config):
+  class DataConfig(base_config.Config):
     """See `official.core.config_definitions.DataConfig`."""
 
-    input_path: str | Sequence[str] | Config = ''
-    tfds_name: str | Config = ''
+    input_path: str | Sequence[str] | base_config.Config = ''
+    tfds_name: str | base_config.Config = ''
     tfds_split: str = ''
     global_batch_size: int = 0
     is_training: bool | None = None
@@ -67,7 +44,7 @@ if TYPE_CHECKING:
     autotune_algorithm: str | None = None
 
   @dataclasses.dataclass
-  class RuntimeConfig(Config):
+  class RuntimeConfig(base_config.Config):
     """See `official.core.config_definitions.RuntimeConfig`."""
 
     distribution_strategy: str = 'mirrored'
@@ -93,7 +70,7 @@ if TYPE_CHECKING:
     def model_parallelism(self) -> dict[str, int]: ...
 
   @dataclasses.dataclass
-  class TrainerConfig(Config):
+  class TrainerConfig(base_config.Config):
     """See `official.core.config_definitions.TrainerConfig`; `optimizer_config` is declared by the subclass."""
 
     train_tf_while_loop: bool = True
@@ -119,7 +96,7 @@ if TYPE_CHECKING:
     preemption_on_demand_checkpoint: bool = True
 
   @dataclasses.dataclass
-  class TaskConfig(Config):
+  class TaskConfig(base_config.Config):
     """See `official.core.config_definitions.TaskConfig`; `model` may be of any class of configurations."""
 
     init_checkpoint: str = ''
@@ -127,11 +104,11 @@ if TYPE_CHECKING:
     train_data: DataConfig = dataclasses.field(default_factory=DataConfig)
     validation_data: DataConfig = dataclasses.field(default_factory=DataConfig)
     name: str | None = None
-    differential_privacy_config: Config | None = None
+    differential_privacy_config: base_config.Config | None = None
     allow_image_summary: bool = False
 
   @dataclasses.dataclass
-  class ExperimentConfig(Config):
+  class ExperimentConfig(base_config.Config):
     """See `official.core.config_definitions.ExperimentConfig`."""
 
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
@@ -143,4 +120,3 @@ else:
   from official.core.config_definitions import RuntimeConfig as RuntimeConfig
   from official.core.config_definitions import TaskConfig as TaskConfig
   from official.core.config_definitions import TrainerConfig as TrainerConfig
-  from official.modeling.hyperparams.base_config import Config as Config

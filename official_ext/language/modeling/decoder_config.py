@@ -4,8 +4,8 @@ from collections.abc import Mapping
 import dataclasses
 from typing import ClassVar
 
+from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import model_garden_configs
 from official_ext.language.modeling import rope
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
@@ -20,7 +20,7 @@ ACTIVATIONS = ('silu', 'gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
 
 
 @dataclasses.dataclass
-class DecoderConfig(model_garden_configs.Config):
+class DecoderConfig(base_config.Config):
   """A decoder. The names are those of Hugging Face's configurations, wherever they have one.
 
   Attributes:

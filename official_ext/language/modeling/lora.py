@@ -22,8 +22,8 @@ import zlib
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import model_garden_configs
 from official_ext.base import suggestions
 from official_ext.language.modeling import decoder as decoder_lib
 from official_ext.language.modeling import decoder_config
@@ -50,7 +50,7 @@ _LOCAL = _Local()
 
 
 @dataclasses.dataclass
-class LoraConfig(model_garden_configs.Config):
+class LoraConfig(base_config.Config):
   """Adapters, in the words of peft's LoraConfig.
 
   Attributes:

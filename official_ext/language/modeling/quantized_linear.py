@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import model_garden_configs
 from official_ext.language.modeling import experts
 from official_ext.language.modeling import frozen
 from official_ext.language.modeling import int8
@@ -23,7 +23,7 @@ METHODS = ('none', *_FORMATS)
 
 
 @dataclasses.dataclass
-class QuantizationConfig(model_garden_configs.Config):
+class QuantizationConfig(base_config.Config):
   """How the kernels of linear layers are kept: constants, the base of adapters.
 
   Attributes:

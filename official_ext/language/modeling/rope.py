@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
+from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import model_garden_configs
 from official_ext.base import suggestions
 from official_ext.language.modeling import layers
 from official_ext.training.model_parts import clusters
@@ -45,7 +45,7 @@ _NEEDED_FIELDS: dict[str, tuple[str, ...]] = {
 
 
 @dataclasses.dataclass
-class RopeParameters(model_garden_configs.Config):
+class RopeParameters(base_config.Config):
   """How queries and keys are rotated by their positions. The names are those of Hugging Face's `rope_parameters`.
 
   Attributes:

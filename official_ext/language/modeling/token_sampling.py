@@ -4,15 +4,15 @@ import dataclasses
 
 import tensorflow as tf
 
+from official_ext.base import base_config
 from official_ext.base import errors
 from official_ext.base import keyed_draws
-from official_ext.base import model_garden_configs
 
 _NEVER = -1e30  # A logit: finite, so that no difference of two of them is NaN.
 
 
 @dataclasses.dataclass
-class GenerationConfig(model_garden_configs.Config):
+class GenerationConfig(base_config.Config):
   """How text is continued. The names are those of Hugging Face's GenerationConfig.
 
   Attributes:

@@ -16,13 +16,13 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import model_garden_configs
 from official_ext.language.modeling import losses
 
 
 @dataclasses.dataclass
-class LossConfig(model_garden_configs.Config):
+class LossConfig(base_config.Config):
   """A loss without parameters.
 
   Attributes:
@@ -157,7 +157,7 @@ class GrpoLossConfig(LossConfig):
 
 
 @dataclasses.dataclass
-class LossesConfig(model_garden_configs.Config):
+class LossesConfig(base_config.Config):
   """The losses of losses.py, by name. A task sets the weights that it begins with.
 
   Attributes:

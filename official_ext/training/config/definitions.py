@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from official.modeling.hyperparams import params_dict
 
+from official_ext.base import base_config
 from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.base import model_garden_configs
@@ -32,7 +33,7 @@ from official_ext.training.writers import wandb_writer
 
 OptimizationConfig = optimizer_configs.OptimizationConfig
 
-ConfigT = TypeVar('ConfigT', bound=model_garden_configs.Config)
+ConfigT = TypeVar('ConfigT', bound=base_config.Config)
 
 _STEP_INDEXED = 'the input is indexed by step and does not read it'
 _DATA_SERVICE = 'each pipeline asks the tf.data service for its own batches'
@@ -364,7 +365,7 @@ def upgrade(params: object) -> ExperimentConfig:
     A copy that shares nothing with `params`, or `params` itself if it has all fields. Locked parts of `params` are
     locked in the copy, with all that is inside it.
   """
-  if not isinstance(params, model_garden_configs.Config):
+  if not isinstance(params, base_config.Config):
     params = _from_attributes(params)
   return _extended(params, ExperimentConfig)
 
@@ -375,7 +376,7 @@ def _from_attributes(params: object) -> ExperimentConfig:
   parts = {name: copy.deepcopy(getattr(params, name)) for name in ('task', 'trainer', 'runtime')}
   for name, config_class in (('trainer', TrainerConfig), ('runtime', RuntimeConfig)):
     given = parts[name]
-    if not isinstance(given, model_garden_configs.Config):
+    if not isinstance(given, base_config.Config):
       known = [field.name for field in dataclasses.fields(config_class) if hasattr(given, field.name)]
       parts[name] = config_class()
       vars(parts[name]).update({field: getattr(given, field) for field in known})

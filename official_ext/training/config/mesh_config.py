@@ -6,8 +6,8 @@ import math
 import re
 from typing import Any, ClassVar
 
+from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import model_garden_configs
 from official_ext.base import suggestions
 
 AXES = ('data', 'fsdp', 'tensor', 'expert', 'context')
@@ -16,7 +16,7 @@ _WITHOUT_MESH = 'set the size of at least one axis of runtime.mesh, such as runt
 
 
 @dataclasses.dataclass
-class MeshConfig(model_garden_configs.Config):
+class MeshConfig(base_config.Config):
   """Devices as a grid, over whose axes batches, parameters and activations are split. No axis: there is no mesh.
 
   The names of the axes give their purpose. Batches are split over `data` or `fsdp`; `trainer.sharding` defines all
@@ -89,7 +89,7 @@ class MeshConfig(model_garden_configs.Config):
 
 
 @dataclasses.dataclass
-class ShardingRuleConfig(model_garden_configs.Config):
+class ShardingRuleConfig(base_config.Config):
   """How tensors are split whose names a pattern matches.
 
   Attributes:
@@ -118,7 +118,7 @@ class ShardingRuleConfig(model_garden_configs.Config):
 
 
 @dataclasses.dataclass
-class ShardingConfig(model_garden_configs.Config):
+class ShardingConfig(base_config.Config):
   """The tensors split over the axes of `runtime.mesh`. Of several patterns that match a name, the first counts.
 
   Attributes:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any, ClassVar
 
+from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import model_garden_configs
 from official_ext.base.run_folder import better
 
 
 @dataclasses.dataclass
-class NonfiniteConfig(model_garden_configs.Config):
+class NonfiniteConfig(base_config.Config):
   """The reaction to steps whose loss or gradients are not finite; they leave the weights unchanged.
 
   Attributes:
@@ -33,7 +33,7 @@ class NonfiniteConfig(model_garden_configs.Config):
 
 
 @dataclasses.dataclass
-class LossSpikeConfig(model_garden_configs.Config):
+class LossSpikeConfig(base_config.Config):
   """When a loss is so high that its step is treated as one that is not finite: see `nonfinite`.
 
   Attributes:
@@ -55,7 +55,7 @@ class LossSpikeConfig(model_garden_configs.Config):
 
 
 @dataclasses.dataclass
-class EarlyStoppingConfig(model_garden_configs.Config):
+class EarlyStoppingConfig(base_config.Config):
   """When training ends before `train_steps`: a metric has stopped improving.
 
   Attributes:
@@ -80,7 +80,7 @@ class EarlyStoppingConfig(model_garden_configs.Config):
 
 
 @dataclasses.dataclass
-class ReduceLROnPlateauConfig(model_garden_configs.Config):
+class ReduceLROnPlateauConfig(base_config.Config):
   """When the learning rate is lowered: a metric has stopped improving. As tf_keras' callback of that name.
 
   Attributes:
@@ -115,7 +115,7 @@ class ReduceLROnPlateauConfig(model_garden_configs.Config):
 
 
 @dataclasses.dataclass
-class InspectConfig(model_garden_configs.Config):
+class InspectConfig(base_config.Config):
   """The statistics of the inside of a step in TensorBoard, under `inspect/` of the training curves.
 
   Attributes:
