@@ -70,7 +70,7 @@ class _Log:
     """The content of the run.
 
     Raises:
-      UnreadableRunError: no file has events.
+      UnreadableRunError: no file has events, or none has values before its damage.
     """
     damage = []
     for prefix, path in self._files:
@@ -78,8 +78,8 @@ class _Log:
         self._read_file(prefix, path)
       except (record_logs.DamagedError, OSError) as error:
         reason = error.strerror or error if isinstance(error, OSError) else error
-        damage.append(f'{path}: {reason}; only values before it are imported')
-    if not self._num_events:
+        damage.append(f'{path}: {reason}')
+    if not self._num_events or (damage and not len(self._values)):
       raise source_runs.UnreadableRunError(damage[0] if damage else f'{self._files[0][1]}: has no events')
     return source_runs.Content(
       name,
@@ -88,7 +88,7 @@ class _Log:
       status='failed' if self._status == _FAILURE else 'finished',
       error='the session of its hyperparameters has failed' if self._status == _FAILURE else '',
       is_end_known=self._status in (_FAILURE, _SUCCESS),
-      damage=tuple(damage),
+      damage=tuple(f'{line}; only values before it are imported' for line in damage),
     )
 
   def _read_file(self, prefix: str, path: str) -> None:

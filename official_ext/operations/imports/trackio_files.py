@@ -4,7 +4,7 @@ Source: gradio-app/trackio, trackio/sqlite_storage.py. A row of the tables `metr
 run, and values as JSON; in Parquet the values are columns. Earlier versions have no column run_id.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 import contextlib
 import functools
 import json
@@ -23,7 +23,7 @@ _DATABASE, _PARQUET = '.db', '.parquet'
 _OTHER_TABLES = ('_system', '_configs', '_traces')
 _ROWS = 10_000  # That are read together.
 _COLUMNS = frozenset(('timestamp', 'run_name', 'step'))
-_NOT_VALUES = _COLUMNS | {'id', 'run_id', 'log_id', 'space_id', 'created_at'}
+_OWN_COLUMNS = _COLUMNS | {'id', 'run_id', 'log_id', 'space_id', 'created_at'}
 _NOT_FINITE = ('NaN', 'Infinity', '-Infinity')
 
 _Row = tuple[Any, Any, json_types.JsonMapping]  # Timestamp, step, values.
@@ -104,30 +104,37 @@ def _of_parquet(path: str) -> list[source_runs.SourceRun]:
 
   if not _COLUMNS <= set(parquet.read_schema(path).names):
     return []
-  names = parquet.read_table(path, columns=['run_name']).column('run_name').unique().to_pylist()
+  key = 'run_id' if 'run_id' in parquet.read_schema(path).names else 'run_name'
+  table = parquet.read_table(path, columns=[key, 'run_name'])
+  names = dict(zip(*(table.column(name).to_pylist() for name in (key, 'run_name'))))
   stamp = source_runs.stamp_of([path])
   return [
-    source_runs.SourceRun('trackio', f'{path}#{name}', stamp, functools.partial(_read_from_parquet, path, name))
-    for name in names
+    source_runs.SourceRun('trackio', f'{path}#{run}', stamp, functools.partial(_read_from_parquet, path, key, run, name))
+    for run, name in names.items()
   ]
 
 
-def _read_from_parquet(path: str, name: str) -> source_runs.Content:
+def _read_from_parquet(path: str, key: str, run: str, name: str) -> source_runs.Content:
   try:
-    rows = ((row.get('timestamp'), row.get('step'), row) for row in _rows(path, name))
-    values = _values(rows)
+    rows = _rows(path, key, run)
+    values = _values((row.get('timestamp'), row.get('step'), _without_own(row)) for row in rows)
     configs = f'{path.removesuffix(_PARQUET)}_configs{_PARQUET}'
-    config = next(_rows(configs, name), {}) if os.path.exists(configs) else {}
+    config = _without_own(next(_rows(configs, key, run), {})) if os.path.exists(configs) else {}
   except (OSError, ValueError) as error:  # PyArrow's errors are of these types.
     raise source_runs.UnreadableRunError(f'{path}: cannot be read: {_line(error)}') from None
   return _content(path, name, values, config)
 
 
-def _rows(path: str, name: str) -> Iterator[json_types.JsonObject]:
-  """The rows of a run; a column that a row does not have is None in it."""
+def _without_own(row: json_types.JsonMapping) -> json_types.JsonObject:
+  """The columns of a row that a run has logged."""
+  return {name: value for name, value in row.items() if name not in _OWN_COLUMNS}
+
+
+def _rows(path: str, key: str, run: str) -> Iterator[json_types.JsonObject]:
+  """The rows of a run, without the columns of other rows, which are null."""
   from pyarrow import parquet  # pylint: disable=g-import-not-at-top
 
-  table = parquet.read_table(path, filters=[('run_name', '==', name)])
+  table = parquet.read_table(path, filters=[(key, '==', run)])
   for batch in table.to_batches(_ROWS):
     for row in batch.to_pylist():
       yield {key: value for key, value in row.items() if value is not None}
@@ -145,8 +152,6 @@ def _values(rows: Iterator[_Row]) -> logged_values.LoggedValues:
 
 def _numbers(values: json_types.JsonMapping, prefix: str = '') -> Iterator[tuple[str, float]]:
   for name, value in values.items():
-    if not prefix and name in _NOT_VALUES:
-      continue
     if json_types.is_number(value) or value in _NOT_FINITE:
       yield prefix + name, float(value)
     elif isinstance(value, Mapping) and '_type' not in value:  # With it: an image, a table, ...
@@ -161,7 +166,7 @@ def _content(path: str, name: str, values: logged_values.LoggedValues, config: A
     f'{project}/{name}',
     values,
     experiment=project,
-    config={key: value for key, value in config.items() if not key.startswith('_') and key not in _NOT_VALUES},
+    config={key: value for key, value in config.items() if not key.startswith('_')},
     tags=(group,) if isinstance(group, str) and group else (),
     started=moments.seconds(config.get('_Created')),
   )
