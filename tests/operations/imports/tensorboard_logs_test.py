@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from official_ext.operations.imports import source_runs
@@ -54,7 +55,7 @@ def test_the_hyperparameters_of_pytorch_are_the_configuration(tmp_path):
 
   writer = tensorboard.SummaryWriter(str(tmp_path / 'r'))
   writer.add_scalar('loss', 0.5, 3)
-  writer.add_histogram('weights', [1, 2], 3)
+  writer.add_histogram('weights', np.ones(2), 3)
   writer.add_hparams({'lr': 0.1, 'layers': 3, 'name': 'mlp'}, {'hparam/accuracy': 0.9})
   writer.close()
   (content,) = read(tmp_path).values()
