@@ -115,8 +115,9 @@ class LoggedValues:
     return max((max(each.steps) for each in self._series.values() if each.steps), default=0)
 
   def events(self, time: float) -> Iterator[json_types.JsonObject]:
-    """The events by step: one for all values of a kind at a step, with the time of the first. A second value of a name is
-    in another event.
+    """The events by step: one for all values of a kind at a step, with the time of the first.
+
+    A second value of a name at a step is in another event.
 
     Args:
       time: of events before the first known time, in seconds since 1970.

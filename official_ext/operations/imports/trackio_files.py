@@ -108,10 +108,11 @@ def _of_parquet(path: str) -> list[source_runs.SourceRun]:
   table = parquet.read_table(path, columns=[key, 'run_name'])
   names = dict(zip(*(table.column(name).to_pylist() for name in (key, 'run_name'))))
   stamp = source_runs.stamp_of([path])
-  return [
-    source_runs.SourceRun('trackio', f'{path}#{run}', stamp, functools.partial(_read_from_parquet, path, key, run, name))
-    for run, name in names.items()
-  ]
+  found = []
+  for run, name in names.items():
+    read = functools.partial(_read_from_parquet, path, key, run, name)
+    found.append(source_runs.SourceRun('trackio', f'{path}#{run}', stamp, read))
+  return found
 
 
 def _read_from_parquet(path: str, key: str, run: str, name: str) -> source_runs.Content:

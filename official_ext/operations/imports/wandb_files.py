@@ -90,9 +90,10 @@ class _Log:
     from google.protobuf import message  # pylint: disable=g-import-not-at-top
     from wandb.proto import wandb_internal_pb2  # pylint: disable=g-import-not-at-top
 
+    definitions: Any = wandb_internal_pb2  # Generated, without types.
     for data in record_logs.leveldb_records(self._path):
       try:
-        record = wandb_internal_pb2.Record.FromString(data)
+        record = definitions.Record.FromString(data)
       except message.DecodeError:
         raise record_logs.DamagedError('has a record that is none of W&B') from None
       kind = record.WhichOneof('record_type')

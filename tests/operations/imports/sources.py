@@ -100,5 +100,3 @@ def events(root, name):
 def record(root, name):
   """The content of run.json."""
   return json.loads(pathlib.Path(root, name, 'run.json').read_text())
-
-

@@ -78,9 +78,7 @@ def test_files_of_others_are_left_out_and_damaged_ones_named(tmp_path):
   parquet.write_table(pa.table({'a': [1]}), tmp_path / 'table.parquet')
   found, damage = read(tmp_path)
   assert len(found) == 2
-  assert [line.split(': ')[0] for line in damage] == [
-    f'{tmp_path}/{name}' for name in ('broken.db', 'pipe.db')
-  ]
+  assert [line.split(': ')[0] for line in damage] == [f'{tmp_path}/{name}' for name in ('broken.db', 'pipe.db')]
   (tmp_path / 'broken.db').unlink()
   _, damage = read(tmp_path)
   assert [line.split(': ')[0] for line in damage] == [f'{tmp_path}/{name}' for name in ('pipe.db', 'broken.parquet')]
