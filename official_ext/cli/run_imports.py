@@ -10,11 +10,12 @@ from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_tables
 
 _TRACKERS = ('tensorboard', 'wandb', 'trackio')
-_NAMES = {'tensorboard': 'TensorBoard', 'wandb': 'W&B', 'trackio': 'trackio'}
 
 
 def _import(options: argparse.Namespace) -> None:
   from official_ext.operations.imports import run_import  # pylint: disable=g-import-not-at-top  # NumPy.
+
+  from official_ext.operations.imports import source_runs  # pylint: disable=g-import-not-at-top
 
   for path, flag in ((options.source, 'SOURCE'), (options.to, '--to')):
     if paths.is_remote(path):
@@ -24,7 +25,7 @@ def _import(options: argparse.Namespace) -> None:
   found = run_import.find(source, options.tracker, damage)
   for run in run_import.import_runs(found, root, damage):
     about = '' if run.num_values is None else f', {run.num_values} values'
-    print(run_tables.harmless(f'{run.name}: {run.outcome} from {_NAMES[run.tracker]}{about}'), flush=True)
+    print(run_tables.harmless(f'{run.name}: {run.outcome} from {source_runs.NAMES[run.tracker]}{about}'), flush=True)
     damage += run.damage
   if damage:
     raise errors.UserErrors([run_tables.harmless(line) for line in damage])

@@ -20,7 +20,7 @@ TRAIN_PARTS, EVAL_PARTS = ('train', 'training'), ('validation', 'val', 'valid', 
 _TEST = 'test'
 _OWN_KEYS = ('time', 'event', 'step')
 _MAX_STEP = 2**53  # Readers of events.jsonl, JavaScript among them, take no larger ones.
-_MAX_TIME = 1e11  # Seconds: a greater number is no time, or one of milliseconds.
+MAX_TIME = 1e11  # Seconds: a greater number is no time, or one of milliseconds.
 _CHUNK = 1 << 16  # Values that are Python objects at a time.
 
 
@@ -87,7 +87,7 @@ class LoggedValues:
 
   def _put(self, series: _Series, step: int, time: float, value: float) -> None:
     series.steps.append(step)
-    series.times.append(time if 0 <= time < _MAX_TIME else math.nan)
+    series.times.append(time if 0 <= time < MAX_TIME else math.nan)
     series.values.append(value)
 
   def _of(self, name: str) -> _Series:

@@ -30,7 +30,6 @@ from official_ext.operations.runs import json_files
 from official_ext.operations.runs import notes
 from official_ext.operations.runs import run_folder
 
-TRACKERS = ('tensorboard', 'wandb', 'trackio')
 FILE = 'import.json'
 TAG = 'imported'
 _RECORD = 'run.json'
@@ -67,7 +66,7 @@ def find(source: str, tracker: str | None, damage: list[str]) -> list[source_run
 
   Args:
     source: its path.
-    tracker: one of TRACKERS; None: all of them.
+    tracker: a key of `source_runs.NAMES`; None: all of them.
     damage: gets a line for each file that cannot be read, and whose runs are not known.
 
   Raises:
@@ -75,15 +74,20 @@ def find(source: str, tracker: str | None, damage: list[str]) -> list[source_run
   """
   source = os.path.abspath(source)
   if not os.path.exists(source):
-    raise errors.UserError(f'{source}: no such folder; name one with the files of {", ".join(TRACKERS)}')
+    raise errors.UserError(
+      f'{source}: no such folder; name one with the files of {", ".join(source_runs.NAMES.values())}'
+    )
   finders = {
     'tensorboard': lambda: tensorboard_logs.find(source),
     'wandb': lambda: wandb_files.find(source),
     'trackio': lambda: trackio_files.find(source, damage),
   }
-  found = [run for name, finder in finders.items() if tracker in (None, name) for run in finder()]
+  try:
+    found = [run for name, finder in finders.items() if tracker in (None, name) for run in finder()]
+  except OSError as error:
+    raise errors.UserError(f'{source}: cannot be read: {error.strerror or error}') from None
   if not found and not damage:
-    names = tracker or 'TensorBoard, W&B or trackio'
+    names = source_runs.NAMES[tracker] if tracker else 'TensorBoard, W&B or trackio'
     raise errors.UserError(
       f'{source}: no runs of {names}; expected *.tfevents.* files, run-*.wandb files, or databases of trackio'
     )
@@ -144,7 +148,11 @@ def _import(run: source_runs.SourceRun, root: str, known: dict) -> Imported:
   earlier, note = known.get((run.tracker, run.source), (None, {}))
   if earlier is not None and note.get('stamp') == run.stamp:
     return Imported(earlier.name, 'unchanged', None, run.tracker, run.source)
-  content = run.read()
+  try:
+    content = run.read()
+    content = dataclasses.replace(content, config=credentials.mask_values(json_types.json_values(content.config)))
+  except RecursionError:
+    raise source_runs.UnreadableRunError(f'{run.source}: has values that are nested too deeply') from None
   temporary = os.path.join(root, _TEMPORARY + hashlib.sha256(f'{run.tracker}{run.source}'.encode()).hexdigest()[:16])
   shutil.rmtree(temporary, ignore_errors=True)  # Of an import that was killed.
   os.mkdir(temporary)
@@ -190,17 +198,17 @@ def _part(text: str) -> str:
 def _write(run: source_runs.SourceRun, content: source_runs.Content, folder: str) -> list[str]:
   """Writes the files of a run, and returns their names: import.json last."""
   ends = content.values.ends()
-  started = content.started if content.started is not None else ends[0] if ends else 0.0
+  started = content.started if content.started is not None and 0 <= content.started < logged_values.MAX_TIME else None
+  if started is None:
+    started = ends[0] if ends else 0.0
   ended = max(started, ends[1] if ends else 0.0)
   record = _record(run, content, started, ended)
   end = None if not content.is_end_known else content.status
   _write_events(run, content, record, (started, ended, end), os.path.join(folder, run_folder.EVENTS))
   names = [run_folder.EVENTS]
   if content.config:
-    config = credentials.mask_values(json_types.json_values(content.config))
-    paths.write_atomically(
-      os.path.join(folder, run_folder.PARAMS), yaml_text.dump(config).encode('utf-8', 'surrogatepass')
-    )
+    text = yaml_text.dump(content.config)
+    paths.write_atomically(os.path.join(folder, run_folder.PARAMS), text.encode('utf-8', 'surrogatepass'))
     names.append(run_folder.PARAMS)
   json_files.write(os.path.join(folder, _RECORD), record)
   note = {'tracker': run.tracker, 'source': run.source, 'stamp': run.stamp, 'imported': moments.now()}
@@ -237,7 +245,7 @@ def _record(
   imported = {
     'tracker': run.tracker,
     'source': run.source,
-    'end': '' if is_end_known else source_runs.NO_END[run.tracker],
+    'end': '' if is_end_known else f'{source_runs.NAMES[run.tracker]} records no end',
   }
   return {
     'status': content.status,

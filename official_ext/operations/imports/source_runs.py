@@ -1,16 +1,15 @@
 """A run as another tracker has logged it. No TensorFlow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import os
 
 from official_ext.base import json_types
 from official_ext.operations.imports import logged_values
+from official_ext.operations.runs import run_folder
 
-NO_END = {  # Of trackers that do not record how a run ended.
-  'tensorboard': 'TensorBoard records no end',
-  'trackio': 'trackio records no end',
-}
+# The trackers, and their names for people.
+NAMES = {'tensorboard': 'TensorBoard', 'wandb': 'W&B', 'trackio': 'trackio'}
 
 
 class UnreadableRunError(Exception):
@@ -55,7 +54,7 @@ class SourceRun:
   """A run that can be read.
 
   Attributes:
-    tracker: 'tensorboard', 'wandb' or 'trackio'.
+    tracker: a key of NAMES.
     source: identifies it: the absolute path of its folder or file, and `#NAME` in a file of several runs.
     stamp: another one if it has changed.
     read: reads it. Raises UnreadableRunError.
@@ -65,6 +64,20 @@ class SourceRun:
   source: str
   stamp: json_types.Json
   read: Callable[[], Content]
+
+
+def walk(source: str) -> Iterator[tuple[str, list[str]]]:
+  """The folders in a folder, and the names of the files in each. Runs of this library are left out, with their logs.
+
+  Args:
+    source: the absolute path of the folder; links in it are not followed.
+  """
+  for folder, folders, names in os.walk(source):
+    if run_folder.EVENTS in names and run_folder.is_run(folder):
+      folders.clear()
+    else:
+      folders.sort()
+      yield folder, sorted(names)
 
 
 def stamp_of(files: Sequence[str]) -> json_types.Json:

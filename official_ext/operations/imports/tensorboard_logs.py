@@ -31,9 +31,8 @@ def find(source: str) -> Iterator[source_runs.SourceRun]:
     source: the absolute path of the folder.
   """
   files: dict[str, list[str]] = {}
-  for folder, folders, names in os.walk(source):
-    folders.sort()
-    found = sorted(name for name in names if _MARK in name)
+  for folder, names in source_runs.walk(source):
+    found = [name for name in names if _MARK in name]
     if found:
       files[folder] = [os.path.join(folder, name) for name in found]
   runs: dict[str, list[tuple[str, str]]] = {}  # Of each run the prefix of the names in a file, and the file.

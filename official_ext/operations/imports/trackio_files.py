@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import contextlib
 import functools
 import json
+import math
 import os
 import sqlite3
 from typing import Any
@@ -154,9 +155,16 @@ def _values(rows: Iterator[_Row]) -> logged_values.LoggedValues:
 def _numbers(values: json_types.JsonMapping, prefix: str = '') -> Iterator[tuple[str, float]]:
   for name, value in values.items():
     if json_types.is_number(value) or value in _NOT_FINITE:
-      yield prefix + name, float(value)
+      yield prefix + name, _float(value)
     elif isinstance(value, Mapping) and '_type' not in value:  # With it: an image, a table, ...
       yield from _numbers(value, f'{prefix}{name}/')
+
+
+def _float(value: Any) -> float:
+  try:
+    return float(value)
+  except OverflowError:  # JSON's whole numbers have any length.
+    return math.inf if value > 0 else -math.inf
 
 
 def _content(path: str, name: str, values: logged_values.LoggedValues, config: Any) -> source_runs.Content:

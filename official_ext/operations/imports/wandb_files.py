@@ -5,6 +5,7 @@ Each file is a run. wandb has no reader of them in Python: its records are proto
 
 from collections.abc import Callable, Iterable, Iterator
 import json
+import math
 import os
 import re
 from typing import Any
@@ -25,10 +26,9 @@ def find(source: str) -> Iterator[source_runs.SourceRun]:
   Args:
     source: the absolute path of the folder, or of a file.
   """
-  paths = [source] if os.path.isfile(source) else []
-  for folder, folders, names in os.walk(source):
-    folders.sort()
-    paths += [os.path.join(folder, name) for name in sorted(names) if _FILE.fullmatch(name)]
+  paths = [source] if os.path.isfile(source) and source.endswith('.wandb') else []
+  for folder, names in source_runs.walk(source):
+    paths += [os.path.join(folder, name) for name in names if _FILE.fullmatch(name)]
   for path in paths:
     yield source_runs.SourceRun('wandb', path, source_runs.stamp_of([path]), _reader(path))
 
@@ -128,15 +128,18 @@ class _Log:
   def _add(self, history: Any) -> None:
     numbers = dict(_numbers((_path_of(item), item.value_json) for item in history.item))
     moment = numbers.get('_timestamp', float('nan'))
-    step = int(numbers['_step']) if '_step' in numbers else history.step.num
+    step = _whole(numbers.get('_step'), history.step.num)
     if self._step_name:
-      wanted = numbers.get(self._step_name)
-      if wanted is not None and wanted == wanted // 1:
-        self._step = int(wanted)
+      self._step = _whole(numbers.get(self._step_name), self._step)
       step = step if self._step is None else self._step
     for name, value in numbers.items():
       if not name.startswith('_') and name != self._step_name:
         self._values.add(name, step, moment, value)
+
+
+def _whole(value: float | None, otherwise: Any) -> Any:
+  """A number as an integer, if it is one."""
+  return int(value) if value is not None and math.isfinite(value) and value == int(value) else otherwise
 
 
 def _path_of(item: Any) -> tuple[str, ...]:

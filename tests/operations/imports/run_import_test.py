@@ -138,7 +138,7 @@ def test_a_source_without_runs_is_one_line(tmp_path):
     with pytest.raises(errors.UserError, match=message):
       run_import.find(str(path), None, [])
   sources.write_trackio(tmp_path)
-  with pytest.raises(errors.UserError, match='no runs of wandb'):
+  with pytest.raises(errors.UserError, match='no runs of W&B'):
     run_import.find(str(tmp_path), 'wandb', [])
 
 
@@ -166,3 +166,25 @@ def test_secrets_are_masked(tmp_path):
   list(run_import.import_runs([source_runs.SourceRun('trackio', 's', [], lambda: content)], str(tmp_path), []))
   text = ''.join((tmp_path / 'a' / name).read_text() for name in ('params.yaml', 'notes.json', 'run.json'))
   assert 'very-secret-value' not in text and 'abcdefghi' not in text and "api_key: '***'" in text
+
+
+def test_runs_of_this_library_are_left_out_with_their_logs(logs, tmp_path):
+  sources.imported(logs, tmp_path / 'runs')
+  sources.write_tensorboard(tmp_path / 'runs/a/train', [(1, {'loss': 1.0})])
+  with pytest.raises(errors.UserError, match='no runs of TensorBoard, W&B or trackio'):
+    run_import.find(str(tmp_path / 'runs'), None, [])
+
+
+def test_odd_values_are_one_line_or_harmless(tmp_path):
+  nested: dict = {}
+  for _ in range(5000):
+    nested = {'a': nested}
+  deep = source_runs.Content('a', logged_values.LoggedValues(), config=nested)
+  late = source_runs.Content('b', logged_values.LoggedValues(), config={'x': '\ud800', 'y': 10**400}, started=1e300)
+  runs = [
+    source_runs.SourceRun('wandb', name, [], lambda found=found: found) for name, found in zip('ab', (deep, late))
+  ]
+  damage: list[str] = []
+  assert [each.name for each in run_import.import_runs(runs, str(tmp_path), damage)] == ['b']
+  assert damage == ['a: has values that are nested too deeply'] and names(tmp_path) == ['b']
+  assert sources.record(tmp_path, 'b')['started'] == '1970-01-01T00:00:00.000Z'
