@@ -14,7 +14,6 @@ _TRACKERS = ('tensorboard', 'wandb', 'trackio')
 
 def _import(options: argparse.Namespace) -> None:
   from official_ext.operations.imports import run_import  # pylint: disable=g-import-not-at-top  # NumPy.
-
   from official_ext.operations.imports import source_runs  # pylint: disable=g-import-not-at-top
 
   for path, flag in ((options.source, 'SOURCE'), (options.to, '--to')):
