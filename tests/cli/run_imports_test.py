@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from official_ext.cli import main as cli
+from official_ext.operations.imports import source_runs
 from tests import documents
 from tests.operations.imports import sources
 
@@ -66,6 +67,12 @@ def test_commands_that_read_take_imported_runs(tmp_path, capsys):
   sql = "SELECT run, curve, step, value FROM metrics WHERE curve LIKE 'eval/%' ORDER BY run"
   found = json.loads(run(capsys, 'query', 'runs', sql, '--format=json'))
   assert [tuple(each.values()) for each in found] == [('a', 'eval/accuracy', 2, 0.5), ('b', 'eval/accuracy', 2, 0.75)]
+
+
+def test_every_tracker_can_be_chosen(capsys):
+  assert cli.main(['runs', 'import', 'logs', '--to=runs', '--from=other']) == 2
+  message = capsys.readouterr().err
+  assert all(tracker in message for tracker in source_runs.NAMES)
 
 
 def test_mistakes_are_lines(tmp_path, capsys):

@@ -168,6 +168,15 @@ def test_secrets_are_masked(tmp_path):
   assert 'very-secret-value' not in text and 'abcdefghi' not in text and "api_key: '***'" in text
 
 
+def test_without_wandb_the_extra_is_named(tmp_path, monkeypatch):
+  (tmp_path / 'run-a.wandb').touch()
+  monkeypatch.setitem(sys.modules, 'wandb', None)
+  with pytest.raises(
+    errors.UserError, match=r"^runs import: needs the package wandb: pip install 'official-ext\[wandb\]'$"
+  ):
+    sources.imported(tmp_path, tmp_path / 'runs')
+
+
 def test_runs_of_this_library_are_left_out_with_their_logs(logs, tmp_path):
   sources.imported(logs, tmp_path / 'runs')
   sources.write_tensorboard(tmp_path / 'runs/a/train', [(1, {'loss': 1.0})])
