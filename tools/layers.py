@@ -40,7 +40,7 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
   'vision': (('conversion', 'preview'), ('evaluation',)),
   'operations': (
     ('runs', 'launch', 'doctor'),
-    ('curves', 'trackers'),
+    ('curves', 'imports', 'trackers'),
     ('queue',),
     ('sweeps',),
     ('engines',),

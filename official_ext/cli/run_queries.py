@@ -68,7 +68,7 @@ _FORMATS = {'text': _text, 'markdown': _markdown, 'csv': _csv, 'json': _json}
 
 def add_commands(commands: Any) -> None:
   """Adds this command to `official-ext runs`."""
-  text = 'run SQL (of DuckDB) over the tables runs, params and metrics: docs/how_to/query_runs.md'
+  text = 'run SQL (of DuckDB) over the tables runs, params, metrics and best_metrics: docs/how_to/query_runs.md'
   found = run_arguments.add_command(commands, 'query', _query, text, runs='')
   found.add_argument('sql', metavar='SQL', help='the statement; - reads it from stdin')
   found.add_argument('--format', choices=tuple(_FORMATS), default='text', help='default: text')

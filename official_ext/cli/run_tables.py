@@ -88,6 +88,7 @@ def of_run(
     ('checkpoints', ', '.join(each.name for each in checkpoints)),
     ('TensorBoard', f'tensorboard --logdir={shlex.quote(run.path)}'),
     ('experiment', run.experiment),
+    ('imported', _origin(record)),
     ('command', record.get('command')),
     ('folder of it', record.get('cwd')),
     ('process', f'{record["pid"]} on {record.get("host")}' if record.get('pid') else None),
@@ -100,6 +101,12 @@ def of_run(
   ]
   lines = [harmless(run.path), *(f'  {name:<12} {harmless(value)}' for name, value in rows if value not in (None, ''))]
   return [*lines, *(['  log'] if log else []), *(f'    {line}' for line in log)]
+
+
+def _origin(record: Mapping[str, object]) -> str | None:
+  """The tracker and the source of an imported run."""
+  imported = record.get('imported')
+  return f'from {imported.get("tracker")}: {imported.get("source")}' if isinstance(imported, dict) else None
 
 
 def _goodput(spent: 'goodput.Goodput') -> str:

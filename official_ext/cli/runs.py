@@ -3,6 +3,7 @@
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
+from official_ext.cli import run_imports
 from official_ext.cli import run_keeping
 from official_ext.cli import run_processes
 from official_ext.cli import run_queries
@@ -16,7 +17,7 @@ def run(arguments: list[str]) -> None:
   """Runs `official-ext runs ARGUMENTS`."""
   parser = arguments_lib.Parser('official-ext runs', _DESCRIPTION)
   commands = parser.add_commands()
-  for module in (run_views, run_reports, run_queries, run_processes, run_keeping):
+  for module in (run_views, run_reports, run_queries, run_imports, run_processes, run_keeping):
     module.add_commands(commands)
   try:
     options = parser.parse_args(arguments)

@@ -20,6 +20,7 @@ EVENTS = (
 )
 # The event of a sample of the machine, in a separate file: `events.system.jsonl`.
 SYSTEM = 'system'
+IMPORTED = 'imported'  # The first event of a run that another tracker has logged, instead of 'start'.
 LAST_EVENTS = ('preempted', 'finished', 'failed', 'hung')  # A run that is not killed ends with one of them.
 # Logs of a training step, means over its examples, which the loop reports a second instead: `tokens_per_second`.
 TOKENS, LEARNED_TOKENS = 'tokens_per_example', 'learned_tokens_per_example'

@@ -81,6 +81,13 @@ def _is_record(values: object) -> bool:
   )
 
 
+def tracker_of(record: json_types.JsonMapping | None) -> str:
+  """The tracker from whose files the run of a record was imported: 'wandb'. '' for a run of this library."""
+  imported = (record or {}).get('imported')
+  tracker = imported.get('tracker') if isinstance(imported, dict) else None
+  return tracker if isinstance(tracker, str) else ''
+
+
 def has_finished(model_dir: str, mode: str) -> bool:
   """Whether the last run of this mode in a folder has finished."""
   record = read(model_dir, mode) or {}

@@ -17,6 +17,7 @@ from official_ext.base import json_types
 from official_ext.base import optional_packages
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
+from official_ext.operations.runs import comparing
 from official_ext.operations.runs import index
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import summaries
@@ -37,6 +38,7 @@ _RUN_COLUMNS = {
   'attempt': pa.int64(),
   'started': _MOMENT,
   'updated': _MOMENT,
+  'seconds': pa.float64(),
   'tags': pa.list_(pa.string()),
   'note': pa.string(),
   'is_archived': pa.bool_(),
@@ -62,11 +64,13 @@ def query(root: str, sql: str) -> Result:
 
   Tables, of which a query reads only those that it names:
     runs: a row for each run: name, status, reason, experiment, mode, step, train_steps, percent, steps_per_second,
-      attempt, started, updated, tags (a list), note, is_archived, path.
+      attempt, started, updated, seconds (from the last start to the last step), tags (a list), note, is_archived, path.
     params: a row for each field of each configuration: run, name (the path, and the short name if there is one), value
       (text), number (null if it is none).
     metrics: a row for each value that stands: run, curve (such as train/training_loss), name (the metric's), step,
       time, value.
+    best_metrics: a row for each metric of a run's evaluations, if it is known which values are better: run, name, step,
+      value.
   Times are in UTC.
 
   Args:
@@ -79,7 +83,7 @@ def query(root: str, sql: str) -> Result:
   optional_packages.require('duckdb', 'query', 'runs query')
   import duckdb  # pylint: disable=g-import-not-at-top
 
-  made = {'runs': _runs, 'params': _params, 'metrics': _metrics}
+  made = {'runs': _runs, 'params': _params, 'metrics': _metrics, 'best_metrics': _best_metrics}
   connection = duckdb.connect(config={'enable_external_access': 'false', 'python_enable_replacements': 'false'})
   known = index.RunIndex(root)
   for name, table in made.items():
@@ -107,7 +111,9 @@ def _explained(duckdb: Any, function: Any, argument: Any) -> Any:
     return function(argument)
   except duckdb.Error as error:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    hint = '; the tables are runs, params and metrics' if lines[0].startswith('Catalog Error: Table') else ''
+    hint = (
+      '; the tables are runs, params, metrics and best_metrics' if lines[0].startswith('Catalog Error: Table') else ''
+    )
     raise errors.UserError(f'SQL: {" ".join(lines[:2])}{hint}') from None
 
 
@@ -117,12 +123,18 @@ def _runs(known: index.RunIndex) -> pa.Table:
 
 
 def _values(rows: Sequence[summaries.RunSummary], name: str, kind: pa.DataType) -> list[Any]:
+  if name == 'seconds':
+    return [None if row.started is None or row.updated is None else row.updated - row.started for row in rows]
   values = [getattr(row, name) for row in rows]
   if kind == _MOMENT:
     return [None if value is None else round(1e6 * value) for value in values]
   if kind == pa.int64():  # JSON's whole numbers have any length.
-    return [value if isinstance(value, int) and abs(value) < 2**63 else None for value in values]
+    return list(map(_int64, values))
   return values
+
+
+def _int64(value: Any) -> int | None:
+  return value if isinstance(value, int) and abs(value) < 2**63 else None
 
 
 def _params(known: index.RunIndex) -> pa.Table:
@@ -156,6 +168,18 @@ def _metrics(known: index.RunIndex) -> pa.Table:
       'time': pa.array(micros, pa.int64(), mask=is_unknown).cast(_MOMENT),
       'value': pa.array(_joined([curve.values for _, curve in found], np.float64)),
     }
+  )
+
+
+def _best_metrics(known: index.RunIndex) -> pa.Table:
+  found = [
+    (run.name, name, _int64(step), float(value))
+    for run in run_folder.find_runs(known.root)
+    for name, (value, step) in comparing.best_metrics(run).items()
+  ]
+  kinds = {'run': pa.string(), 'name': pa.string(), 'step': pa.int64(), 'value': pa.float64()}
+  return pa.table(
+    {name: pa.array([row[place] for row in found], kind) for place, (name, kind) in enumerate(kinds.items())}
   )
 
 

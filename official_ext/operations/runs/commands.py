@@ -18,6 +18,7 @@ from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.processes import invocation
 from official_ext.base.processes import process_identity
+from official_ext.base.run_folder import run_status
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import params as params_lib
 from official_ext.operations.runs import run_folder
@@ -89,6 +90,7 @@ def to_resume(run: run_folder.Run, train_steps: int | None = None) -> Command:
     UserError: the run lives or has finished, or its command is not known, not whole, or that of one of several workers;
       or it has done that many steps.
   """
+  _refuse_imported(run, 'resumed')
   found = judged_status.of_run(run)
   if judged_status.is_alive(run, 'train'):
     raise errors.UserError(f'{run.name}: is {found.status}; wait for it, or stop it first')
@@ -158,6 +160,7 @@ def to_clone(
   Raises:
     UserError: the original's command or configuration is not known.
   """
+  _refuse_imported(run, 'cloned')
   if not os.path.isfile(run.file(run_folder.PARAMS)) and not os.path.isfile(config_file or ''):
     raise errors.UserError(f'{run.name}: has no {run_folder.PARAMS}, so that nothing can be made like it')
   for change in changes:
@@ -195,6 +198,7 @@ def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
   Raises:
     UserError: the run's command or configuration is not known.
   """
+  _refuse_imported(run, 'evaluated')
   config_file = run.file(run_folder.PARAMS)
   if not os.path.isfile(config_file):
     raise errors.UserError(f'{run.name}: has no {run_folder.PARAMS}, so that nothing can be evaluated')
@@ -313,6 +317,14 @@ def write_base(folder: str, content: bytes) -> str:
   except OSError as error:
     raise errors.StorageError(f'{folder}: cannot be written: {error.strerror}') from error
   return path
+
+
+def _refuse_imported(run: run_folder.Run, verb: str) -> None:
+  """Refuses a run of another tracker, which has neither a command nor checkpoints."""
+  if tracker := run_status.tracker_of(run.record()):
+    raise errors.UserError(
+      f'{run.name}: was imported from {tracker}, and cannot be {verb}; train a new run in another folder'
+    )
 
 
 def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[json_types.JsonMapping, list[str]]:

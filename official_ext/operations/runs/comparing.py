@@ -81,6 +81,11 @@ def best_of(run: run_folder.Run) -> tuple[str, float, int] | None:
   return (chosen, *found[chosen]) if chosen in found else None
 
 
+def best_metrics(run: run_folder.Run) -> dict[str, tuple[float, int]]:
+  """The best value and its step of each metric of a run's evaluations, if it is known which values are better."""
+  return _best(list(read_evaluations(run.file(run_folder.EVENTS))), params_lib.read(run) or {})
+
+
 def read_evaluations(path: str) -> Iterator[json_types.JsonObject]:
   """The events 'eval' of a run that stand, by step. The file is read line by line, and hardly parsed."""
   yield from (

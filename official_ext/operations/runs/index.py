@@ -25,7 +25,7 @@ from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import summaries
 from official_ext.operations.runs import trash
 
-_FORMAT = 1
+_FORMAT = 2
 _MAX_BYTES = 1 << 30
 _RACY_SECONDS = 0.1  # A file that has just changed may change again within one tick of its file system's clock.
 

@@ -14,6 +14,7 @@ from official_ext.base.files import moments
 from official_ext.base.processes import process_identity
 from official_ext.base.run_folder import heartbeat
 from official_ext.base.run_folder import liveness
+from official_ext.base.run_folder import run_status
 from official_ext.operations.runs import run_folder
 
 STATUSES = (
@@ -104,7 +105,10 @@ def judge(
   if record is None:
     return RunStatus('unknown', 'no record that can be read')
   if record['status'] != 'running':
-    return RunStatus(record['status'], record.get('error') or record.get('early_stopped') or '')
+    reason = record.get('error') or record.get('early_stopped') or ''
+    if not reason and run_status.tracker_of(record):
+      reason = f'imported; {record["imported"]["end"]}' if record['imported'].get('end') else ''
+    return RunStatus(record['status'], reason)
   process, launcher = process_identity.parse(record), liveness.launcher_of(record)
   alive, beat = liveness.of_process(process), moments.seconds(record.get('heartbeat'))
   silence = None if beat is None else time.time() - beat

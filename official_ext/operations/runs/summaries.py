@@ -34,6 +34,7 @@ RECORD_KEYS = (
   'finished',
   'experiment',
   'early_stopped',
+  'imported',
 )
 
 

@@ -225,8 +225,10 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
   """Makes sure that nothing else has the names of the files and folders of a run.
 
   Raises:
-    UserError: a file has the name of a folder, or the other way round.
+    UserError: a file has the name of a folder, or the other way round; or the folder has an imported run.
   """
+  if tracker := run_status.tracker_of(run_status.read(model_dir)):
+    raise errors.UserError(f'--model_dir={model_dir}: has a run imported from {tracker}; name another folder')
   if paths.is_remote(model_dir):  # Folders are only parts of names there.
     return
   folders = ('train', trainer.validation_summary_subdir, trainer.best_checkpoint_export_subdir, 'ema_checkpoints')

@@ -14,6 +14,7 @@ from official_ext.cli import main as cli
 from official_ext.operations.runs import index
 from official_ext.operations.runs import run_folder
 from tests.operations.curves import run_images_test
+from tests.operations.imports import sources
 from tests.operations.runs import folders
 from tests.operations.runs import run_checkpoints_test
 from tests.operations.runs.folders import event
@@ -45,6 +46,21 @@ def test_all_about_a_run(console):
   table = {'first': 3, 'last': 4, 'programs': 1, 'seconds': 0.5, 'rows': {'compute': 0.25, 'host': 0.25}}
   pathlib.Path(run.path, 'profile.json').write_text(json.dumps(table))
   assert console.get('/api/run', run=run.name)['profile'] == table
+
+
+def test_an_imported_run_is_shown_and_not_started(console, tmp_path):
+  sources.write_tensorboard(tmp_path / 'logs/imported', [(1, {'train/loss': 1.0}), (2, {'train/loss': 0.5})])
+  sources.imported(tmp_path / 'logs', console.context.root)
+  found = console.get('/api/run', run='imported')
+  assert (found['summary']['status'], found['summary']['train']) == ('finished', {'loss': 0.5})
+  assert found['can_resume'] == (
+    'imported: was imported from tensorboard, and cannot be resumed; train a new run in another folder'
+  )
+  (curve,) = console.get('/api/curves', run='imported', name='train/loss')['curves']
+  assert (curve['x'], curve['y']) == ([1, 2], [1.0, 0.5])
+  status, answer = console.try_post('/api/runs/resume', runs=['imported'], train_steps=100)
+  assert status == 200 and 'cannot be resumed' in json.dumps(answer), answer
+  assert not (pathlib.Path(console.context.root) / 'imported/started.json').exists()
 
 
 def test_the_log_goes_on_where_it_was(console):

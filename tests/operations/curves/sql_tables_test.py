@@ -57,6 +57,17 @@ def test_metrics_are_those_that_stand(root):
   assert moment == datetime.datetime.fromtimestamp(1_700_000_003, datetime.UTC).replace(tzinfo=None)
 
 
+def test_the_best_of_each_metric(root):
+  assert rows(root, 'SELECT * FROM best_metrics') == [('sweep/one', 'accuracy', 3, 0.5)]
+
+
+def test_seconds_are_those_of_the_last_attempt(root):
+  ((seconds, expected),) = rows(
+    root, "SELECT seconds, epoch(updated) - epoch(started) FROM runs WHERE name = 'sweep/one'"
+  )
+  assert seconds == pytest.approx(expected, abs=0.001) and seconds > 0
+
+
 def test_configurations_join(root):
   sql = """
     SELECT p.number, m.value FROM metrics m JOIN params p ON p.run = m.run AND p.name = 'learning_rate'
@@ -75,7 +86,10 @@ def test_a_folder_without_runs_has_empty_tables(tmp_path):
   'sql, message',
   [
     ('SELEC 1', 'SQL: Parser Error: syntax error at or near "SELEC"'),
-    ('SELECT * FROM jobs', 'SQL: Catalog Error: Table with name jobs .*; the tables are runs, params and metrics'),
+    (
+      'SELECT * FROM jobs',
+      'SQL: Catalog Error: Table with name jobs .*; the tables are runs, params, metrics and best_metrics',
+    ),
     ("SELECT * FROM read_csv('{root}/secret')", 'SQL: Permission Error: '),
     ("SELECT * FROM '{root}/secret'", 'SQL: Catalog Error: '),
     ("COPY runs TO '{root}/secret'", 'SQL: Permission Error: '),

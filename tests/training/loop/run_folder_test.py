@@ -98,6 +98,15 @@ def test_a_file_where_a_run_keeps_a_folder_is_told(tmp_path, name):
   assert os.listdir(tmp_path) == [name]
 
 
+@pytest.mark.parametrize('mode', ['train', 'train_and_eval'])
+def test_the_folder_of_an_imported_run_is_refused(tmp_path, mode):
+  record = '{"status": "finished", "imported": {"tracker": "wandb", "source": "/wandb/run-a.wandb", "end": ""}}'
+  (tmp_path / 'run.json').write_text(record)
+  with pytest.raises(errors.UserError, match=r'^--model_dir=.*: has a run imported from wandb; name another folder$'):
+    small_run.run(tmp_path, mode)
+  assert os.listdir(tmp_path) == ['run.json'] and (tmp_path / 'run.json').read_text() == record
+
+
 _NAMES = ['run.json', 'params.yaml', 'events.jsonl', 'rollbacks.json', 'lines.json', 'checkpoint', run_lock.NAME]
 
 
