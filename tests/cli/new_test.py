@@ -255,7 +255,9 @@ def test_elsewhere_a_package_is_proposed(tmp_path, monkeypatch, capsys):
 def test_the_whole_project_takes_it_and_a_package_can_be_installed(tmp_path):
   """A copy of the project: lint, types, golden files and its own test; then a package in a separate environment."""
   project = tmp_path / 'project'
-  shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns('.*', 'runs', '__pycache__', '*.egg-info'))
+  hidden = shutil.ignore_patterns('.*', '__pycache__', '*.egg-info')
+  outputs = lambda folder: {'runs'} if pathlib.Path(folder) == pathlib.Path(ROOT) else set()  # Packages have this name.
+  shutil.copytree(ROOT, project, ignore=lambda folder, names: hidden(folder, names) | outputs(folder))
   environment = {**os.environ, 'PYTHONPATH': str(project), 'CUDA_VISIBLE_DEVICES': ''}
 
   def run(*arguments, cwd=project, python=sys.executable):
