@@ -11,6 +11,9 @@ JsonObject = dict[str, Json]
 # The same, only read.
 JsonMapping = Mapping[str, Json]
 
+# The strings for numbers that are not finite, which strict JSON lacks.
+NOT_FINITE = ('NaN', 'Infinity', '-Infinity')
+
 
 def is_int(value: Json) -> TypeGuard[int]:
   """Whether a value is a whole number: a bool, which Python counts among them, is not."""
@@ -25,6 +28,14 @@ def is_number(value: Json) -> TypeGuard[int | float]:
 def is_finite(value: Json) -> TypeGuard[int | float]:
   """Whether a value is a finite number; a bool is not."""
   return is_number(value) and math.isfinite(value)
+
+
+def as_float(value: Json) -> float:
+  """A number, or one of NOT_FINITE, as a float. A whole number of JSON has any length: a too large one is infinite."""
+  try:
+    return float(value)
+  except OverflowError:
+    return math.inf if value > 0 else -math.inf
 
 
 def json_values(values: object) -> Json:

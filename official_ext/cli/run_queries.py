@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 import csv
 import datetime
-import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +27,8 @@ def _text(result: 'sql_tables.Result') -> None:
 
 
 def _markdown(result: 'sql_tables.Result') -> None:
-  def escape(value: object) -> str:
-    return re.sub(r'([\\`*_|<>\[\]&~$])', r'\\\1', run_tables.harmless(value))
-
-  rows = [[escape(name) for name in result.columns], ['---'] * len(result.columns), *_cells(result, escape)]
-  run_arguments.print_lines([f'| {" | ".join(row)} |' for row in rows])
+  rows = [[run_tables.markdown_cell(name) for name in result.columns], *_cells(result, run_tables.markdown_cell)]
+  run_arguments.print_lines(run_tables.markdown(rows, ['---'] * len(result.columns)))
 
 
 def _cells(result: 'sql_tables.Result', escape: Callable[[object], str]) -> Iterator[list[str]]:

@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import os
-import re
 import sys
 from typing import Any
 
@@ -124,13 +123,8 @@ def _text(groups, by, metrics) -> str:
 
 def _markdown(groups, by, metrics) -> str:
   """A table of GitHub's Markdown; the best is bold."""
-
-  def escape(value: object) -> str:
-    return re.sub(r'([\\`*_|<>\[\]&~$])', r'\\\1', run_tables.harmless(value))
-
-  rows = _rows(groups, by, metrics, escape, lambda text: f'**{text}**')
-  rule = ['---'] * len(by) + ['---:'] * (1 + len(metrics))
-  return '\n'.join(f'| {" | ".join(row)} |' for row in [rows[0], rule, *rows[1:]])
+  rows = _rows(groups, by, metrics, run_tables.markdown_cell, lambda text: f'**{text}**')
+  return '\n'.join(run_tables.markdown(rows, ['---'] * len(by) + ['---:'] * (1 + len(metrics))))
 
 
 def _latex(groups, by, metrics) -> str:

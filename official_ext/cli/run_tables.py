@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import datetime
 import math
+import re
 import shlex
 import time
 from typing import TYPE_CHECKING, Any
@@ -204,6 +205,16 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     '  '.join(f'{cell:<{width}}' for cell, width in zip(row, widths)).rstrip() if len(row) > 1 else ''.join(row)
     for row in rows
   ]
+
+
+def markdown(rows: Sequence[Sequence[str]], rule: Sequence[str]) -> list[str]:
+  """The lines of a table of GitHub's Markdown: the first row is its head, `rule` the line below it."""
+  return [f'| {" | ".join(row)} |' for row in [rows[0], rule, *rows[1:]]]
+
+
+def markdown_cell(value: object) -> str:
+  """A value for a cell of such a table."""
+  return re.sub(r'([\\`*_|<>\[\]&~$])', r'\\\1', harmless(value))
 
 
 def csv_cell(value: object) -> object:

@@ -1,20 +1,15 @@
 """TFRecord files and tf.Examples, as Model Garden's input pipelines read them, written without TensorFlow.
 
-Sources: tensorflow/core/lib/io/record_writer.h (framing, masked CRC32C), tensorflow/core/example/feature.proto, and
-RFC 3720, appendix B.4 (CRC32C).
+Sources: tensorflow/core/lib/io/record_writer.h (framing), tensorflow/core/example/feature.proto.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-import functools
 import struct
 from typing import Any
 
-import numpy as np
+from official_ext.base.files import crc32c
 
 ENDING = '.tfrecord'
-_POLYNOMIAL = 0x82F63B78
-_MASK_DELTA = 0xA282EAD8
-_NUM_COLUMNS_BITS = 6  # Bytes of a row: 64.
 
 Feature = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
 
@@ -22,68 +17,7 @@ Feature = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float
 def framed(record: bytes) -> bytes:
   """A record as TFRecord files hold it: its length and data, each with its checksum."""
   length = struct.pack('<Q', len(record))
-  return b''.join([length, _masked(crc32c(length)), record, _masked(crc32c(record))])
-
-
-def _masked(crc: int) -> bytes:
-  return struct.pack('<I', (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF)
-
-
-def crc32c(data: bytes) -> int:
-  """The CRC32C (Castagnoli) of data.
-
-  The data are rows of 64 bytes. numpy computes the remainders of all rows at once, byte by byte, and then joins them
-  in pairs: the remainder of `a + b` is that of `a`, shifted by the length of `b`, xor that of `b`.
-  """
-  if len(data) < 4:
-    register = 0xFFFFFFFF
-    for byte in data:
-      register = int(_table()[(register ^ byte) & 0xFF]) ^ (register >> 8)
-    return register ^ 0xFFFFFFFF
-  width = 1 << _NUM_COLUMNS_BITS
-  padding = -len(data) % width  # Zeros in front leave a remainder of zero unchanged.
-  padded = np.zeros(padding + len(data), np.uint8)
-  padded[padding:] = np.frombuffer(data, np.uint8)
-  padded[padding : padding + 4] ^= 0xFF  # The initial value of the register.
-  table = _table()
-  remainders = np.zeros(len(padded) // width, np.uint32)
-  for column in np.ascontiguousarray(padded.reshape(-1, width).T):
-    remainders = table[(remainders ^ column) & 0xFF] ^ (remainders >> 8)
-  bits = _NUM_COLUMNS_BITS
-  while len(remainders) > 1:
-    if len(remainders) % 2:
-      remainders = np.concatenate([np.zeros(1, np.uint32), remainders])
-    remainders = _shifted(remainders[::2], bits) ^ remainders[1::2]
-    bits += 1
-  return int(remainders[0]) ^ 0xFFFFFFFF
-
-
-@functools.cache
-def _table() -> np.ndarray:
-  """uint32 `[256]`: the remainder of each byte."""
-  table = np.arange(256, dtype=np.uint32)
-  for _ in range(8):
-    table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1).astype(np.uint32)
-  return table
-
-
-@functools.cache
-def _shift_tables(bits: int) -> np.ndarray:
-  """uint32 `[4, 256]`: by place and value of a byte of a remainder, its remainder `1 << bits` zero bytes later."""
-  bytes_of = np.arange(256, dtype=np.uint32)
-  values = np.stack([bytes_of << np.uint32(8 * place) for place in range(4)])
-  if not bits:
-    return _table()[values & 0xFF] ^ (values >> 8)
-  return _shifted(_shifted(values, bits - 1), bits - 1)
-
-
-def _shifted(remainders: np.ndarray, bits: int) -> np.ndarray:
-  """Remainders `1 << bits` zero bytes later."""
-  tables = _shift_tables(bits)
-  found = tables[0][remainders & 0xFF]
-  for place in range(1, 4):
-    found = found ^ tables[place][(remainders >> np.uint32(8 * place)) & 0xFF]
-  return found
+  return b''.join([length, crc32c.masked(length), record, crc32c.masked(record)])
 
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:

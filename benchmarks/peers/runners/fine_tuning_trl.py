@@ -20,7 +20,7 @@ from benchmarks.peers.work import fine_tuning
 
 
 class _Turns(transformers.TrainerCallback):
-  """Lets the trainer's thread do as many steps as are asked for, and then wait.
+  """Makes the trainer's thread do the requested steps, and then wait.
 
   It waits in `on_log`, which comes after each loop's steps: the loss of the loop is there, and no step has begun.
   """
@@ -34,7 +34,7 @@ class _Turns(transformers.TrainerCallback):
     threading.Thread(target=self._train, daemon=True).start()
 
   def run(self, num_steps: int) -> Mapping[str, float]:
-    """Lets it do steps, in whole loops. Returns the mean loss of the last loop, and its mean reward if there is one."""
+    """Does steps, in whole loops. Returns the mean loss of the last loop, and its mean reward if there is one."""
     self._loops.put(num_steps // self._steps_per_loop)
     found = self._done.get()
     if isinstance(found, BaseException):
@@ -60,7 +60,7 @@ class _Turns(transformers.TrainerCallback):
 
 
 def _trainer(work: fine_tuning.Tuning, folder: pathlib.Path, records: pathlib.Path, steps_per_loop: int) -> Any:
-  """TRL's trainer; what is not set here is TRL's default."""
+  """TRL's trainer; fields that are not set here have TRL's defaults."""
   options: dict[str, Any] = {
     'output_dir': str(folder / 'trl'),
     'max_steps': 10**9,

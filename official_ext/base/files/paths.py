@@ -159,6 +159,22 @@ def _os_errors(path: str) -> Iterator[None]:
     raise kind(f'{path}: {error}') from error
 
 
+@contextlib.contextmanager
+def storing(folder: str) -> Iterator[None]:
+  """A context in which files are written to a folder: errors are reported in a line. A timeout passes through.
+
+  Raises:
+    StorageError: a file cannot be written.
+  """
+  try:
+    yield
+  except TimeoutError:
+    raise
+  except OSError as error:
+    where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else folder
+    raise errors.StorageError(f'{where}: cannot be written: {error.strerror or error}') from error
+
+
 def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool = True) -> None:
   """Writes a file under a temporary name, then renames it. A local file keeps its predecessor's permissions.
 

@@ -116,10 +116,10 @@ def prepare_plan(
   plan = make_plan(check)
   for line in _repeated(plan):
     tell(f'warning: {line}')
-  with _storing(folder):
+  with paths.storing(folder):
     paths.make_folder(folder)
   with _only_one(folder):
-    with _storing(folder):
+    with paths.storing(folder):
       _check_folder(folder, plan)
       shards.remove_partial(folder)
       _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())  # First: the folder is this plan's now.
@@ -135,7 +135,7 @@ def prepare_plan(
     finally:  # Of processes that were stopped.
       with contextlib.suppress(OSError):  # Of a disk that is gone there is another error to report.
         shards.remove_partial(folder)
-    with _storing(folder):
+    with paths.storing(folder):
       config_path = _write_results(folder, plan, outputs, notes) if outputs else ''
       _write_manifest(folder, plan, notes, report)
   num_bytes = sum(note['bytes'] for note in notes)
@@ -274,7 +274,7 @@ def _only_one(folder: str) -> Iterator[None]:
   path = os.path.join(folder, _LOCK)
   with contextlib.ExitStack() as stack:
     try:
-      with _storing(path):
+      with paths.storing(path):
         lock = stack.enter_context(file_lock.FileLock(path, 0.0))
         os.ftruncate(lock.descriptor, 0)
         os.write(lock.descriptor, f'process {os.getpid()} on {os.uname().nodename}'.encode())
@@ -282,18 +282,6 @@ def _only_one(folder: str) -> Iterator[None]:
       who = paths.read(path).decode(errors='replace')
       raise errors.UserError(f'{folder}: {who} is preparing it; wait for its end, or stop it') from error
     yield
-
-
-@contextlib.contextmanager
-def _storing(folder: str) -> Iterator[None]:
-  """A context in which files are written: errors are reported in a line."""
-  try:
-    yield
-  except TimeoutError:
-    raise
-  except OSError as error:
-    where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else folder
-    raise errors.StorageError(f'{where}: cannot be written: {error.strerror or error}') from error
 
 
 def _check_folder(folder: str, plan: planning.Plan) -> None:

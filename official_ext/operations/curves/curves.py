@@ -96,7 +96,7 @@ def names(store: column_store.ColumnStore, run: run_folder.Run, is_patient: bool
   for mode in _modes(run):
     columns = _columns(store, _path(run, mode), (), is_patient)
     for kind, event in enumerate(event_columns.KINDS):
-      found += [f'{mode}:{event}/{name}' if mode else f'{event}/{name}' for name in columns.names(kind)]
+      found += [_name(mode, event, metric) for metric in columns.names(kind)]
   return sorted(found, key=lambda name: name.partition('/')[2] in event_names.PROGRESS)
 
 
@@ -119,14 +119,15 @@ class Values:
 
 def all_values(store: column_store.ColumnStore, run: run_folder.Run) -> Iterator[Values]:
   """Every value of every curve of a run."""
-  for name in names(store, run):
-    mode, kind, metric = parse_name(name)
+  for mode in _modes(run):
     columns = store.columns(_path(run, mode))
     with columns.lock:
-      lines, values = columns.metric(metric)
-      keep = (columns.kinds[lines] == kind) & columns.standing[lines]
-      found = lines[keep]
-      yield Values(name, columns.steps[found], columns.times[found], values[keep])
+      for kind, event in enumerate(event_columns.KINDS):
+        for metric in columns.names(kind):
+          lines, values = columns.metric(metric)
+          keep = (columns.kinds[lines] == kind) & columns.standing[lines]
+          found = lines[keep]
+          yield Values(_name(mode, event, metric), columns.steps[found], columns.times[found], values[keep])
   store.trim()
 
 
@@ -262,6 +263,11 @@ def _ends(ends: list[tuple[float, float]], view: View) -> tuple[float, float]:
   first = view.first if view.first is not None else min((low for low, _ in ends), default=0.0)
   last = view.last if view.last is not None else max((high for _, high in ends), default=1.0)
   return first, last if last > first else first + 1.0
+
+
+def _name(mode: str, event: str, metric: str) -> str:
+  """A curve's name, which `parse_name` takes apart."""
+  return f'{mode}:{event}/{metric}' if mode else f'{event}/{metric}'
 
 
 def parse_name(name: str) -> tuple[str, int, str]:

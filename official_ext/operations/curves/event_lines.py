@@ -11,7 +11,6 @@ from official_ext.base import json_types
 TRAIN, EVAL, SYSTEM, OTHER, INVALID = range(5)
 KINDS = ('train', 'eval', 'system')
 PADDING = 64  # So many zeros are behind the lines that are looked through.
-_NOT_FINITE = ('NaN', 'Infinity', '-Infinity')
 
 
 def heads(data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -86,7 +85,7 @@ def numbers_in(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def is_number(value: object) -> bool:
   """Whether a value of JSON is a number, or one of the strings for those that are not finite."""
-  return json_types.is_number(value) or value in _NOT_FINITE
+  return json_types.is_number(value) or value in json_types.NOT_FINITE
 
 
 def to_float(value: Any) -> float:

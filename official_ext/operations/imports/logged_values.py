@@ -20,7 +20,7 @@ TRAIN_PARTS, EVAL_PARTS = ('train', 'training'), ('validation', 'val', 'valid', 
 _TEST = 'test'
 _OWN_KEYS = ('time', 'event', 'step')
 _MAX_STEP = 2**53  # Readers of events.jsonl, JavaScript among them, take no larger ones.
-MAX_TIME = 1e11  # Seconds: a greater number is no time, or one of milliseconds.
+MAX_TIME = 1e11  # Seconds: a greater number is invalid, or counts milliseconds.
 _CHUNK = 1 << 16  # Values that are Python objects at a time.
 
 
@@ -160,7 +160,7 @@ def _place(name: str) -> tuple[int, str]:
 
 def _repeats(numbers: np.ndarray, steps: np.ndarray) -> np.ndarray:
   """How often the step of each value occurs before it in its series."""
-  order = np.lexsort((np.arange(len(steps)), steps, numbers))  # By series, then step, then as they were logged.
+  order = np.lexsort((np.arange(len(steps)), steps, numbers))  # By series, then step, then in the order of logging.
   is_first = np.ones(len(order), bool)
   is_first[1:] = (np.diff(numbers[order]) != 0) | (np.diff(steps[order]) != 0)
   places = np.arange(len(order))

@@ -2,18 +2,18 @@
 
 A log that ends within a record was cut short by a dying process, and has only the records before it.
 
-Sources: tensorflow/core/lib/io/record_reader.h (length, masked CRC32C, data, masked CRC32C); RFC 3720, appendix B.4
-(CRC32C); https://github.com/google/leveldb/blob/main/doc/log_format.md, and wandb's core/internal/transactionlog: its
-header of 7 bytes, and checksums of the plain CRC32.
+Sources: tensorflow/core/lib/io/record_reader.h (length, masked CRC32C, data, masked CRC32C);
+https://github.com/google/leveldb/blob/main/doc/log_format.md, and wandb's core/internal/transactionlog: its header of 7
+bytes, and checksums of the plain CRC32.
 """
 
 from collections.abc import Iterator
 import struct
 import zlib
 
+from official_ext.base.files import crc32c
 from official_ext.base.files import regular_files
 
-_POLYNOMIAL, _MASK_DELTA = 0x82F63B78, 0xA282EAD8
 _MAX_CHECKED = 1 << 16  # Bytes. The checksum of a longer record, which is an image or the like, takes too long.
 _MAX_RECORD = 1 << 20  # A longer one is not of scalars, and left out.
 _BLOCK, _HEADER = 1 << 15, 7
@@ -35,8 +35,8 @@ def tf_records(path: str) -> Iterator[bytes]:
   place = 0
   with regular_files.open_to_read(path) as file:
     while len(head := file.read(12)) == 12:
-      length, check = struct.unpack('<QI', head)
-      if check != _masked_crc(head[:8]):
+      (length,) = struct.unpack_from('<Q', head)
+      if head[8:] != crc32c.masked(head[:8]):
         raise DamagedError(f'damaged at byte {place}')
       if length > _MAX_RECORD:
         file.seek(length + 4, 1)
@@ -45,7 +45,7 @@ def tf_records(path: str) -> Iterator[bytes]:
         end = file.read(4)
         if len(end) < 4:
           return
-        if length <= _MAX_CHECKED and end != struct.pack('<I', _masked_crc(data)):
+        if length <= _MAX_CHECKED and end != crc32c.masked(data):
           raise DamagedError(f'damaged at byte {place}')
         yield data
       place += 16 + length
@@ -82,24 +82,3 @@ def leveldb_records(path: str) -> Iterator[bytes]:
       parts += data
       if kind in (_FULL, _LAST):
         yield bytes(parts)
-
-
-def _masked_crc(data: bytes) -> int:
-  register = 0xFFFFFFFF
-  for byte in data:
-    register = _TABLE[(register ^ byte) & 0xFF] ^ (register >> 8)
-  crc = register ^ 0xFFFFFFFF
-  return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
-
-
-def _table() -> list[int]:
-  """The remainder of each byte."""
-  table = []
-  for remainder in range(256):
-    for _ in range(8):
-      remainder = (remainder >> 1) ^ _POLYNOMIAL if remainder & 1 else remainder >> 1
-    table.append(remainder)
-  return table
-
-
-_TABLE = _table()

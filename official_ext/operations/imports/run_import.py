@@ -5,7 +5,6 @@ source has changed. Its record says that it was imported: it cannot be resumed, 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -109,7 +108,7 @@ def import_runs(runs: Sequence[source_runs.SourceRun], root: str, damage: list[s
     StorageError: the folder cannot be written.
   """
   root = os.path.abspath(root)
-  with _os_errors(root):
+  with paths.storing(root):
     paths.make_folder(root)
     try:
       lock = file_lock.FileLock(os.path.join(root, _LOCK), _PATIENCE_SECONDS)
@@ -122,16 +121,6 @@ def import_runs(runs: Sequence[source_runs.SourceRun], root: str, damage: list[s
             damage.append(str(error))
     except TimeoutError:
       raise errors.UserError(f'{root}: another import writes there; retry later') from None
-
-
-@contextlib.contextmanager
-def _os_errors(root: str) -> Iterator[None]:
-  try:
-    yield
-  except TimeoutError:
-    raise
-  except OSError as error:
-    raise errors.StorageError(f'{error.filename or root}: cannot be written: {error.strerror or error}') from error
 
 
 def _known(root: str) -> dict[tuple[str, str], tuple[run_folder.Run, json_types.JsonObject]]:

@@ -98,7 +98,7 @@ class _Log:
       try:
         event = event_pb2.Event.FromString(record)
       except message.DecodeError:
-        raise record_logs.DamagedError('has a record that is no event of TensorBoard') from None
+        raise record_logs.DamagedError('has a record that is not an event of TensorBoard') from None
       self._num_events += 1
       for value in event.summary.value:
         self._add(prefix, path, event, value)

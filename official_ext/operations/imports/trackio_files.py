@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 import contextlib
 import functools
 import json
-import math
 import os
 import sqlite3
 from typing import Any
@@ -25,7 +24,6 @@ _OTHER_TABLES = ('_system', '_configs', '_traces')
 _ROWS = 10_000  # That are read together.
 _COLUMNS = frozenset(('timestamp', 'run_name', 'step'))
 _OWN_COLUMNS = _COLUMNS | {'id', 'run_id', 'log_id', 'space_id', 'created_at'}
-_NOT_FINITE = ('NaN', 'Infinity', '-Infinity')
 
 _Row = tuple[Any, Any, json_types.JsonMapping]  # Timestamp, step, values.
 
@@ -154,17 +152,10 @@ def _values(rows: Iterator[_Row]) -> logged_values.LoggedValues:
 
 def _numbers(values: json_types.JsonMapping, prefix: str = '') -> Iterator[tuple[str, float]]:
   for name, value in values.items():
-    if json_types.is_number(value) or value in _NOT_FINITE:
-      yield prefix + name, _float(value)
+    if json_types.is_number(value) or value in json_types.NOT_FINITE:
+      yield prefix + name, json_types.as_float(value)
     elif isinstance(value, Mapping) and '_type' not in value:  # With it: an image, a table, ...
       yield from _numbers(value, f'{prefix}{name}/')
-
-
-def _float(value: Any) -> float:
-  try:
-    return float(value)
-  except OverflowError:  # JSON's whole numbers have any length.
-    return math.inf if value > 0 else -math.inf
 
 
 def _content(path: str, name: str, values: logged_values.LoggedValues, config: Any) -> source_runs.Content:

@@ -95,7 +95,7 @@ class _Log:
       try:
         record = definitions.Record.FromString(data)
       except message.DecodeError:
-        raise record_logs.DamagedError('has a record that is none of W&B') from None
+        raise record_logs.DamagedError('has a record that is not one of W&B') from None
       kind = record.WhichOneof('record_type')
       if kind == 'run':
         self._run = record.run

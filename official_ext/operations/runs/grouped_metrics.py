@@ -145,14 +145,7 @@ def _values(runs: Sequence[summaries.RunSummary], metric: str) -> dict[str, floa
   evaluated = {run.name: run.evaluation_metric(metric) for run in runs}
   if all(value is None for value in evaluated.values()):
     evaluated = {run.name: run.train.get(metric) for run in runs}
-  return {name: _float(value) for name, value in evaluated.items() if value is not None}
-
-
-def _float(value: float) -> float:
-  try:
-    return float(value)
-  except OverflowError:  # A whole number of JSON has any length.
-    return math.inf if value > 0 else -math.inf
+  return {name: json_types.as_float(value) for name, value in evaluated.items() if value is not None}
 
 
 def _spread(found: Sequence[float | None]) -> Spread | None:

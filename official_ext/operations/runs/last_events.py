@@ -121,7 +121,7 @@ def _lines_backwards(block: bytes, is_whole: bool) -> Iterator[json_types.JsonOb
 
 def with_floats(event: Mapping[str, object]) -> json_types.JsonObject:
   """An event with the floats that its strings "NaN", "Infinity" and "-Infinity" mean."""
-  return {key: float(value) if value in ('NaN', 'Infinity', '-Infinity') else value for key, value in event.items()}
+  return {key: float(value) if value in json_types.NOT_FINITE else value for key, value in event.items()}
 
 
 def metrics_of(event: Mapping[str, object] | None) -> dict[str, float]:

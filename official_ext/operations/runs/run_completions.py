@@ -46,6 +46,6 @@ def _log(event: json_types.JsonObject) -> json_types.JsonObject:
 
 def _plain(values: Sequence[object]) -> list[object]:
   """Floats for "NaN" and similar strings of numbers; texts are unchanged."""
-  if all(not isinstance(value, str) or value in ('NaN', 'Infinity', '-Infinity') for value in values):
+  if all(not isinstance(value, str) or value in json_types.NOT_FINITE for value in values):
     return list(last_events.with_floats(dict(enumerate(values))).values())  # type: ignore[arg-type]
   return list(values)

@@ -172,7 +172,7 @@ def _sort_key(value: object) -> tuple:
 
 
 def _as_number(value: object) -> float | None:
-  if value in ('NaN', 'Infinity', '-Infinity'):
+  if value in json_types.NOT_FINITE:
     return float(value)
   return float(value) if json_types.is_number(value) else None
 
