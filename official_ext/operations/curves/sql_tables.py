@@ -1,6 +1,6 @@
 """SQL over the runs of a folder: tables of runs, configurations and metrics, which DuckDB reads in memory.
 
-A query reaches these tables only. It can neither read nor write files, and the runs stay as they are. No TensorFlow.
+A query reaches these tables only. It can neither read nor write files, and the runs stay unchanged. No TensorFlow.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ class Result:
 
   Attributes:
     columns: the names of its columns.
-    rows: its rows, read as they are taken: values of Python.
+    rows: its rows of Python values, read while a caller iterates.
   """
 
   columns: Sequence[str]
@@ -139,7 +139,7 @@ def _int64(value: Any) -> int | None:
 
 def _params(known: index.RunIndex) -> pa.Table:
   fields = [(run, name, value) for run, values in known.params().items() for name, value in values.items()]
-  numbers = [float(value) if json_types.is_number(value) else None for _, _, value in fields]
+  numbers = [json_types.as_float(value) if json_types.is_number(value) else None for _, _, value in fields]
   texts = [value if isinstance(value, str) else json.dumps(value) for _, _, value in fields]
   return pa.table(
     {
@@ -173,7 +173,7 @@ def _metrics(known: index.RunIndex) -> pa.Table:
 
 def _best_metrics(known: index.RunIndex) -> pa.Table:
   found = [
-    (run.name, name, _int64(step), float(value))
+    (run.name, name, _int64(step), json_types.as_float(value))
     for run in run_folder.find_runs(known.root)
     for name, (value, step) in comparing.best_metrics(run).items()
   ]

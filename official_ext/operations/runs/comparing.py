@@ -131,7 +131,7 @@ def _best(evaluations: Sequence[json_types.JsonObject], params: Mapping[str, obj
   best: dict[str, tuple[float, int]] = {}
   for event in evaluations:
     for name, value in last_events.metrics_of(event).items():
-      if math.isnan(value):
+      if math.isnan(json_types.as_float(value)):
         continue
       mode = {'higher': 'max', 'lower': 'min'}.get(str(direction)) if name == chosen else _direction(name)
       if mode and (name not in best or (value > best[name][0] if mode == 'max' else value < best[name][0])):

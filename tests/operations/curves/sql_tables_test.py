@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import sys
 
 import pytest
@@ -75,6 +76,13 @@ def test_configurations_join(root):
   assert rows(root, sql) == [(0.1, 0.5)]
   path = 'trainer.optimizer_config.learning_rate.type'
   assert rows(root, f"SELECT DISTINCT value, number FROM params WHERE name = '{path}'") == [('cosine', None)]
+
+
+def test_a_whole_number_of_any_length_is_infinite(tmp_path):
+  huge = 10**400
+  folders.make(tmp_path, 'a', [event('eval', 1, accuracy=huge)], rate=-huge, identity=folders.ended_process())
+  sql = "SELECT number FROM params WHERE name = 'learning_rate' UNION ALL SELECT value FROM best_metrics"
+  assert rows(tmp_path, sql) == [(-math.inf,), (math.inf,)]
 
 
 def test_a_folder_without_runs_has_empty_tables(tmp_path):
