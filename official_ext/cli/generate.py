@@ -15,8 +15,8 @@ from official_ext.language.serving import model_loading
 if TYPE_CHECKING:
   from official_ext.language.text import tokenizer as tokenizer_lib
 
-# Op by op, so many tokens take less time than XLA's compilation, of 8 layers 5 s.
-_EAGER_TOKENS = 64
+# The program of a whole model of 135 M parameters compiles for 12 s longer than that of a block, and saves 30 ms a token.
+_BY_BLOCK_TOKENS = 384
 
 
 def _parser() -> arguments_lib.Parser:
@@ -64,7 +64,7 @@ def run(arguments: list[str]) -> None:
   config = generation_settings.with_room(model, config, len(tokens), 'max_new_tokens' in given)
   from official_ext.language.serving import writing  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
-  writer = writing.Writer(model, tokenizer, config, compiled=config.max_new_tokens > _EAGER_TOKENS)
+  writer = writing.Writer(model, tokenizer, config, by_block=config.max_new_tokens <= _BY_BLOCK_TOKENS)
   for name in adapters.names if adapters is not None else ('',):
     if adapters is not None:
       adapters.set_adapter(name)

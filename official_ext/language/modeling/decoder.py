@@ -180,6 +180,7 @@ class Decoder(layers.Part):
     cache: key_value_cache.KeyValueCache | None = None,
     extras: Mapping[str, tf.Tensor] | None = None,
     training: bool = False,
+    run_block: Callable[..., Any] | None = None,
   ) -> tuple[tf.Tensor, key_value_cache.KeyValueCache | None]:
     """Hidden states.
 
@@ -192,6 +193,8 @@ class Decoder(layers.Part):
         only; stacked layers need one.
       extras: tensors by name, which every block finds in `context.extras`.
       training: whether there is dropout.
+      run_block: with a cache, called with each block, its input and its context, instead of the block itself: see
+        block_programs.py. Not with stacked layers.
 
     Returns:
       ([b, t, hidden_size] in the compute dtype, the cache with this call's keys and values).
@@ -212,7 +215,7 @@ class Decoder(layers.Part):
       x += self.embed_positions(positions)
     x = layers.dropout(x, config.embedding_dropout, seed, config.num_hidden_layers)
     contexts = self._contexts(input_ids, positions, segments, cache)
-    run = self._scanned if config.scan_layers else self._unrolled
+    run = self._scanned if config.scan_layers else functools.partial(self._unrolled, run_block or _call_block)
     balances = training and config.router_aux_loss_coef > 0 and any(decoder_config.sparse_layers(config))
     with layer_reports.collected(balances) as reports:
       x, cache = run(x, contexts, seed, cache, dict(extras or {}))
@@ -256,13 +259,13 @@ class Decoder(layers.Part):
       found[kind] = attention.LayerContext(mask, cos, sin, scale, is_token=is_token)
     return found
 
-  def _unrolled(self, x, contexts, seed, cache, extras):
+  def _unrolled(self, run_block, x, contexts, seed, cache, extras):
     all_keys, all_values, index = [], [], None
     for number, (block, kind) in enumerate(zip(self.blocks, decoder_config.layer_kinds(self.config))):
       context = _of_layer(contexts[kind], seed, number, extras)
       if cache is not None:
         layer_cache = key_value_cache.LayerCache(cache.keys[number], cache.values[number], cache.index)
-        x, (keys, values, index) = block(x, _replace(context, cache=layer_cache))
+        x, (keys, values, index) = run_block(block, x, _replace(context, cache=layer_cache))
         all_keys.append(keys)
         all_values.append(values)
       elif self.config.remat == 'block':
@@ -320,6 +323,10 @@ def _of_layer(context, seed, number, extras):
 def _layer_seed(seed, number):
   """Beside the stream of the embedding's dropout, which is numbered behind the layers'."""
   return tf.stack([seed[0], seed[1] + tf.cast(number, tf.int64) + 1])
+
+
+def _call_block(block, x, context):
+  return block(x, context)
 
 
 def _run_block(block, context, x, extras):

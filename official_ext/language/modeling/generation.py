@@ -1,4 +1,4 @@
-"""Continuing texts: prompts of different lengths at once, with a cache, in one XLA program or token by token.
+"""Continuing texts: prompts of different lengths at once, with a cache, in one XLA program or block by block.
 
 generate = generation.Generator(model, generation.config_of(model, max_new_tokens=50, temperature=0.7))
 continuations = generate([[1, 15043], [1, 3, 306]], seed=0)
@@ -15,10 +15,14 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import keyed_draws
+from official_ext.language.modeling import block_programs
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import key_value_cache
 from official_ext.language.modeling import packed_documents
 from official_ext.language.modeling import token_sampling
+
+
+RunBlock = Callable[..., Any]  # See `decoder.Decoder.call`.
 
 
 class State(NamedTuple):
@@ -81,6 +85,7 @@ def start(
   input_ids: tf.Tensor,
   mask: tf.Tensor,
   seed: tf.Tensor,
+  run_block: RunBlock | None = None,
 ) -> State:
   """Reads the prompts, and draws the first token. Eagerly or under XLA.
 
@@ -90,6 +95,7 @@ def start(
     input_ids: int32 [b, t] of static shape, padded on the left.
     mask: int32 [b, t], 0 for padding.
     seed: int64 [2].
+    run_block: see `decoder.Decoder.call`.
   """
   batch_size, length = input_ids.shape
   room = tf.ones([batch_size, config.max_new_tokens], tf.int32)
@@ -97,7 +103,7 @@ def start(
   dtype = tf.as_dtype(model.decoder.compute_dtype)
   cache = key_value_cache.empty(model.config, batch_size, length + config.max_new_tokens, dtype)
   hidden, cache = model.decoder(
-    input_ids, positions=packed_documents.positions(mask), segments=segments, cache=cache, training=False
+    input_ids, positions=packed_documents.positions(mask), segments=segments, cache=cache, run_block=run_block
   )
   state = State(
     step=tf.constant(-1),
@@ -113,14 +119,19 @@ def start(
   return _drawn(model.logits(hidden[:, -1]), config, state)
 
 
-def advance(model: decoder.LanguageModel, config: token_sampling.GenerationConfig, state: State) -> State:
+def advance(
+  model: decoder.LanguageModel,
+  config: token_sampling.GenerationConfig,
+  state: State,
+  run_block: RunBlock | None = None,
+) -> State:
   """Reads the token that was drawn last, and draws the next one. Eagerly or under XLA."""
   hidden, cache = model.decoder(
     state.tokens[:, tf.newaxis],
     positions=state.positions[:, tf.newaxis],
     segments=state.segments,
     cache=state.cache,
-    training=False,
+    run_block=run_block,
   )
   return _drawn(model.logits(hidden[:, 0]), config, state._replace(cache=cache))
 
@@ -131,12 +142,13 @@ def sample(
   input_ids: tf.Tensor,
   mask: tf.Tensor,
   seed: tf.Tensor,
+  run_block: RunBlock | None = None,
 ) -> Samples:
   """Continues prompts up to their ends; part of a larger program, such as a training step. Eagerly or under XLA.
 
   Args: those of `start`.
   """
-  state = start(model, config, input_ids, mask, seed)
+  state = start(model, config, input_ids, mask, seed, run_block)
   batch_size, length = input_ids.shape[0], config.max_new_tokens
   arrays = [tf.TensorArray(dtype, length, element_shape=[batch_size]) for dtype in (tf.int32, tf.float32, tf.int32)]
   padding = tf.fill([batch_size], config.pad_token_id), tf.zeros([batch_size]), tf.zeros([batch_size], tf.int32)
@@ -149,7 +161,7 @@ def sample(
 
   def body(state, arrays):
     row_mask = 1 - tf.cast(state.is_done, tf.int32)
-    state = advance(model, config, state)
+    state = advance(model, config, state, run_block)
     return state, written(state, arrays, row_mask)
 
   _, arrays = tf.while_loop(
@@ -190,14 +202,14 @@ def _drawn(logits, config, state):
 class Generator:
   """Continues prompts that are lists of tokens. It compiles once for each number of prompts and width of the batch."""
 
-  def __init__(self, model: decoder.LanguageModel, config: token_sampling.GenerationConfig, compiled: bool = True):
+  def __init__(self, model: decoder.LanguageModel, config: token_sampling.GenerationConfig, by_block: bool = False):
     """Makes the programs; they are compiled when they are first used.
 
     Args:
       model: its weights are read at every call.
       config: how to draw.
-      compiled: False runs op by op, which starts sooner and takes longer for each token. The same tokens are drawn, up
-        to rounding. Stacked layers are always compiled.
+      by_block: compiles a block, which all blocks run, instead of the whole model. It starts many times sooner, and
+        takes longer for each token. The same tokens are drawn, up to rounding. Stacked layers are one program anyway.
 
     Raises:
       errors.UserError: for a field of the configuration that means nothing.
@@ -205,10 +217,12 @@ class Generator:
     token_sampling.check(config)
     self._model = model
     self._config = config
-    self._sample: Callable[..., Samples] = lambda *inputs: sample(model, config, *inputs)
-    self._start: Callable[..., State] = lambda *inputs: start(model, config, *inputs)
-    self._advance: Callable[[State], State] = lambda state: advance(model, config, state)
-    if compiled or model.config.scan_layers:
+    by_block = by_block and not model.config.scan_layers
+    run_block = block_programs.BlockPrograms() if by_block else None
+    self._sample: Callable[..., Samples] = lambda *inputs: sample(model, config, *inputs, run_block)
+    self._start: Callable[..., State] = lambda *inputs: start(model, config, *inputs, run_block)
+    self._advance: Callable[[State], State] = lambda state: advance(model, config, state, run_block)
+    if not by_block:
       self._sample, self._start, self._advance = (
         tf.function(function, jit_compile=True, autograph=False)
         for function in (self._sample, self._start, self._advance)

@@ -18,6 +18,8 @@ import tensorflow as tf
 import tf_keras
 
 _PART = 2**20  # Values that are cast at once.
+_STRIP = 64  # Columns of a matrix that are copied at once: more of them are not in the processor's cache any more.
+_LARGE = 2**23  # Bytes from which on memory comes in large pages, of 2 MiB as a rule.
 
 
 class _Local(threading.local):
@@ -61,7 +63,7 @@ class Unmade:
     if self._values is None:
       self._values = _own_pages(self.shape, self.kept_dtype.as_numpy_dtype)  # In memory as they are written to.
     if self.dtype == self.kept_dtype:
-      self._values[... if row is None else row] = value
+      _copy(value, self._values[... if row is None else row])
       return
     target = self._values if row is None else self._values[row]
     rows = max(1, _PART * len(value) // value.size)
@@ -84,7 +86,19 @@ def _own_pages(shape, dtype):
   """
   size = max(1, math.prod(shape)) * np.dtype(dtype).itemsize
   pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+  if size >= _LARGE and hasattr(mmap, 'MADV_HUGEPAGE'):  # Linux.
+    with contextlib.suppress(OSError):  # A kernel without them.
+      pages.madvise(mmap.MADV_HUGEPAGE)
   return np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
+
+
+def _copy(value, target):
+  """Copies an array. A transposed matrix goes by strips: row by row it would take up to four times as long."""
+  if value.ndim != 2 or value.flags.c_contiguous:
+    target[...] = value
+    return
+  for start in range(0, value.shape[1], _STRIP):
+    target[:, start : start + _STRIP] = value[:, start : start + _STRIP]
 
 
 @contextlib.contextmanager

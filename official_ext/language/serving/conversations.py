@@ -41,7 +41,7 @@ class Conversation:
     self._positions = model.config.max_position_embeddings
     length = {'max_new_tokens': max(1, min(_MAX_NEW_TOKENS, self._positions // 2))}
     self._config = generation_settings.config_of(model, tokenizer, {**length, **given})
-    self._writer = writing.Writer(model, tokenizer, self._config)
+    self._writer = writing.Writer(model, tokenizer, self._config, by_block=True)
     self._system = [{'role': 'system', 'content': system_prompt}] if system_prompt else []
     self._seed = seed
     self.messages: list[dict[str, str]] = list(self._system)

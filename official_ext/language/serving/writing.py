@@ -35,12 +35,12 @@ class Writer:
     model: decoder.LanguageModel,
     tokenizer: tokenizer_lib.Tokenizer,
     config: token_sampling.GenerationConfig,
-    compiled: bool = True,
+    by_block: bool = False,
   ):
-    """Makes the programs; they are compiled when they are first used, if `compiled`: see `generation.Generator`."""
+    """Makes the programs; they are compiled when they are first used; `by_block`: see `generation.Generator`."""
     self._tokenizer = tokenizer
     self._config = config
-    self._generator = generation.Generator(model, config, compiled)
+    self._generator = generation.Generator(model, config, by_block)
 
   def write(
     self,

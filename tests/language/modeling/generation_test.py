@@ -136,14 +136,25 @@ def test_a_stream_gives_the_tokens_of_the_whole_and_a_seed_the_same_again(model)
 
 
 @pytest.mark.slow
-def test_op_by_op_the_same_tokens_are_drawn(model):
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {},
+    {'layer_types': ()},
+    {'num_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 8, 'mlp_only_layers': (1,)},
+  ],
+  ids=['windows', 'alike', 'experts'],
+)
+def test_block_by_block_the_same_tokens_are_drawn(changes):
+  tf_keras.utils.set_random_seed(2)
+  model = decoder.LanguageModel(CONFIG.replace(**changes))
   config = token_sampling.GenerationConfig(max_new_tokens=12, temperature=0.8, top_p=0.9, repetition_penalty=1.1)
-  compiled, eager = (generation.Generator(model, config, compiled=value) for value in (True, False))
+  whole, by_block = (generation.Generator(model, config, by_block=value) for value in (False, True))
   for seed in range(3):
-    for expected, found in zip(compiled(PROMPTS, seed), eager(PROMPTS, seed)):
+    for expected, found in zip(whole(PROMPTS, seed), by_block(PROMPTS, seed)):
       assert found.tokens == expected.tokens
       np.testing.assert_allclose(found.log_probs, expected.log_probs, rtol=1e-4, atol=1e-5)
-  assert list(eager.stream(PROMPTS[0])) == list(compiled.stream(PROMPTS[0]))
+  assert list(by_block.stream(PROMPTS[0])) == list(whole.stream(PROMPTS[0]))
 
 
 def test_a_row_ends_with_its_stop_token_and_the_others_go_on(model):
