@@ -68,6 +68,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'hang_watch',
     'cluster',
     'meeting',
+    'mesh_strategy',
     'workers',
     'processor',
     'mesh',

@@ -127,6 +127,12 @@ class WorkerError(RuntimeError):
   exit_status = 1
 
 
+class WorkerLostError(WorkerError):
+  """Another worker was killed, or cannot be reached: the same command resumes, as after a preemption."""
+
+  exit_status = 75
+
+
 class DivergedError(RuntimeError):
   """Training met more non-finite steps than `trainer.nonfinite` allows."""
 

@@ -25,6 +25,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from tensorflow.dtensor.python import gen_dtensor_ops
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.impl import api as autograph_api
+from tensorflow.python.distribute import one_device_strategy
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import backprop
 from tensorflow.python.eager import cancellation
@@ -142,6 +143,8 @@ def make_strategy(cls: Any, **arguments: object) -> tf.distribute.Strategy:
   return strategy
 
 
+# The extended part of a strategy is where it says whether a process's files count; it has no public class.
+OneDeviceExtended = one_device_strategy.OneDeviceExtended
 # Only the eager context has methods for the coordination service: its key-value store, the states of workers, and
 # reports of errors. tf.distribute exposes none of them.
 eager_context = context.context

@@ -36,6 +36,6 @@ def strategy_and_task(
   """
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
-  print(f'Devices: {distribute.describe(strategy)}', flush=True)
+  print(f'Devices: {distribute.describe(strategy, params.runtime)}', flush=True)
   with strategy.scope():
     return strategy, task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))

@@ -15,7 +15,7 @@ from official_ext.language.serving import model_loading
 if TYPE_CHECKING:
   from official_ext.language.text import tokenizer as tokenizer_lib
 
-# The program of a whole model of 135 M parameters compiles for 12 s longer than that of a block, and saves 30 ms a token.
+# The program of a model of 135 M parameters compiles for 12 s longer than that of a block, and saves 30 ms a token.
 _BY_BLOCK_TOKENS = 384
 
 

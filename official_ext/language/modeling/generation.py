@@ -21,7 +21,6 @@ from official_ext.language.modeling import key_value_cache
 from official_ext.language.modeling import packed_documents
 from official_ext.language.modeling import token_sampling
 
-
 RunBlock = Callable[..., Any]  # See `decoder.Decoder.call`.
 
 
@@ -219,8 +218,8 @@ class Generator:
     self._config = config
     by_block = by_block and not model.config.scan_layers
     run_block = block_programs.BlockPrograms() if by_block else None
-    self._sample: Callable[..., Samples] = lambda *inputs: sample(model, config, *inputs, run_block)
-    self._start: Callable[..., State] = lambda *inputs: start(model, config, *inputs, run_block)
+    self._sample: Callable[..., Samples] = lambda *inputs: sample(model, config, *inputs, run_block=run_block)
+    self._start: Callable[..., State] = lambda *inputs: start(model, config, *inputs, run_block=run_block)
     self._advance: Callable[[State], State] = lambda state: advance(model, config, state, run_block)
     if not by_block:
       self._sample, self._start, self._advance = (

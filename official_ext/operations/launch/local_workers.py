@@ -173,7 +173,8 @@ class Launcher:
         return status
     if first is None:
       return _PREEMPTED if any(worker.stood_still for worker in self._workers) else 0
-    return first.process.returncode if first.process.returncode > 0 else 1
+    code = first.process.returncode
+    return code if code > 0 else 128 - code  # As a shell reports a signal.
 
   def _kill_those_that_stand_still(self) -> None:
     """Kills workers that neither save nor notice that the others have ended.

@@ -19,12 +19,13 @@ _WITHOUT_MESH = 'set the size of at least one axis of runtime.mesh, such as runt
 class MeshConfig(base_config.Config):
   """Devices as a grid, over whose axes batches, parameters and activations are split. No axis: there is no mesh.
 
-  The names of the axes give their purpose. Batches are split over `data` or `fsdp`; `trainer.sharding` defines all
+  The names of the axes give their purpose. Batches are split over `data` and `fsdp`; `trainer.sharding` defines all
   else.
 
   Attributes:
     data: The number of parts into which batches are split. 0, here and below: there is no such axis.
-    fsdp: The same, of an axis over which parameters are split too.
+    fsdp: The same, of an axis over which parameters are split too. With `data`, both above 1, parameters are split over
+      data x fsdp parts.
     tensor: The size of the axis for parts of matrices.
     expert: The size of the axis for the experts of a layer.
     context: The size of the axis for parts of a sequence.
@@ -38,9 +39,20 @@ class MeshConfig(base_config.Config):
   expert: int = 0
   context: int = 0
 
-  def sizes(self) -> dict[str, int]:
-    """The axes that there are, in the order of `AXES`, with their sizes; {} without a mesh."""
+  def given(self) -> dict[str, int]:
+    """The axes that are set, in the order of `AXES`, with their sizes; {} without a mesh."""
     return {name: getattr(self, name) for name in AXES if getattr(self, name)}
+
+  def sizes(self) -> dict[str, int]:
+    """The axes of the devices: `given`, of which `data` and `fsdp` are one if both are above 1. See `axis_in`."""
+    sizes = self.given()
+    if self.data > 1 and self.fsdp > 1:
+      sizes['fsdp'] *= sizes.pop('data')
+    return sizes
+
+  def describe(self) -> str:
+    """The axes of the devices for people: 'data 2 x tensor 4'."""
+    return ' x '.join(f'{name} {size}' for name, size in self.sizes().items())
 
   def num_devices(self) -> int:
     """The devices of the mesh; 0 without one."""
@@ -49,16 +61,8 @@ class MeshConfig(base_config.Config):
 
   def batch_axis(self) -> str:
     """The axis over which batches are split; '' if there is none."""
-    names = [name for name in BATCH_AXES if getattr(self, name)]
-    return max(names, key=lambda name: getattr(self, name), default='')
-
-  def check_values(self, path: str) -> None:
-    """See `checks.check`."""
-    if self.data > 1 and self.fsdp > 1:
-      raise errors.UserError(
-        f'{path}: data={self.data} and fsdp={self.fsdp}: DTensor splits a dimension, that of the examples, over one '
-        'axis; set one of the two to 1 or 0'
-      )
+    sizes = self.sizes()
+    return max((name for name in BATCH_AXES if name in sizes), key=lambda name: sizes[name], default='')
 
   def check_run(self, path: str, params: Any, mode: str | None) -> None:
     """See `checks.check`."""
@@ -76,7 +80,6 @@ class MeshConfig(base_config.Config):
           (None, 'float32', 'bfloat16'),
           'does not scale losses, as float16 needs it',
         ),
-        ('runtime.num_gpus', runtime.num_gpus, (0,), 'is one of CPUs'),
         ('trainer.inspect.every', trainer.inspect.every, (0,), 'cannot rehearse steps'),
         ('trainer.train_tf_function', trainer.train_tf_function, (True,), 'runs its steps as functions'),
         ('trainer.train_tf_while_loop', trainer.train_tf_while_loop, (True,), 'has its own loop'),
@@ -86,6 +89,18 @@ class MeshConfig(base_config.Config):
           if value not in allowed:
             told = ' or '.join('null' if choice is None else str(choice).lower() for choice in allowed)
             raise errors.UserError(f'{field}: {value!r}: a mesh ({path}) {reason}; set it to {told}')
+
+
+def axis_in(sizes: Mapping[str, int], axis: str) -> str:
+  """The axis of a mesh that a name of a rule means.
+
+  DTensor splits the examples over one axis, so that `data` and `fsdp` are one, named fsdp, if both are above 1.
+
+  Args:
+    sizes: `MeshConfig.sizes()`.
+    axis: a name; '' for none.
+  """
+  return 'fsdp' if axis == 'data' and axis not in sizes else axis
 
 
 @dataclasses.dataclass
@@ -132,15 +147,20 @@ class ShardingConfig(base_config.Config):
 
   def check_run(self, path: str, params: Any, mode: str | None) -> None:
     """See `checks.check`."""
-    sizes = params.runtime.mesh.sizes()
+    given, sizes = params.runtime.mesh.given(), params.runtime.mesh.sizes()
     for name in ('parameters', 'activations'):
       for index, rule in enumerate(getattr(self, name)):
         rule_path = f'{path}.{name}.{index}'
         if not sizes:
           raise errors.UserError(f'{rule_path}: there is no mesh; {_WITHOUT_MESH}')
         for number, axis in enumerate(rule.axes):
-          if axis and axis not in sizes:
+          if axis and axis not in given:
             raise errors.UserError(
-              f'{rule_path}.axes.{number}: the mesh has no axis {axis!r}, only {", ".join(sizes)}; set '
+              f'{rule_path}.axes.{number}: the mesh has no axis {axis!r}, only {", ".join(given)}; set '
               f'runtime.mesh.{axis}, to 1 if it is not to split anything'
             )
+        if 'data' not in sizes and {'data', 'fsdp'} <= set(rule.axes):
+          raise errors.UserError(
+            f'{rule_path}.axes: names data and fsdp, which are one axis of {sizes["fsdp"]} devices if both are above '
+            '1; name one of them'
+          )

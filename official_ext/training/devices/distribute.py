@@ -1,6 +1,6 @@
 """Sets up devices, and chooses the `tf.distribute` strategy for them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 import signal
 import sys
 import threading
@@ -16,6 +16,8 @@ from official_ext.base.processes import visible_gpus
 from official_ext.training.config import definitions
 from official_ext.training.config import ranges
 from official_ext.training.devices import cluster as cluster_lib
+from official_ext.training.devices import mesh
+from official_ext.training.devices import mesh_strategy
 from official_ext.training.devices import workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -38,7 +40,7 @@ def configure(runtime: definitions.RuntimeConfig) -> None:
     UserError: a field's value is not allowed, or this machine cannot provide it.
   """
   ranges.check(runtime, 'runtime')
-  _set_virtual_cpus(max(runtime.num_virtual_cpus, runtime.mesh.num_devices()))
+  _set_virtual_cpus(max(runtime.num_virtual_cpus, _num_devices_of_mesh(runtime)))
   for gpu in tf.config.list_physical_devices('GPU'):
     try:
       tf.config.experimental.set_memory_growth(gpu, True)
@@ -86,8 +88,7 @@ def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
       'leave it at auto, or unset TF_CONFIG'
     )
   if runtime.mesh.sizes():
-    _check_mesh(cluster)
-    return tf.distribute.OneDeviceStrategy('device:CPU:0')  # It holds the variables; a mesh takes copies of them.
+    return _mesh(runtime)
   if name == 'auto':
     name = _choose(runtime)
   builders = {
@@ -105,8 +106,18 @@ def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   return builders[name](runtime)
 
 
-def describe(strategy: tf.distribute.Strategy) -> str:
-  """One line for people: the strategy, its devices, and the precision of the computation."""
+def describe(strategy: tf.distribute.Strategy, runtime: definitions.RuntimeConfig | None = None) -> str:
+  """One line for people: the strategy or the mesh, its devices, and the precision of the computation.
+
+  Args:
+    strategy: the strategy.
+    runtime: `params.runtime`, whose mesh counts; None for no mesh.
+  """
+  if runtime is not None and runtime.mesh.sizes():
+    cluster = cluster_lib.find()
+    spread = f' of {len(cluster.addresses)} workers' if cluster is not None else ''
+    policy = tf_keras.mixed_precision.global_policy().name
+    return f'mesh {runtime.mesh.describe()} on {runtime.mesh.num_devices()} {mesh.device_type()}s{spread}, {policy}'
   if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():
     name = 'no strategy'
     # Not the logical devices: listing them takes memory of the GPUs, which a task may need to leave to others.
@@ -134,17 +145,6 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
   else:
     devices = [device.name for device in tf.config.list_logical_devices('GPU')]
   return 'GPU' if any('GPU' in device.upper() for device in devices) else 'CPU'
-
-
-def _check_mesh(cluster: object) -> None:
-  """Refuses a mesh where it has not been tried."""
-  if cluster is not None:
-    raise errors.UserError('runtime.mesh: a mesh is one process, and TF_CONFIG names several workers; unset TF_CONFIG')
-  if tf.config.get_visible_devices('GPU'):
-    raise errors.UserError(
-      'runtime.mesh: meshes are of CPUs, and there are GPUs; hide them by CUDA_VISIBLE_DEVICES=-1, or use '
-      'runtime.distribution_strategy=mirrored'
-    )
 
 
 def _set_virtual_cpus(count: int) -> None:
@@ -249,16 +249,43 @@ def _multi_worker_mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.
     implementation=tf.distribute.experimental.CommunicationImplementation(algorithm.upper())
   )
   cluster = cluster_lib.find()
-
   if cluster is None:
     return tf_internals.make_strategy(tf.distribute.MultiWorkerMirroredStrategy, communication_options=options)
+  return _connected(cluster, lambda: tf.distribute.MultiWorkerMirroredStrategy(communication_options=options), runtime)
 
-  def make_strategy():
-    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
+def _mesh(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
+  """The strategy that holds the variables, of which a mesh takes copies."""
+  cluster = cluster_lib.find()
+  if mesh.device_type() == 'GPU':
+    print('warning: runtime.mesh: meshes of GPUs are not tested', file=sys.stderr, flush=True)
+  if cluster is None:
+    return tf.distribute.OneDeviceStrategy('device:CPU:0')
+  jobs = {mesh_strategy.JOB: len(cluster.addresses)}
+  return _connected(cluster, lambda: mesh_strategy.join(cluster, mesh.device_type()), runtime, jobs)
+
+
+def _num_devices_of_mesh(runtime: definitions.RuntimeConfig) -> int:
+  """The devices of `runtime.mesh` in this process; 0 without a mesh."""
+  cluster = cluster_lib.find() if runtime.mesh.sizes() else None
+  count, processes = runtime.mesh.num_devices(), len(cluster.addresses) if cluster is not None else 1
+  if count % processes:
+    raise errors.UserError(
+      f'runtime.mesh: {count} devices cannot be spread evenly over the {processes} workers of TF_CONFIG'
+    )
+  return count // processes
+
+
+def _connected(
+  cluster: cluster_lib.Cluster,
+  make_strategy: Callable[[], tf.distribute.Strategy],
+  runtime: definitions.RuntimeConfig,
+  jobs: Mapping[str, int] | None = None,
+) -> tf.distribute.Strategy:
+  """The strategy that the workers of a cluster share: see `workers.connect`."""
   handlers = {number: signal.getsignal(number) for number in _SIGNALS}
   strategy = workers.connect(
-    cluster, make_strategy, runtime.worker_start_timeout_seconds, runtime.worker_timeout_seconds
+    cluster, make_strategy, runtime.worker_start_timeout_seconds, runtime.worker_timeout_seconds, jobs
   )
   if threading.current_thread() is threading.main_thread():
     for number, handler in handlers.items():  # TensorFlow has replaced them by its own, which swallow the signals.

@@ -10,8 +10,15 @@ from tensorflow.experimental import dtensor
 from official_ext.base import errors
 
 
+def device_type() -> str:
+  """'GPU' if this process sees any, else 'CPU': the devices of a mesh."""
+  return 'GPU' if tf.config.get_visible_devices('GPU') else 'CPU'
+
+
 class Mesh:
-  """A grid of this process's CPUs with named axes.
+  """A grid of devices with named axes: the GPUs, or the virtual CPUs, of this process and of those joined with it.
+
+  The processes follow each other in the order of the devices. All of them call the same methods, in the same order.
 
   Attributes:
     sizes: the axes, and the devices along each.
@@ -27,16 +34,30 @@ class Mesh:
       UserError: there are not enough devices.
     """
     self.sizes = dict(sizes)
+    kind, self._num_processes = device_type(), dtensor.num_clients()
     count = int(np.prod(list(self.sizes.values())))
-    there = len(tf.config.list_logical_devices('CPU'))
-    if count > there:
+    num_local = count // self._num_processes
+    there = dtensor.num_local_devices(kind)
+    if num_local > there:
+      hint = f'set runtime.num_virtual_cpus={num_local}' if kind == 'CPU' else 'CUDA_VISIBLE_DEVICES=-1 takes CPUs'
       raise errors.UserError(
-        f'runtime.mesh: {self} has {count} devices, and there are {there} CPUs; set runtime.num_virtual_cpus={count}'
+        f'runtime.mesh: {self} has {num_local} devices in this process, and there are {there} {kind}s; {hint}'
       )
     # Grappler would make temporary variables of long sums, by name: the devices of a mesh run one program in one
     # process, and the second one finds the name taken ("AlreadyExistsError: AddOpsRewrite").
     tf.config.optimizer.set_experimental_options({'arithmetic_optimization': False})
-    self._mesh = dtensor.create_mesh(list(self.sizes.items()), devices=[f'CPU:{i}' for i in range(count)])
+    axes, devices = list(self.sizes.items()), [f'{kind}:{i}' for i in range(num_local)]
+    first = num_local * dtensor.client_id()
+    self._local = range(first, first + num_local)
+    if self.is_shared:
+      self._mesh = dtensor.create_distributed_mesh(axes, local_devices=devices, device_type=kind)
+    else:
+      self._mesh = dtensor.create_mesh(axes, devices=devices)
+
+  @property
+  def is_shared(self) -> bool:
+    """Whether several processes have devices of it."""
+    return self._num_processes > 1
 
   def __str__(self) -> str:
     return ' x '.join(f'{name} {size}' for name, size in self.sizes.items())
@@ -54,11 +75,12 @@ class Mesh:
       axes: see `layout`; every split must be even.
     """
     array = value.numpy() if hasattr(value, 'numpy') else np.asarray(value)
-    parts = [tf.constant(array[rows]) for rows in self._rows(array.shape, axes)]
+    rows_of = self._rows(array.shape, axes)
+    parts = [tf.constant(array[rows_of[device]]) for device in self._local]
     return dtensor.pack(parts, self.layout(axes))
 
   def whole(self, tensor: tf.Tensor) -> np.ndarray:
-    """The value of a tensor of the mesh, put together from its parts."""
+    """The value of a tensor of the mesh, put together from its parts. On a shared mesh each part must be the whole."""
     layout = dtensor.fetch_layout(tensor)
     axes = ['' if axis == dtensor.UNSHARDED else axis for axis in layout.sharding_specs]
     parts = dtensor.unpack(tensor)

@@ -6,7 +6,7 @@ its heartbeats have been missing for `runtime.worker_timeout_seconds`.
 """
 
 import atexit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import faulthandler
 import functools
@@ -23,6 +23,7 @@ from official_ext.base import errors
 from official_ext.base import tf_internals
 from official_ext.training.devices import cluster as cluster_lib
 from official_ext.training.devices import meeting
+from official_ext.training.devices import mesh_strategy
 
 _JOBS = ('chief', 'worker')
 _POLL_MILLISECONDS = 2000
@@ -43,6 +44,7 @@ def connect(
   make_strategy: Callable[[], tf.distribute.Strategy],
   start_timeout: float,
   worker_timeout: float,
+  jobs: Mapping[str, int] | None = None,
 ) -> tf.distribute.Strategy:
   """Meets the other workers, and makes the strategy that they share.
 
@@ -51,6 +53,7 @@ def connect(
     make_strategy: connects them.
     start_timeout: seconds until all workers must have been started.
     worker_timeout: seconds without a sign of life after which a worker counts as lost.
+    jobs: TensorFlow's jobs -> their tasks, the chief's first; None for those of TF_CONFIG.
 
   Raises:
     WorkerError: not all of them came, or one was lost.
@@ -58,20 +61,19 @@ def connect(
   global _current
   print(f'Waiting for {len(cluster.addresses)} workers, for {start_timeout:g} s at most.', flush=True)
   meeting.meet(cluster, start_timeout)
-  jobs, _ = cluster_lib.read_tf_config()
+  known, _ = cluster_lib.read_tf_config()
+  jobs = jobs or {name: len(known[name]) for name in _JOBS if known.get(name)}
   milliseconds = int(1000 * worker_timeout)
   tf_internals.eager_context().configure_coordination_service(
     service_type='standalone',
-    service_leader=f'/job:{"chief" if jobs.get("chief") else "worker"}/replica:0/task:0',
+    service_leader=f'/job:{next(iter(jobs))}/replica:0/task:0',
     cluster_register_timeout_in_ms=milliseconds,
     heartbeat_timeout_in_ms=milliseconds,
-    coordinated_jobs=[
-      tf_internals.CoordinatedJob(name=name, num_tasks=len(jobs[name])) for name in _JOBS if jobs.get(name)
-    ],
+    coordinated_jobs=[tf_internals.CoordinatedJob(name=name, num_tasks=count) for name, count in jobs.items()],
   )
   # A worker lost in here would leave the chief waiting in C++, where no Python runs: this ends the process even so.
   faulthandler.dump_traceback_later(_CONNECT_SECONDS + worker_timeout, exit=True)
-  workers = Workers(cluster)
+  workers = Workers(cluster, jobs)
   try:
     with workers.guarded():
       strategy = make_strategy()
@@ -83,7 +85,7 @@ def connect(
 
 def get(strategy: tf.distribute.Strategy) -> 'Workers':
   """Returns the workers that share a strategy: those that `connect` has met, or this process alone."""
-  if _current is not None and isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+  if _current is not None and are_several(strategy):
     return _current
   return Workers()
 
@@ -111,20 +113,22 @@ def sum_over(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:
 
   Args:
     strategy: the strategy. All of its workers must call, with the same shape and dtype.
-    values: of this worker.
+    values: of this worker. On a mesh every worker has those of all.
   """
-  if not are_several(strategy):
+  if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
     return values
   return _sum_over_replicas(strategy, values)
 
 
 def are_several(strategy: tf.distribute.Strategy) -> bool:
   """Whether several processes share a strategy, each of which runs the whole program."""
-  return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+  return isinstance(strategy, (tf.distribute.MultiWorkerMirroredStrategy, mesh_strategy.MeshStrategy))
 
 
 def on_any(strategy: tf.distribute.Strategy, here: bool) -> bool:
   """Whether it is so on any worker: they have to agree on the next action. All of them must call."""
+  if isinstance(strategy, mesh_strategy.MeshStrategy):
+    return get(strategy).any('any', here)
   return bool(sum_over(strategy, tf.constant(float(here))) > 0) if are_several(strategy) else here
 
 
@@ -146,8 +150,9 @@ class Workers:
   All workers must call the methods that communicate, in the same order.
   """
 
-  def __init__(self, cluster: cluster_lib.Cluster | None = None):
+  def __init__(self, cluster: cluster_lib.Cluster | None = None, jobs: Mapping[str, int] | None = None):
     self._cluster = cluster
+    self._jobs = dict(jobs or {})
     self._index = cluster.index if cluster else 0
     self._counts: dict[str, int] = {}
 
@@ -242,8 +247,7 @@ class Workers:
       try:
         return tf_internals.eager_context().get_config_key_value(key, _POLL_MILLISECONDS)
       except tf.errors.DeadlineExceededError:
-        jobs, _ = cluster_lib.read_tf_config()
-        states = tf_internals.eager_context().get_task_states([(job, len(jobs[job])) for job in _JOBS if jobs.get(job)])
+        states = tf_internals.eager_context().get_task_states(list(self._jobs.items()))
         for state in states:
           if state is not None:
             raise state from None
@@ -271,7 +275,10 @@ class Workers:
       raise
 
   def explain(self, error: BaseException) -> errors.WorkerError | None:
-    """The cause, if an error is due to another worker's end; None for any other error."""
+    """The cause, if an error is due to another worker's end; None for any other error.
+
+    A `WorkerLostError` if that worker has not reported why it ended: it was killed, or its machine is gone.
+    """
     cause: BaseException | None = error
     while cause is not None and not (isinstance(cause, tf.errors.OpError) and _SIGNS.search(str(cause))):
       cause = cause.__cause__
@@ -283,16 +290,17 @@ class Workers:
       return errors.WorkerError(f'{self.name(int(report.group(1)))} has stopped: {report.group(2)}. {advice}')
     index = self._lost(str(cause))
     if index is None or index == self._index:
-      return errors.WorkerError(f'the connection to the other workers was lost. {advice}')
-    return errors.WorkerError(f'{self.name(index)} was lost: it was killed, or its machine cannot be reached. {advice}')
+      return errors.WorkerLostError(f'the connection to the other workers was lost. {advice}')
+    return errors.WorkerLostError(
+      f'{self.name(index)} was lost: it was killed, or its machine cannot be reached. {advice}'
+    )
 
   def _lost(self, message: str) -> int | None:
     """The worker that a message of TensorFlow's is about."""
     for part in (message.partition('unhealthy')[2], message):
       match = _TASK.search(part)
       if match:
-        jobs, _ = cluster_lib.read_tf_config()
-        return int(match.group(2)) + (len(jobs.get('chief', [])) if match.group(1) == 'worker' else 0)
+        return int(match.group(2)) + (self._jobs.get('chief', 0) if match.group(1) == 'worker' else 0)
     return None
 
   def _report(self, error: BaseException) -> None:

@@ -62,7 +62,7 @@ def run(
     params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
     trainer = building.build_trainer(strategy, task, params, folder, train=True, evaluate=False)
     _restore(trainer, params, model_dir, checkpoint)
-    _say('devices', distribute.describe(strategy))
+    _say('devices', distribute.describe(strategy, params.runtime))
     _say('step', f'{step} ({reason}), from {checkpoint or "the first weights"}')
     if step > start + 1:
       _say('training', f'{step - start - 1} steps to get there')

@@ -57,7 +57,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
   """Runs the life of an experiment. Adds the findings about its task to `found`; if one is an error, ends there."""
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
-  _say('devices', distribute.describe(strategy))
+  _say('devices', distribute.describe(strategy, params.runtime))
   with tempfile.TemporaryDirectory(prefix='dry_run-') as folder:
     with strategy.scope():
       task = task_factory.get_task(params.task, logging_dir=folder)

@@ -46,7 +46,7 @@ def recorded(
     'finished before', lambda: run_status.has_finished(experiment.model_dir, experiment.mode)
   )
   params, is_chief = experiment.params, experiment.is_chief
-  devices = distribute.describe(experiment.strategy)
+  devices = distribute.describe(experiment.strategy, experiment.params.runtime)
   record = run_record.RunRecord(
     experiment.model_dir, experiment.mode, params.trainer.train_steps, _seed(params.runtime), devices, is_chief, lock
   )

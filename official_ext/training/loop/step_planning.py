@@ -72,7 +72,7 @@ def _mesh_plan(
       f'task.train_data.global_batch_size: {batch_size} examples cannot be split evenly over '
       f'{axis}={mesh.sizes()[axis]} of runtime.mesh'
     )
-  return step_plan.mesh_plan(' x '.join(f'{name} {size}' for name, size in mesh.sizes().items()))
+  return step_plan.mesh_plan(mesh.describe())
 
 
 def _check_task_that_owns_its_updates(

@@ -8,7 +8,7 @@ The twins live as long as the execution. A loop of steps begins by copying the o
 copying them back: between loops, checkpoints, evaluations and actions find everything where it always is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import sys
@@ -28,6 +28,8 @@ from official_ext.training.step import sharding
 from official_ext.training.step import step_parts
 from official_ext.training.step import updates
 
+_GROUP_BYTES = 2**26  # Of variables that are copied by one call, which holds them once more.
+
 do_not_convert = tf.autograph.experimental.do_not_convert
 
 
@@ -38,6 +40,30 @@ class _Twin:
   of: tf.Variable
   on_mesh: tf.Variable
   axes: sharding.Axes
+
+
+class _Group:
+  """Twins that are read and written by one call: each call of DTensor takes milliseconds, however small the variable.
+
+  Attributes:
+    twins: the twins, in the order of values.
+  """
+
+  def __init__(self, twins: list[_Twin], of_all: Callable[[tf.Tensor], tf.Tensor] | None = None):
+    """Makes the functions; they are traced when they are first called.
+
+    Args:
+      twins: see the class.
+      of_all: what is done on the mesh to a value that is read; None for nothing.
+    """
+    self.twins = twins
+    of_all = of_all or tf.identity
+    self.read = tf.function(lambda: [of_all(twin.on_mesh.read_value()) for twin in twins], autograph=False)
+    self.write = tf.function(self._write, autograph=False)
+
+  def _write(self, values):
+    for twin, value in zip(self.twins, values):
+      twin.on_mesh.assign(value)
 
 
 @dataclasses.dataclass
@@ -52,7 +78,7 @@ class _Program:
 
   function: Any
   captures: list[tf.Tensor]
-  written: list[_Twin]
+  written: _Group
 
 
 class MeshExecution:
@@ -89,27 +115,47 @@ class MeshExecution:
     self._shapes = shapes
     self._names = names
     self._twins: dict[int, _Twin] = {}  # By the id of the handle of the ordinary variable, which lives as long.
+    self._made_groups: list[_Group] = []
     self._programs: dict[Any, _Program] = {}
     _warn_of_whole_parameters(config, shapes, self._axes, parts.model)
 
   @contextlib.contextmanager
   def running(self) -> Iterator[None]:
     """A context for steps. Variables that others write before it count in it, and the writes of steps, after it."""
-    for twin in self._twins.values():
-      twin.on_mesh.assign(self._mesh.split(twin.of, twin.axes))
+    for group in self._groups():
+      group.write([self._mesh.split(twin.of, twin.axes) for twin in group.twins])
     try:
       yield
-    finally:
+    except BaseException:
+      if not self._mesh.is_shared:  # Other processes are not here, and would be waited for.
+        self._copy_back()
+      raise
+    self._copy_back()
+
+  def _copy_back(self):
+    for group in self._groups():
+      for twin, value in zip(group.twins, group.read()):
+        twin.of.assign(self._mesh.whole(value))
+
+  def _groups(self) -> list['_Group']:
+    """All twins, in groups that are copied by one call each, and whose whole values fit beside them."""
+    if sum(len(group.twins) for group in self._made_groups) != len(self._twins):  # A further program has others.
+      twins: list[list[_Twin]] = []
+      num_bytes = _GROUP_BYTES
       for twin in self._twins.values():
-        twin.of.assign(self._mesh.whole(twin.on_mesh.read_value()))
+        num_bytes += twin.of.shape.num_elements() * twin.of.dtype.size
+        if num_bytes > _GROUP_BYTES:
+          twins, num_bytes = [*twins, []], 0
+        twins[-1].append(twin)
+      self._made_groups = [_Group(group, self._replicated if self._mesh.is_shared else None) for group in twins]
+    return self._made_groups
 
   @do_not_convert
   def run(self, batches: Sequence[Sequence[object]]) -> None:
     """See `executions.Execution`. Inside `running`, outside of a graph."""
     for micro_batches in batches:
       program = self._program(list(micro_batches))
-      for twin, value in zip(program.written, self._call(program, micro_batches)):
-        twin.on_mesh.assign(value)
+      program.written.write(self._call(program, micro_batches))
       self._parts.global_step.assign_add(1)  # The input reads it; the twin has counted by itself.
 
   @do_not_convert
@@ -182,7 +228,7 @@ class MeshExecution:
           f'runtime.mesh: the step of {type(self._parts.task).__name__} reads a resource that is not a variable of '
           'the model, the optimizer or a metric: DTensor has no place for it'
         )
-    return _Program(function, captures, [self._twin_of(variable) for variable, _ in written.values.values()])
+    return _Program(function, captures, _Group([self._twin_of(variable) for variable, _ in written.values.values()]))
 
   def _replicated(self, tensor):
     return tf_internals.with_layout(tensor, self._mesh.layout([''] * tensor.shape.rank))

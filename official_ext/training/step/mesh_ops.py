@@ -1,7 +1,7 @@
 """Operations that DTensor cannot split, made of others that it can, while a step is traced for a mesh.
 
 TensorFlow 2.20's DTensor fails on them, takes the process with it, or does not promise the same numbers
-(docs/how_to/mesh.md has the messages):
+(docs/reference/mesh_operations.md has the messages):
 
 | operation | as of | instead |
 |---|---|---|

@@ -40,7 +40,8 @@ def axes_of(
     raise errors.UserError(
       f'{where} has the shape {_shown(shape)}, and axes for {len(rule.axes)} dimensions are given: {_shown(rule.axes)}'
     )
-  axes = (*rule.axes, *[''] * (len(shape) - len(rule.axes)))
+  named = (*rule.axes, *[''] * (len(shape) - len(rule.axes)))
+  axes = tuple(mesh_config.axis_in(sizes, axis) for axis in named)
   for number, (axis, size) in enumerate(zip(axes, shape)):
     if axis and (size is None or size % sizes[axis]):
       raise errors.UserError(

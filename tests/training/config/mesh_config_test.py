@@ -25,10 +25,18 @@ def test_sizes_of_the_axes_that_there_are_and_the_axis_of_batches():
   assert mesh_config.MeshConfig({'tensor': 2}).batch_axis() == ''
 
 
+def test_data_and_fsdp_above_1_are_one_axis_of_devices():
+  mesh = mesh_config.MeshConfig({'tensor': 2, 'fsdp': 3, 'data': 4})
+  assert mesh.sizes() == {'fsdp': 12, 'tensor': 2} and mesh.num_devices() == 24 and mesh.batch_axis() == 'fsdp'
+  assert mesh.describe() == 'fsdp 12 x tensor 2'
+  assert [mesh_config.axis_in(mesh.sizes(), axis) for axis in ('data', 'fsdp', 'tensor', '')] == [
+    *('fsdp', 'fsdp', 'tensor', ''),
+  ]
+
+
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'runtime': {'mesh': {'data': 2, 'fsdp': 2}}}, 'runtime.mesh: data=2 and fsdp=2: DTensor splits a dimension'),
     ({'runtime': {'mesh': {'data': -1}}}, 'runtime.mesh.data: expected a number of at least 0|runtime.mesh.data: '),
     ({'trainer': {'sharding': {'parameters': [{'axes': ['']}]}}}, 'trainer.sharding.parameters.0.pattern: is empty'),
     (

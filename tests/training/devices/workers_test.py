@@ -176,7 +176,7 @@ def test_a_worker_that_waits_for_the_chief_notices_its_end(run_two):
       tell(error)
   """)
   assert first == -9 and second == 0
-  assert 'WorkerError: worker 0 (127.0.0.1:' in out and 'was lost' in out
+  assert 'WorkerLostError: worker 0 (127.0.0.1:' in out and 'was lost' in out
 
 
 @pytest.mark.slow
