@@ -7,6 +7,7 @@ for token in generate.stream([1, 15043], seed=0): ...
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import functools
 import json
 import os
 from typing import Any, NamedTuple
@@ -218,9 +219,9 @@ class Generator:
     self._config = config
     by_block = by_block and not model.config.scan_layers
     run_block = block_programs.BlockPrograms() if by_block else None
-    self._sample: Callable[..., Samples] = lambda *inputs: sample(model, config, *inputs, run_block=run_block)
-    self._start: Callable[..., State] = lambda *inputs: start(model, config, *inputs, run_block=run_block)
-    self._advance: Callable[[State], State] = lambda state: advance(model, config, state, run_block)
+    self._sample: Callable[..., Samples] = functools.partial(sample, model, config, run_block=run_block)
+    self._start: Callable[..., State] = functools.partial(start, model, config, run_block=run_block)
+    self._advance: Callable[[State], State] = functools.partial(advance, model, config, run_block=run_block)
     if not by_block:
       self._sample, self._start, self._advance = (
         tf.function(function, jit_compile=True, autograph=False)
