@@ -24,6 +24,8 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 from tensorflow.dtensor.python import gen_dtensor_ops
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.autograph.core import config as autograph_config
+from tensorflow.python.autograph.core import config_lib as autograph_config_lib
 from tensorflow.python.autograph.impl import api as autograph_api
 from tensorflow.python.distribute import one_device_strategy
 from tensorflow.python.distribute import values as distribute_values
@@ -317,6 +319,15 @@ def autograph_unconverted(function: FunctionT) -> FunctionT:
   `tf.autograph.experimental.do_not_convert` would leave those alone too.
   """
   return autograph_api.autograph_artifact(function)
+
+
+# AutoGraph converts each function that it meets, which takes milliseconds, and these need none: no `if` and no loop of
+# them asks a tensor. Layers that others derive from them are still converted. No public function adds such a rule.
+autograph_config.CONVERSION_RULES = (
+  *map(autograph_config_lib.DoNotConvert, ('official_ext.base', 'official_ext.language.modeling')),
+  autograph_config_lib.DoNotConvert('official_ext.training.model_parts'),
+  *autograph_config.CONVERSION_RULES,
+)
 
 
 def autograph_called(function: FunctionT) -> FunctionT:

@@ -10,8 +10,11 @@ import tensorflow as tf
 
 from official_ext.base import tf_internals
 from official_ext.language.modeling import attention
+from official_ext.language.modeling import decoder
 from official_ext.language.modeling import key_value_cache
 from official_ext.training.model_parts import layer_weights
+
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class BlockPrograms:
@@ -32,10 +35,7 @@ class BlockPrograms:
       context: with a cache.
     """
     if id(block) not in self._variables:
-      variables = block.variables
-      # Alike are blocks with the same weights under the same names, which begin with the block's own.
-      weights = tuple((v.name.removeprefix(block.name), tuple(v.shape), v.dtype) for v in variables)
-      self._variables[id(block)] = (type(block), weights), variables
+      self._variables[id(block)] = _kind(block), block.variables
     kind, variables = self._variables[id(block)]
     tensors = {name: value for name, value in vars(context).items() if value is not None}
     inputs = [x, *tf.nest.flatten(tensors), *map(layer_weights.value_of, variables)]
@@ -54,3 +54,19 @@ class BlockPrograms:
 
     concrete = program.get_concrete_function(x, tensors, [layer_weights.value_of(v) for v in variables])
     return lambda *inputs: tf_internals.call_with_captures(concrete, inputs, concrete.captured_inputs)
+
+
+def _kind(block):
+  """Equal for blocks that compute the same from their weights: of all layers inside, the class and the numbers.
+
+  Names begin with the block's own. A block of another class may depend on more, and is alike to none.
+  """
+  if type(block) is not decoder.Block:
+    return id(block)
+  weights = tuple((v.name.removeprefix(block.name), tuple(v.shape), v.dtype) for v in block.variables)
+  layers = []
+  for layer in (block, *block.submodules):
+    values = ((name, value) for name, value in sorted(vars(layer).items()) if isinstance(value, _PLAIN))
+    named = tuple((name, value.removeprefix(block.name) if isinstance(value, str) else value) for name, value in values)
+    layers.append((type(layer), named))
+  return weights, tuple(layers)

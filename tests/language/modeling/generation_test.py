@@ -9,9 +9,11 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.language.modeling import block_programs
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import generation
+from official_ext.language.modeling import lora
 from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import token_sampling
 from tests import tiers
@@ -155,6 +157,26 @@ def test_block_by_block_the_same_tokens_are_drawn(changes):
       assert found.tokens == expected.tokens
       np.testing.assert_allclose(found.log_probs, expected.log_probs, rtol=1e-4, atol=1e-5)
   assert list(by_block.stream(PROMPTS[0])) == list(whole.stream(PROMPTS[0]))
+
+
+def test_blocks_whose_adapters_differ_in_their_factor_alone_do_not_share_a_program():
+  tf_keras.utils.set_random_seed(3)
+  model = decoder.LanguageModel(CONFIG.replace(layer_types=()))
+  lora.attach(model, lora.LoraConfig(r=2, lora_alpha=2.0))
+  adapters = lora.adapters(model)
+  for adapter in adapters:
+    adapter.lora_b.assign(tf.random.normal(adapter.lora_b.shape))
+  inputs = tf.zeros([1, 1], tf.int32), tf.ones([1, 1], tf.int32), tf.zeros([2], tf.int64)
+  config = token_sampling.GenerationConfig(max_new_tokens=1)
+  last = [adapter for adapter in adapters if 'blocks/2/' in adapter.name]
+  assert last and len(last) < len(adapters)
+  for adapter in last:  # As alpha_pattern of peft has it.
+    adapter.scaling = 3.0
+  whole, by_block = (
+    generation.start(model, config, *inputs, run_block=run_block)
+    for run_block in (None, block_programs.BlockPrograms())
+  )
+  np.testing.assert_allclose(by_block.log_probs, whole.log_probs, rtol=1e-5)
 
 
 def test_a_row_ends_with_its_stop_token_and_the_others_go_on(model):
