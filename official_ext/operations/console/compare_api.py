@@ -1,5 +1,6 @@
 """Curves of any runs, and runs side by side."""
 
+import collections
 from collections.abc import Sequence
 import json
 import math
@@ -62,8 +63,14 @@ class _Compare:
     if groups := query.getlist('group'):
       if len(groups) != len(runs):
         raise errors.UserError(f'group: {len(groups)} for {len(runs)} runs; expected one for each')
-      bands = grouped_curves.group(read, dict(zip((run.name for run in runs), groups)), view)
-      found['curves'] = [{'run': group, 'name': name, **band.as_dict()} for (group, name), band in bands.items()]
+      group_of = dict(zip((run.name for run in runs), groups))
+      unplaced: collections.Counter[tuple[str, str]] = collections.Counter()
+      for (run, name), count in read.unplaced.items():
+        unplaced[group_of[run], name] += count
+      bands = grouped_curves.group(read, group_of, view)
+      found['curves'] = [
+        {'run': key[0], 'name': key[1], 'num_unplaced': unplaced[key], **band.as_dict()} for key, band in bands.items()
+      ]
     # Strict JSON already: to look for NaN among a hundred thousand numbers once more takes as long as all the rest.
     content = json.dumps(found, separators=(',', ':'), allow_nan=False)
     return responses.Response(wire_names.in_json(content), media_type='application/json')

@@ -45,6 +45,7 @@ export function svgOf(u, model, style) {
     return axis ? [line(left, at, right, at, style.line), text(left - 8, at + 4, 'end', label)] :
       [line(at, top, at, bottom, style.line), text(at, bottom + 18, 'middle', label)];
   }));
+  const below = model.xTitle ? [text((left + right) / 2, bottom + 36, 'middle', model.xTitle)] : [];
   const curves = u.series.slice(1).flatMap((series, index) => drawing(u, series, index + 1, place));
   const legend = model.series.flatMap((one, index) => {
     const y = head + u.height + ROW * (index + 0.5), dash = one.dash ? ` stroke-dasharray="${one.dash.join(' ')}"` : '';
@@ -54,7 +55,7 @@ export function svgOf(u, model, style) {
     `<title>${escape(style.title)}</title>`, `<rect width="100%" height="100%" fill="${escape(style.background)}"/>`,
     `<text x="${left}" y="17" font-size="14" font-weight="600" fill="${escape(style.text)}">${escape(style.title)}</text>`,
     `<clipPath id="part"><rect x="${left}" y="${top}" width="${width}" height="${height}"/></clipPath>`,
-    `<g transform="translate(0 ${head})">`, ...grid, '<g clip-path="url(#part)" fill="none">', ...u.bands.flatMap((band) => area(u, band, place)), ...curves, '</g></g>', ...legend, '</svg>', ''].join('\n');
+    `<g transform="translate(0 ${head})">`, ...grid, ...below, '<g clip-path="url(#part)" fill="none">', ...u.bands.flatMap((band) => area(u, band, place)), ...curves, '</g></g>', ...legend, '</svg>', ''].join('\n');
 }
 
 /** One line of a chart in the pieces between its gaps; a piece of one point is a dot. */
@@ -70,7 +71,7 @@ function drawing(u, series, index, place) {
   const dash = series.dash?.length ? ` stroke-dasharray="${series.dash.join(' ')}"` : '';
   const dots = (piece) => piece.map(([x, y]) => `<circle cx="${x}" cy="${y}" r="2" fill="${colour}" stroke="none"/>`);
   return pieces.filter((piece) => piece.length).flatMap((piece) => [
-    ...(piece.length > 1 ? [`<polyline points="${piece.map((point) => point.join(',')).join(' ')}" ${stroke}${dash}/>`] : []),
+    ...(piece.length > 1 && !series.dots ? [`<polyline points="${piece.map((point) => point.join(',')).join(' ')}" ${stroke}${dash}/>`] : []),
     ...(piece.length === 1 || series.points.show(u, index) ? dots(piece) : [])]);
 }
 
