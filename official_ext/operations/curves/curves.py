@@ -104,7 +104,7 @@ def names(store: column_store.ColumnStore, run: run_folder.Run, is_patient: bool
   """
   found: list[str] = []
   for mode in _modes(run):
-    columns = _columns(store, _path(run, mode), (), is_patient)
+    columns = columns_of(store, run, mode, (), is_patient)
     for kind, event in enumerate(event_columns.KINDS):
       found += [_name(mode, event, metric) for metric in columns.names(kind)]
   return sorted(found, key=lambda name: name.partition('/')[2] in event_names.PROGRESS)
@@ -170,7 +170,7 @@ def read(
   for run in runs:
 
     def of_mode(mode: str, run: run_folder.Run = run) -> event_columns.EventColumns | event_sample.EventSample:
-      return _columns(store, _path(run, mode), _metrics_of([*parsed.values(), across], mode), is_patient)
+      return columns_of(store, run, mode, _metrics_of([*parsed.values(), across], mode), is_patient)
 
     own = of_mode('')
     source = of_mode(across[0]) if across and across[0] else own
@@ -196,10 +196,19 @@ def read(
   return Curves(first, last, found, tuple(lacking), is_coarse, unplaced, tuple(unordered))
 
 
-def _columns(
-  store: column_store.ColumnStore, path: str, metrics: Iterable[str], is_patient: bool
+def columns_of(
+  store: column_store.ColumnStore, run: run_folder.Run, mode: str, metrics: Iterable[str] = (), is_patient: bool = True
 ) -> event_columns.EventColumns | event_sample.EventSample:
-  """The columns of a file; or a sample, if the file is long and was not read yet."""
+  """The columns of the events of a run's mode ('' for the training).
+
+  Args:
+    store: keeps the columns read.
+    run: the run.
+    mode: as in the name of a curve.
+    metrics: names of those whose values are needed.
+    is_patient: whether to read a long file first; otherwise they are those of a sample until a thread has read it.
+  """
+  path = _path(run, mode)
   return (None if is_patient else store.sample(path, metrics)) or store.columns(path)
 
 
