@@ -5,7 +5,8 @@ import {errorList} from './parts.js';
 import {plot} from './plot.js';
 import {setQuery} from './router.js';
 
-const PROGRESS = new Set(['data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'learned_tokens_per_second', 'tokens_per_second', 'model_global_step', 'optimizer_iterations',
+/** Values of a run's progress, which are not results. */
+export const PROGRESS = new Set(['data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'learned_tokens_per_second', 'tokens_per_second', 'model_global_step', 'optimizer_iterations',
   'percent', 'seconds', 'steps_per_second', 'train_steps']);
 const LAST = ['learning_rate', 'grad_norm'];
 const EVENTS = {eval: 'validation', system: 'machine'};

@@ -13,6 +13,11 @@ const MAX_TIP = 12;
 const NEAR = 40; // Pixels between the cursor and the point that it shows, at most.
 const MARKS = {NaN: '×', Infinity: '▲', '-Infinity': '▼'};
 
+/** The colours and the font of a picture that is saved: those of the page. */
+export function pictureStyle() {
+  return {font: sansFont(), colourOf: colour, background: colour('--surface'), text: colour('--text-soft'), line: colour('--line')};
+}
+
 /** The colour of a custom property, as a canvas needs it. */
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim() || '#888';
@@ -51,8 +56,7 @@ export function plot({title, sync, zoom, actions = []}) {
   const saver = (text, hint, type, make) => element('button', {class: 'small icon plot-save', type: 'button', title: hint, 'aria-label': `${title} as ${text}`,
     onclick: () => u && download(`${title}.${text.toLowerCase()}`, make(), type)}, text);
   const savers = [saver('CSV', 'Save the points that are drawn', 'text/csv', () => csvOf(model)),
-    saver('SVG', 'Save the picture', 'image/svg+xml', () => svgOf(u, model, {title, font: sansFont(), colourOf: colour,
-      background: colour('--surface'), text: colour('--text-soft'), line: colour('--line')}))];
+    saver('SVG', 'Save the picture', 'image/svg+xml', () => svgOf(u, model, {title, ...pictureStyle()}))];
   const node = element('section', {class: 'plot card', 'aria-label': title},
     element('header', {}, element('h3', {class: 'cut', title}, title), savers, actions), legend, note, canvas);
   let u = null, model = null, shape = '', hovered = false, expanded = [];
