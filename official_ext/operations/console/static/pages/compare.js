@@ -253,7 +253,7 @@ class Compare {
     const focused = this.tables.contains(document.activeElement) ? nameOf(document.activeElement) : null;
     replace(this.tables,
       element('section', {class: 'compare-part'}, element('h2', {}, 'Metrics'), this.metrics(found)),
-      bars, scatterOf(found, this.query, (name) => this.styles.get(name).colour),
+      bars, scatterOf(found, this.query, (name) => styles.get(name).colour),
       element('section', {class: 'compare-part'}, element('div', {class: 'toolbar'}, element('h2', {}, 'Configuration'),
         element('label', {class: 'inline'}, only, 'Only differences'), search, count), fields),
       element('section', {class: 'compare-part'}, element('h2', {}, 'Versions, commits, devices'), origins.length ?
