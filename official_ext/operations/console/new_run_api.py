@@ -6,6 +6,7 @@ The contents of a form are `{experiment, mode, name, edits, config_files, base, 
 """
 
 from collections.abc import Mapping
+import dataclasses
 import os
 import re
 import secrets
@@ -45,6 +46,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
   page = _Page(context)
   handlers = (
     ('GET', 'experiments', page.experiments),
+    ('GET', 'stages', page.stages),
     ('GET', 'clone', page.clone),
     ('POST', 'form', page.form),
     ('POST', 'start', page.start),
@@ -93,6 +95,13 @@ class _Page:
     del request
     found = self._context.driver.experiments()
     return answers.json(found)
+
+  def stages(self, request: requests.Request) -> responses.Response:
+    """The steps of the driver's start that is under way, each with its `name` and `seconds`; it does not wait."""
+    del request
+    drivers = [self._context.driver, *([self._other] if self._other is not None else [])]
+    found = next((stages for driver in drivers if (stages := driver.stages)), [])
+    return answers.json({'stages': [dataclasses.asdict(each) for each in found]})
 
   def clone(self, request: requests.Request) -> responses.Response:
     """The initial contents of a form for a run like `?run=NAME`."""

@@ -76,7 +76,10 @@ def read(
   with columns.lock:
     lines, values = columns.metric(metric)
     parts = _standing(columns, kind, lines, values)
-    made = _tail(parts, count if statistic == 'mean' else 1) if statistic in ('mean', 'last') else _end(parts, statistic)
+    if statistic in ('min', 'max'):
+      made = _end(parts, statistic)
+    else:
+      made = _tail(parts, count if statistic == 'mean' else 1)
   return made and dataclasses.replace(made, is_coarse=columns.is_sample)
 
 

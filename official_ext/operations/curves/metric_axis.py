@@ -1,4 +1,4 @@
-"""A metric of a run as the axis of its curves, such as the tokens seen: the place of a step is the metric's value there.
+"""A metric of a run, such as the tokens seen, as the axis of its curves: the place of a step is the value there.
 
 Points are joined by step. A step at which the metric was not logged, or was not finite, has no place.
 """

@@ -71,9 +71,8 @@ def test_curves_over_a_metric_of_groups_count_what_they_leave_out(console):
   query = {'run': ['run 0', 'run 1'], 'name': 'eval/accuracy', 'x': 'train/training_loss'}
   curves = console.get('/api/curves', **query)['curves']
   assert [(each['x'], each['num_unplaced']) for each in curves] == [([1 / 2000], 0)] * 2
-  (band,) = console.get('/api/curves', **{**query, 'name': 'train/training_loss', 'x': 'eval/accuracy'}, group=['a', 'a'])[
-    'curves'
-  ]
+  query |= {'name': 'train/training_loss', 'x': 'eval/accuracy', 'group': ['a', 'a']}
+  (band,) = console.get('/api/curves', **query)['curves']
   assert (band['x'], band['num_unplaced']) == ([0.5, 0.75], 2 * 1999)
 
 

@@ -14,6 +14,8 @@ from tests.operations.runs.folders import event
 
 _ACCURACIES = {'a': (0.5, 0.7, 0.6), 'b': (0.1, 0.2, 0.4), 'seeds/0': (0.8, 0.9, 0.3), 'seeds/1': (0.2, 0.2, 0.1)}
 
+_SHOWS = '(text) => document.querySelector(".bars td.number").innerText === text'
+
 
 @pytest.fixture(scope='module', autouse=True)
 def runs(runs_folder):
@@ -41,7 +43,8 @@ def _rows(section):
   """name -> (text of the value, left and width of the bar in pixels)."""
   rows = section.locator('tbody tr').evaluate_all("""(rows) => rows.map((row) => {
     const fill = row.querySelector('.bars-fill')?.getBoundingClientRect();
-    return [row.querySelector('th').innerText.trim(), [row.querySelector('td.number').innerText, fill?.left, fill?.width]];
+    const text = row.querySelector('td.number').innerText;
+    return [row.querySelector('th').innerText.trim(), [text, fill?.left, fill?.width]];
   })""")
   return dict(rows)
 
@@ -62,20 +65,21 @@ def test_each_run_has_a_bar_of_the_chosen_value(page, bars, new_page, tmp_path):
   section = bars()
   assert section.get_by_label('Metric of the bars').input_value() == 'eval/accuracy'
   rows = _rows(section)
-  assert {name: text for name, (text, _, _) in rows.items()} == {'a': '0.6', 'b': '0.4', 'seeds/0': '0.3', 'seeds/1': '0.1'}
+  assert _texts(section) == {'a': '0.6', 'b': '0.4', 'seeds/0': '0.3', 'seeds/1': '0.1'}
   assert len({left for _, left, _ in rows.values()}) == 1  # All from zero.
   assert rows['a'][2] / rows['seeds/1'][2] == pytest.approx(6, rel=0.02)
   value = section.get_by_label('Value of the bars')
   for choice, expected in (('best', max), ('min', min), ('max', max)):
     value.select_option(choice)
-    page.wait_for_function('(text) => document.querySelector(".bars td.number").innerText === text', arg=str(expected(_ACCURACIES['a'])))
+    page.wait_for_function(_SHOWS, arg=str(expected(_ACCURACIES['a'])))
     assert _texts(section) == {name: f'{expected(values):g}' for name, values in _ACCURACIES.items()}
   value.select_option('mean of the last')
   section.get_by_role('spinbutton', name='values').fill('2')
   page.keyboard.press('Tab')
-  page.wait_for_function('() => document.querySelector(".bars td.number").innerText === "0.65"')
+  page.wait_for_function(_SHOWS, arg='0.65')
   section.get_by_label('Order of the bars').select_option('Smallest first')
-  expected = {name: sum(values[-2:]) / 2 for name, values in sorted(_ACCURACIES.items(), key=lambda item: sum(item[1][-2:]))}
+  means = {name: sum(values[-2:]) / 2 for name, values in _ACCURACIES.items()}
+  expected = {name: means[name] for name in sorted(means, key=means.get)}
   assert list(_texts(section)) == list(expected)
   with open(_save(page, 'Bars as CSV', tmp_path), newline='') as file:
     found = list(csv.reader(file))
@@ -85,7 +89,8 @@ def test_each_run_has_a_bar_of_the_chosen_value(page, bars, new_page, tmp_path):
   ]
   drawing = ElementTree.parse(_save(page, 'Bars as SVG', tmp_path)).getroot()
   widths = [float(each.get('width')) for each in drawing.findall('{*}rect')[1:]]
-  assert [width / widths[0] for width in widths] == pytest.approx([value / expected['seeds/1'] for value in expected.values()], rel=0.01)
+  shares = [value / means['seeds/1'] for value in expected.values()]
+  assert [width / widths[0] for width in widths] == pytest.approx(shares, rel=0.01)
   # The link, and so a saved view, holds it.
   section.get_by_label('From zero').uncheck()
   section.get_by_text('Bars begin at 0.1').wait_for()
@@ -107,9 +112,9 @@ def test_groups_have_the_mean_the_deviation_and_a_dot_for_each_run(page, bars, t
   assert dots.evaluate_all('(dots) => dots.map((dot) => dot.title)') == ['seeds/0: 0.3', 'seeds/1: 0.1']
   with open(_save(page, 'Bars as CSV', tmp_path), newline='') as file:
     rows = list(csv.DictReader(file))
-  for row, (mean, deviation) in zip(rows, [(statistics.fmean(each), statistics.stdev(each)) for each in values.values()]):
-    assert float(row['accuracy (validation), last']) == pytest.approx(mean)
-    assert float(row['deviation']) == pytest.approx(deviation) and row['runs'] == '2'
+  for row, members in zip(rows, values.values(), strict=True):
+    assert float(row['accuracy (validation), last']) == pytest.approx(statistics.fmean(members))
+    assert float(row['deviation']) == pytest.approx(statistics.stdev(members)) and row['runs'] == '2'
   # A run that is hidden is left out of its group.
   page.get_by_role('button', name='seeds/1', exact=True).click()
   section.get_by_text('0.3 (1 of 2 runs)').wait_for()

@@ -8,6 +8,7 @@ import {toast, toastError} from '../toast.js';
 import {showCheck} from './new_check.js';
 import {about, changeLink, choice, commandWords} from './new_choice.js';
 import {OtherRow, Row} from './new_fields.js';
+import {showStart} from './new_start.js';
 
 export const title = 'New run';
 export const styles = ['/static/pages/new.css'];
@@ -17,9 +18,11 @@ const IN_ADDRESS = 4000; // Letters of a pasted text; more would make addresses 
 const VIEWS = [['common', 'Common'], ['all', 'All'], ['changed', 'Changed']];
 
 export async function show(view, query, signal) {
-  const state = element('div', {class: 'loading'}, 'The experiments come…');
+  const state = element('div', {class: 'loading'}, 'Reading the experiments…');
   replace(view, element('div', {class: 'page-head'}, element('h1', {}, 'New run')), state);
-  const waiting = setTimeout(() => setText(state, 'TensorFlow starts, which takes some ten seconds. Other pages are available meanwhile.'), 1200);
+  const steps = element('div', {});
+  state.after(steps);
+  const ended = showStart(steps, signal);
   try {
     const clone = query.get('clone');
     const origin = clone ? await get('/api/new/clone', {run: clone}, {signal}) : null;
@@ -33,7 +36,7 @@ export async function show(view, query, signal) {
     state.className = 'narrow';
     view.querySelector('input').focus({preventScroll: true});
   } finally {
-    clearTimeout(waiting);
+    ended();
   }
 }
 
@@ -83,13 +86,14 @@ class Form {
     setTitle(`New run: ${this.experiment}`);
     this.mode ||= /--mode=(\w+)/.exec(found?.parts.Command ?? '')?.[1] ?? 'train';
     this.top = element('div', {});
+    this.starting = element('div', {});
     this.groups = element('div', {class: 'groups'});
     this.none = element('p', {class: 'soft nothing', hidden: true});
     this.command = element('code', {class: 'command-text', tabindex: 0, 'aria-label': 'The command'});
     replace(this.view,
       element('div', {class: 'page-head'}, element('h1', {}, this.clone ? `Clone of ${this.clone}` : this.experiment),
         this.clone ? element('span', {class: 'soft'}, this.experiment) : changeLink()),
-      found ? about(found) : null, this.top, this.makeBegin(modes), this.makeBase(), this.makeTools(),
+      found ? about(found) : null, this.top, this.starting, this.makeBegin(modes), this.makeBase(), this.makeTools(),
       this.groups, this.none, this.makeOther(), this.makeBar());
     keys({'/': {text: 'Search the fields', do: () => this.search.focus()}}, this.signal);
     this.view.addEventListener('keydown', (event) => {
@@ -225,6 +229,7 @@ class Form {
       return;
     }
     this.asking = true;
+    const started = showStart(this.starting, this.signal); // A module has changed, or the process has died.
     try {
       do {
         this.again = false;
@@ -240,6 +245,7 @@ class Form {
       replace(this.top, errorList(error.lines ?? [String(error)]));
       this.setButtons(false);
     } finally {
+      started();
       this.asking = null;
       if (!this.timer) { // Otherwise it is asked again in a moment.
         this.view.classList.remove('asking');
