@@ -52,7 +52,7 @@ export function sweepPart({kept, formOf, names, metric, changed, started, signal
       change('method', value);
       draw();
     }), numberOf, element('label', {class: 'inline'}, 'Metric', metricInput), goalInput,
-    element('label', {class: 'inline'}, 'at once', input('Runs at the same time', 'slots', 'number', {min: 1, class: 'sweep-number'}))),
+    element('label', {class: 'inline'}, 'Runs at once', input('Runs at the same time', 'slots', 'number', {min: 1, class: 'sweep-number'}))),
   problem, element('div', {class: 'toolbar'}, start, count), text,
   element('details', {}, element('summary', {}, 'Its file'), file));
 
