@@ -63,7 +63,8 @@ export function bar(percent) {
 
 /** Lines of errors, as the command line prints them; null for none. */
 export function errorList(lines) {
-  return lines?.length ? element('ul', {class: 'errors', role: 'alert'}, lines.map((line) => element('li', {}, line))) : null;
+  // A list with another role would be no list to a reader of the screen.
+  return lines?.length ? element('div', {role: 'alert'}, element('ul', {class: 'errors'}, lines.map((line) => element('li', {}, line)))) : null;
 }
 
 /** A link inside of the console, which the router takes. */
