@@ -80,7 +80,7 @@ def _show(options: argparse.Namespace) -> None:
     summary = index.summary_of(one)
     if paths.is_remote(root):
       summary = dataclasses.replace(summary, path=[root, *options.runs][number])
-    record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
+    record = one.first_record() or one.started() or {}
     # Of a run started from a shell, the output that it would have printed there.
     lines = run_log.tail(one, _LOG_LINES) or run_log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
     best, checkpoints = comparing.best_of(one), [each for each in run_checkpoints.find(one) if not each.damage]

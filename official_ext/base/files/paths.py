@@ -161,15 +161,13 @@ def _os_errors(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def storing(folder: str) -> Iterator[None]:
-  """A context in which files are written to a folder: errors are reported in a line. A timeout passes through.
+  """A context in which files are written to a folder, or one file is: errors are reported in a line.
 
   Raises:
     StorageError: a file cannot be written.
   """
   try:
     yield
-  except TimeoutError:
-    raise
   except OSError as error:
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else folder
     raise errors.StorageError(f'{where}: cannot be written: {error.strerror or error}') from error

@@ -71,13 +71,12 @@ class _Run:
     """The summary, the record, the processes of each mode, the profile, and TensorBoard's address if it runs."""
     run = answers.run_of(self._context, request)
     summary = index.summary_of(run).as_dict()
-    modes = run.modes()
-    record = next((found for found in map(run.record, modes) if found is not None), run.started() or {})
+    record = run.first_record() or run.started() or {}
     server = tensorboard_server.find(run)
     values = {
       'summary': summary,
       'record': record,
-      'modes': [self._mode(run, mode) for mode in modes],
+      'modes': [self._mode(run, mode) for mode in run.modes()],
       'profile': run_profile.read(run),
       'can_resume': _line_of(lambda: commands.to_resume(run)),
       'tensorboard': server.url if server else None,

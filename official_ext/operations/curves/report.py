@@ -131,8 +131,7 @@ def _goodput(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) ->
 def _commands(runs: Iterable[run_folder.Run]) -> str:
   items = []
   for run in runs:
-    record = next((each for each in map(run.record, run.modes()) if each is not None), {})
-    command = credentials.mask(str(record.get('command') or ''))
+    command = credentials.mask(str((run.first_record() or {}).get('command') or ''))
     if command:
       items.append(f'<dt>{_text(run.name)}</dt><dd><code>{_text(command)}</code></dd>')
   return f'<dl>{"".join(items)}</dl>' if items else ''
