@@ -87,7 +87,7 @@ def _show(options: argparse.Namespace) -> None:
     completions, spent = next(iter(run_completions.read(one, 1)), None), _goodput(one)
     if options.json:
       found: json_types.JsonObject = {'best': best, 'checkpoints': [each.name for each in checkpoints]}
-      found |= {'completions': completions, 'goodput': spent and spent.as_dict()}
+      found |= {'completions': completions, 'goodput': spent and dataclasses.asdict(spent)}
       values.append({**summary.as_dict(), **found, 'record': record, 'params': params.read(one), 'log': lines})
     else:
       run_arguments.print_lines(

@@ -32,7 +32,6 @@ _TYPES = {
   'bfloat16': ('BF16', 'MOSTLY_BF16'),
   'q8_0': ('Q8_0', 'MOSTLY_Q8_0'),
 }
-DTYPES = tuple(_TYPES)
 _CAPS = ('attn_logit_softcapping', 'final_logit_softcapping')
 
 
@@ -139,7 +138,7 @@ def write(
     model: a plain `LanguageModel`, without adapters and packed weights.
     path: of the file, on a local disk.
     tokenizer: of the model.
-    dtype: of matrices, one of `DTYPES`. Q8_0 has 8 bits a weight, and a scale for each 32; a matrix with rows of
+    dtype: of matrices, one of `_TYPES`. Q8_0 has 8 bits a weight, and a scale for each 32; a matrix with rows of
       another multiple is float16 then. Vectors are float32.
     name: that programs show; '' for the file's name.
 

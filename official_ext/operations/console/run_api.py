@@ -1,5 +1,6 @@
 """One run for its page: status, log, configuration, checkpoints, events, images, and processes to start."""
 
+import dataclasses
 from typing import Any
 
 from starlette import requests
@@ -143,7 +144,7 @@ class _Run:
     """The wall time by purpose, see curves/goodput.py; null if none has passed."""
     found = goodput.read(self._context.columns, answers.run_of(self._context, request))
     self._context.columns.trim()
-    return answers.json({'goodput': found and found.as_dict()})
+    return answers.json({'goodput': found and dataclasses.asdict(found)})
 
   def completions(self, request: requests.Request) -> responses.Response:
     """The logs of completions, see operations/runs/run_completions.py."""

@@ -1,6 +1,7 @@
 """A report of runs as one HTML file that needs no server, no network and no script. No TensorFlow."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 import html
 import math
 import time
@@ -122,7 +123,7 @@ def _goodput(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) ->
   for run in runs:
     spent = goodput.read(store, run)
     if spent is not None:
-      values = spent.as_dict()
+      values = dataclasses.asdict(spent)
       shares = [f'{values[name] / spent.seconds:.1%}' for name in goodput.PARTS]
       rows.append([run.name, f'{spent.seconds:,.0f}', *shares])
   return _table(rows) if len(rows) > 1 else ''

@@ -112,7 +112,7 @@ class InputReport:
     found = input_faults.out_of_range(error)
     if found is None:
       return input_faults.explain(error, self.path, self._data, self._task.build_inputs, f' ({when})')
-    place = self._examine(batch_numbers, model, labels_only=True)
+    place = self.examine(batch_numbers, model, labels_only=True)
     if place:
       return errors.UserError(f'{self.path}: {place}' + (f' ({when})' if evaluates else ''))
     message = f'{self.path}: a label or an index of {found.value} is outside of {found.valid}'
@@ -135,18 +135,20 @@ class InputReport:
       return {}
     return {SKIPS: self.log.take_skips(end)}
 
-  def examine(self, batch_numbers: Sequence[int], model: object) -> str:
+  def examine(self, batch_numbers: Sequence[int], model: object, labels_only: bool = False) -> str:
     """Finds the inputs or labels that have made the loss of some batches not finite.
 
     Only the library's own inputs can read a batch again. The loss itself tests the labels, on the CPU, whose kernels
     refuse labels that those of GPU and XLA turn into NaN.
 
+    Args:
+      batch_numbers: which batches.
+      model: the task's.
+      labels_only: whether to pass over the inputs.
+
     Returns:
       The errors of examples; '' if nothing is found.
     """
-    return self._examine(batch_numbers, model)
-
-  def _examine(self, batch_numbers, model, labels_only=False):
     for number in batch_numbers:
       batch = self._read_again(number)
       if batch is None:

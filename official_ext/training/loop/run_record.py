@@ -79,7 +79,7 @@ class RunRecord:
       StorageError: the record of a training cannot be written. An evaluation continues without one.
     """
     self._path = run_status.path_of(model_dir, mode)
-    self._is_chief = is_chief
+    self.is_chief = is_chief
     self._folder_lock = lock
     self._was_lost = False
     self._failed: errors.StorageError | None = None
@@ -105,11 +105,6 @@ class RunRecord:
     if before is None and os.path.basename(self._path) in paths.names(model_dir):
       logging.warning('%s cannot be read, and is replaced: attempts count from 1 again.', self._path)
     return (before or {}).get('attempt', 0)
-
-  @property
-  def is_chief(self) -> bool:
-    """Whether this process writes."""
-    return self._is_chief
 
   @property
   def values(self) -> json_types.JsonMapping:
@@ -138,7 +133,7 @@ class RunRecord:
     with self._writing:
       self._values.update(values)
       self._values['monotonic'] = {**self._values['monotonic'], **(monotonic or {})}
-      if not self._is_chief or self.is_anothers:
+      if not self.is_chief or self.is_anothers:
         return
       try:
         # Often: of all but the first and the last version, after a power loss readers may find no record.
