@@ -99,6 +99,14 @@ def size_and_time(path: str) -> tuple[int, float]:
     return remote.length, remote.mtime_nsec / 1e9
 
 
+def size(path: str) -> int:
+  """The bytes of a local file; 0 if there is none, or it cannot be read."""
+  try:
+    return os.stat(path).st_size
+  except OSError:
+    return 0
+
+
 def folder_size(folder: str) -> int:
   """The bytes of all files in a local folder and in those below it."""
   return sum(os.path.getsize(os.path.join(base, name)) for base, _, names in os.walk(folder) for name in names)

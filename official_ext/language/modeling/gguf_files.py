@@ -212,7 +212,8 @@ def _tensors(library, model, kind) -> Iterator[tuple[str, tuple[int, ...], Any, 
   architectures = {name: architecture for architecture, name in library.MODEL_ARCH_NAMES.items()}
   names = library.get_tensor_name_map(architectures[known.name], config.num_hidden_layers)
   if config.rope_parameters.rope_type == 'llama3':
-    factors = rope.frequency_factors(config.rope_parameters, decoder_config.head_dim(config), _original(config))
+    original = config.rope_parameters.original_max_position_embeddings or config.max_position_embeddings
+    factors = rope.frequency_factors(config.rope_parameters, decoder_config.head_dim(config), original)
     yield 'rope_freqs.weight', factors.shape, types.F32, lambda: factors
   for theirs, shape, value in pretrained.tensors(model):
     name = names.get_name(theirs, try_suffixes=_SUFFIXES)
@@ -221,10 +222,6 @@ def _tensors(library, model, kind) -> Iterator[tuple[str, tuple[int, ...], Any, 
     if shape[-1] % library.GGML_QUANT_SIZES[chosen][0]:
       chosen = types.F16
     yield name, shape, chosen, _laid_out(config, known, theirs, value)
-
-
-def _original(config):
-  return config.rope_parameters.original_max_position_embeddings or config.max_position_embeddings
 
 
 def _laid_out(config, known, theirs, value):

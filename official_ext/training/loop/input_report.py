@@ -153,7 +153,7 @@ class InputReport:
       batch = self._read_again(number)
       if batch is None:
         continue
-      places = [] if labels_only else _rows(batch, _not_finite)
+      places = [] if labels_only else _rows(batch, lambda array: ~np.isfinite(array))
       if places:
         name, rows = places[0]
         return f'{name} is not finite in {self._name(number, rows)}'
@@ -189,7 +189,9 @@ class InputReport:
 def _rows(batch: object, test: Any) -> list[Any]:
   """(name, rows) of the tensors with rows that pass a test of arrays [b, n]; those of the lowest rank first."""
   found = []
-  flat = [(name, tensor) for name, tensor in _named(batch) if tf.is_tensor(tensor) and isinstance(tensor, tf.Tensor)]
+  # The keys of its dictionaries, the numbers of its tuples.
+  named = zip(bad_examples.paths(batch), tf.nest.flatten(batch))
+  flat = [(name, tensor) for name, tensor in named if tf.is_tensor(tensor) and isinstance(tensor, tf.Tensor)]
   for name, tensor in sorted(flat, key=lambda item: item[1].shape.rank):
     array = tensor.numpy()
     if array.ndim and array.dtype.kind in 'iuf':
@@ -199,17 +201,8 @@ def _rows(batch: object, test: Any) -> list[Any]:
   return found
 
 
-def _not_finite(array: np.ndarray) -> np.ndarray:
-  return ~np.isfinite(array)
-
-
 def _equals(array: np.ndarray, value: int) -> np.ndarray:
   return (array == value) if array.dtype.kind in 'iu' else np.zeros(array.shape, bool)
-
-
-def _named(batch: object) -> Iterator[Any]:
-  """(name, tensor) of a batch: the keys of its dictionaries, the numbers of its tuples."""
-  yield from zip(bad_examples.paths(batch), tf.nest.flatten(batch))
 
 
 def _error_of(task: Any, model: Any, batch: Any) -> Exception | None:
