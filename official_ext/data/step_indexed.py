@@ -80,8 +80,7 @@ def build_dataset(
   load, in_graph = _loader(source, params)
   is_untransformed = transform is None and transform_per_example is None
   is_cheap = in_graph and is_untransformed
-  stacks = _collator_name(params) == 'stack' and not batch_reader.may_skip(params)
-  reads_in_blocks = is_untransformed and stacks and source.reads_in_blocks  # Python reads many batches in one call.
+  reads_in_blocks = is_untransformed and _reads_in_blocks(source, params)
   plan = _plan(source, params, share, reads_in_blocks)
   seed = params.seed or 0
   batches = batch_maker.BatchMaker(len(source), seed, plan.is_partial, load, transform, transform_per_example)
@@ -243,6 +242,11 @@ def _plan(source: sources.Source, params: base_config.Config, share: batch_share
 
 def _collator_name(params: base_config.Config) -> str:
   return getattr(params, 'collator', 'stack')
+
+
+def _reads_in_blocks(source: sources.Source, params: base_config.Config) -> bool:
+  """Whether Python reads many batches in one call."""
+  return source.reads_in_blocks and _collator_name(params) == 'stack' and not batch_reader.may_skip(params)
 
 
 def _loader(source: sources.Source, params: base_config.Config) -> tuple[batch_maker.Load, bool]:
