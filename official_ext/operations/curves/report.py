@@ -61,7 +61,10 @@ def page(
   )
   made = time.strftime('%Y-%m-%d %H:%M', time.localtime())
   numbers = {name: [_number(value) for value in values] for name, values in found.last.items()}
-  best = {name: [_best(pair) for pair in pairs] for name, pairs in found.best.items()}
+  best = {
+    name: ['-' if pair is None else f'{_number(pair[0])} (step {pair[1]:,})' for pair in pairs]
+    for name, pairs in found.best.items()
+  }
   parts = [
     f'<h1>{_text(title)}</h1><p>{len(runs)} runs, {made}</p>',
     _table([['run', 'status', 'step'], *zip(found.names, found.statuses, map(_number, found.steps))], colours),
@@ -143,10 +146,6 @@ def _masked(rows: Mapping[str, Sequence[json_types.Json]]) -> dict[str, list[str
   return {
     name: [str(credentials.mask_values({name: value})[name]) for value in values] for name, values in rows.items()
   }
-
-
-def _best(pair: tuple[float, int] | None) -> str:
-  return '-' if pair is None else f'{_number(pair[0])} (step {pair[1]:,})'
 
 
 def _number(value: float | None) -> str:
