@@ -34,7 +34,7 @@ def copied(folder: str) -> run_folder.Run:
   copy = run_folder.Run(os.path.join(place, name), name)
   try:
     _copy_files(folder, copy.path)
-    if not run_folder.is_run(copy.path):
+    if not copy.exists():
       paths.read(os.path.join(folder, 'run.json'))  # Raises the error of a file system that lists nothing.
     for below in run_checkpoints.folders_of(copy):
       _copy_files(os.path.join(folder, below), copy.file(below))

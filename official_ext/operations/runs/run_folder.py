@@ -76,6 +76,10 @@ class Run:
     """The stop request of a mode, and its time: `stop.json`, see signals.py."""
     return json_files.read(self.file_of_mode('stop', 'json', mode))
 
+  def exists(self) -> bool:
+    """Whether the folder is still that of a run."""
+    return is_run(self.path)
+
 
 def modes_in(names: Iterable[str]) -> list[str]:
   """The modes of which a folder with these names has a record or a process, 'train' first."""

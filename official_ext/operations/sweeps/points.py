@@ -147,7 +147,7 @@ def status_of(
   why = str(pruned.get('reason', '')) if pruned else ''
   if job is not None and job.status not in job_status.OVER:
     return job.status, why if job.status == 'stopping' and pruned else job.reason
-  found = judged_status.of_run(run, mode='train') if run_folder.is_run(run.path) else None
+  found = judged_status.of_run(run, mode='train') if run.exists() else None
   if found is not None and found.may_be_alive and found.status != 'unknown':
     return ('running' if found.status == 'hung' else found.status), found.reason
   if found is not None and found.status == 'submitted' and job is None:  # To an engine, not to the queue.
