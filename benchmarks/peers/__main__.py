@@ -54,7 +54,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument('--rounds', type=int, default=0, help="turns of each; 0 for the workload's own")
   parser.add_argument('--seconds', type=float, default=0.0, help="of a turn; 0 for the workload's own")
   parser.add_argument('--cores', type=int, default=0, help='that each process has; 0 for all')
-  parser.add_argument('--results', type=pathlib.Path, help='where the tables are kept in Markdown, each until the next')
+  parser.add_argument(
+    '--results',
+    type=pathlib.Path,
+    help='a Markdown file for the goals; results/KIND.md beside it keeps the tables of this kind of processor',
+  )
   options = parser.parse_args(arguments)
   if options.results and options.peers:
     raise SystemExit('error: --results: a table of some --peers would replace the whole one; leave one of them out')
@@ -81,7 +85,7 @@ def _measure(workload: entries.Workload, options: argparse.Namespace, folder: pa
       _tell('\n' + report.as_text(table))
   _tell('\n' + '\n'.join(head))
   if options.results:
-    results.write(options.results, results.section(workload, rows, head))
+    results.write(options.results, machine.kind(), results.section(workload, rows, head))
   return not any(remark.startswith(('failed', 'NOT')) for row in rows for remark in row.remarks)
 
 

@@ -189,20 +189,26 @@ def _section(name, rate, head='then'):
 
 
 def test_a_workload_that_is_measured_again_leaves_the_other_tables(tmp_path):
-  path = tmp_path / 'RESULTS.md'
+  path, tables = tmp_path / 'RESULTS.md', tmp_path / 'results/avx2.md'
   for name, rate in (('two_replicas', 10), ('digits_mlp', 20)):
-    results.write(path, _section(name, rate))
-  path.write_text(path.read_text() + '\n## (z) gone: is no workload any more\n\n- long ago\n')
-  before = path.read_text()
+    results.write(path, 'avx2', _section(name, rate))
+  tables.write_text(tables.read_text() + '\n## (z) gone: is no workload any more\n\n- long ago\n')
+  before = tables.read_text()
   assert before.index('## (a) digits_mlp') < before.index('## (h) two_replicas')
-  assert '## Goals: 1 of 2 are met' in before
-  results.write(path, _section('two_replicas', 30, 'now'))
-  after = path.read_text()
+  assert '[avx2](results/avx2.md): 1 of 2 goals are met' in path.read_text()
+  results.write(path, 'avx2', _section('two_replicas', 30, 'now'))
+  after = tables.read_text()
   assert after.count('## (h) two_replicas') == after.count('- now') == after.count('- then') == 1
   assert before[before.index('## (a)') : before.index('## (h)')] in after  # To the letter.
-  assert '## Goals: 2 of 2 are met' in after and '(z)' not in after
-  assert '| (h) two_replicas | ours to stock | >= 1.50 | 3.00 (3.00 to 3.00) | met |' in after
-  assert list(tmp_path.iterdir()) == [path]
+  assert '(z)' not in after and '| ours to stock | >= 1.50 | 3.00 (3.00 to 3.00) | met |' in after
+  results.write(path, 'amx_bf16', _section('two_replicas', 10))  # Another kind of processor has its own tables.
+  assert tables.read_text() == after
+  goals = path.read_text()
+  assert '[avx2](results/avx2.md): 2 of 2 goals are met' in goals and 'amx_bf16.md): 0 of 1 goals are met' in goals
+  assert '| workload | goal | wanted | amx_bf16 | avx2 |' in goals
+  row = '| (h) two_replicas | ours to stock | >= 1.50 | 1.00 (1.00 to 1.00), not met | 3.00 (3.00 to 3.00), met |'
+  assert row in goals
+  assert sorted(tmp_path.rglob('*.md')) == [path, tmp_path / 'results/amx_bf16.md', tables]
 
 
 def test_each_workload_is_named_once_and_each_peer_once_in_it():
@@ -275,7 +281,7 @@ def quick(monkeypatch, tmp_path):
 def test_a_peer_that_is_missing_or_fails_is_named_and_the_others_go_on(quick, capsys, tmp_path):
   path = tmp_path / 'RESULTS.md'
   assert command.main(['a', '--rounds=2', '--seconds=0.01', '--cores=1', f'--results={path}']) == 1  # One has failed.
-  printed, written = capsys.readouterr().out, path.read_text()
+  printed, written = capsys.readouterr().out, next((tmp_path / 'results').iterdir()).read_text()
   for text in (printed, written):
     assert 'missing: pip install jax optax' in text and '(a) digits_mlp' in text
     assert 'failed: PeerError: has ended: KeyError' in text
