@@ -5,7 +5,6 @@ import os
 import pathlib
 import platform
 
-
 _VECTORS = ('avx2', 'avx512f', 'avx512_bf16', 'amx_bf16')  # What decides which kernels are fast, from old to new.
 
 
