@@ -18,6 +18,7 @@ from benchmarks.peers import catalogue
 from benchmarks.peers import conductor
 from benchmarks.peers import entries
 from benchmarks.peers import machine
+from benchmarks.peers import quick
 from benchmarks.peers import report
 from benchmarks.peers import results
 
@@ -59,6 +60,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     type=pathlib.Path,
     help='a Markdown file for the goals; results/KIND.md beside it keeps the tables of this kind of processor',
   )
+  told = 'some ratios beside those recorded in FILE and results/ beside it, in ten minutes; 1 if one is slower'
+  parser.add_argument('--quick', type=pathlib.Path, metavar='FILE', help=told)
   options = parser.parse_args(arguments)
   if options.results and options.peers:
     raise SystemExit('error: --results: a table of some --peers would replace the whole one; leave one of them out')
@@ -93,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
   """Prints a table for each workload; 1 if a peer that is installed could not be measured."""
   options = _options(arguments)
   folder, start = pathlib.Path(tempfile.mkdtemp(prefix='bench-')), time.perf_counter()
+  if options.quick:
+    return quick.run(options.quick, folder, _tell)
   all_well = True
   for workload in _workloads(options.workloads):
     all_well &= _measure(workload, options, folder)

@@ -11,6 +11,7 @@ import re
 from benchmarks.peers import catalogue
 from benchmarks.peers import entries
 from benchmarks.peers import report
+from benchmarks.peers import rounds
 
 _INTRODUCTION = """# Beside its peers
 
@@ -19,6 +20,7 @@ of its vector instructions decides which kernels are fast. `make bench BENCH='a 
 keeps the others. A ratio is our speed over the peer's, in turns next to each other: the median of the rounds, and their
 range. Speeds drift from run to run; ratios are what to read. "Compiles in" is what the first turn took beyond a later
 one. benchmarks/peers says what is computed and how, benchmarks/NOTES.md what was tried."""
+_SPREAD = re.compile(r'([\d.]+) to ([\d.]+)')
 _SECTION = re.compile(r'^## (?=\()', re.MULTILINE)
 
 
@@ -55,6 +57,26 @@ def write(path: pathlib.Path, kind: str, written: str) -> None:
   tables.parent.mkdir(exist_ok=True)
   _replace(tables, [f'# Beside its peers: {kind}', *(f'## {found}' for found in ordered)])
   _replace(path, [_INTRODUCTION, *_summary(sorted(tables.parent.glob('*.md')))])
+
+
+def ratios(path: pathlib.Path, kind: str) -> dict[tuple[str, str], rounds.Spread]:
+  """(workload, peer) -> the recorded ratio of a kind of processor.
+
+  Args:
+    path: of RESULTS.md.
+    kind: see `machine.kind`.
+  """
+  found = {}
+  for section_text in _sections(path.parent / 'results' / f'{kind}.md'):
+    name = _key(section_text).split(' ')[-1]
+    rows = [line.strip('| ').split(' | ') for line in section_text.splitlines() if line.startswith('| ')]
+    head = next((row for row in rows if row[0] == 'peer'), [])
+    for row in rows[rows.index(head) + 1 :] if 'ratio' in head else []:
+      place = head.index('ratio')
+      spread = _SPREAD.fullmatch(row[place + 1].strip()) if len(row) > place + 1 else None
+      if spread:
+        found[name, row[0]] = rounds.Spread(float(row[place]), *map(float, spread.groups()))
+  return found
 
 
 def _replace(path, parts):
