@@ -63,10 +63,11 @@ class Unmade:
     if self._values is None:
       self._values = _own_pages(self.shape, self.kept_dtype.as_numpy_dtype)  # In memory as they are written to.
     if self.dtype == self.kept_dtype:
-      if np.ndim(value) == 2 and not value.flags.c_contiguous:
-        _copy_transposed(value, self._values[... if row is None else row])
+      place = ... if row is None else row
+      if value.ndim != 2 or value.flags.c_contiguous:
+        self._values[place] = value  # A row of numbers is no array, to which one could copy.
       else:
-        self._values[... if row is None else row] = value
+        _copy_transposed(value, self._values[place])
       return
     target = self._values if row is None else self._values[row]
     rows = max(1, _PART * len(value) // value.size)
