@@ -38,7 +38,11 @@ svg { width: 100%; height: auto; } code { overflow-wrap: anywhere; }
 
 
 def page(
-  store: column_store.ColumnStore, runs: Sequence[run_folder.Run], title: str, metrics: Sequence[str] = ()
+  store: column_store.ColumnStore,
+  runs: Sequence[run_folder.Run],
+  title: str,
+  metrics: Sequence[str] = (),
+  x: str = 'step',
 ) -> str:
   """The HTML of a report: metrics, curves, fields that differ, wall time, commands.
 
@@ -48,9 +52,10 @@ def page(
     title: the heading.
     metrics: names of curves, such as `eval/accuracy`; by default all but values of progress and of the machine, the
       first 60.
+    x: the axis of the curves, see curves.View.
 
   Raises:
-    UserError: the name of a curve is invalid, or no run has it.
+    UserError: the name of a curve or of the axis is invalid, or no run has it.
   """
   found = comparing.compare(runs, lambda run: curves.evaluations(store, run))
   colours = [svg_chart.COLOURS[number % len(svg_chart.COLOURS)] for number in range(len(runs))]
@@ -70,7 +75,7 @@ def page(
     _table([['run', 'status', 'step'], *zip(found.names, found.statuses, map(_number, found.steps))], colours),
     _section('Best metrics', _columns(found.names, best)),
     _section('Last metrics', _columns(found.names, numbers)),
-    _section('Curves', _charts(store, runs, names, colours) + more),
+    _section('Curves', _charts(store, runs, names, colours, x) + more),
     _section('Fields that differ', _columns(found.names, _masked(found.params))),
     _section('Versions and origins that differ', _columns(found.names, _masked(found.origins))),
     _section('Wall time', _goodput(store, runs)),
@@ -92,9 +97,16 @@ def _names(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) -> l
 
 
 def _charts(
-  store: column_store.ColumnStore, runs: Sequence[run_folder.Run], names: Sequence[str], colours: Sequence[str]
+  store: column_store.ColumnStore,
+  runs: Sequence[run_folder.Run],
+  names: Sequence[str],
+  colours: Sequence[str],
+  x: str,
 ) -> str:
-  found = curves.read(store, runs, names, curves.View(buckets=_BUCKETS)).curves
+  read = curves.read(store, runs, names, curves.View(x, buckets=_BUCKETS))
+  found = read.curves
+  if len(read.lacking) == len(runs):
+    raise errors.UserError(f'--x={x}: no run has it{suggestions.did_you_mean(x, _names(store, runs), before="; ")}')
   lacking = next((name for name in names if not any(curve == name for _, curve in found)), None)
   if lacking is not None:
     raise errors.UserError(
@@ -103,11 +115,11 @@ def _charts(
   figures = []
   for name in names:
     lines = [
-      svg_chart.Line(run.name, colour, *_points(found[run.name, name]))
+      svg_chart.Line(run.name, colour, *_points(found[run.name, name]), is_dotted=run.name in read.unordered)
       for run, colour in zip(runs, colours)
       if (run.name, name) in found
     ]
-    picture = svg_chart.draw(name, lines)
+    picture = svg_chart.draw(name, lines, x)
     if picture:
       figures.append(f'<figure><figcaption>{_text(name)}</figcaption>{picture}</figure>')
   return f'<div class="charts">{"".join(figures)}</div>' if figures else ''
