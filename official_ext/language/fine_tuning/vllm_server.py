@@ -207,7 +207,7 @@ class Server:
         'server, or raise task.sampler.vllm_server_timeout'
       ) from lost
     if not attempt:
-      logging.warning('%s%s: %s; trying again for %g s', self.url, path, reason, self._timeout)
+      logging.warning('%s%s: %s; retrying for %g s', self.url, path, reason, self._timeout)
     time.sleep(pause)
 
   def _refusal(self, path: str, error: urllib.error.HTTPError) -> RefusedError:
