@@ -96,6 +96,10 @@ FACE = {
   'FineTuningTask': 'language.fine_tuning.task:FineTuningTask',
   'completions': 'language.fine_tuning.completions',
   'parameter_names': 'language.fine_tuning.parameter_names',
+  'Sampler': 'language.fine_tuning.samplers:Sampler',
+  'SamplerConfig': 'language.fine_tuning.samplers:SamplerConfig',
+  'ModelSampler': 'language.fine_tuning.samplers:ModelSampler',
+  'VllmSampler': 'language.fine_tuning.vllm_sampler:VllmSampler',
   'whole_folders': 'base.files.whole_folders',
   'rewards': 'language.fine_tuning.rewards',
   'register_reward': 'language.fine_tuning.reward_registry:register',
@@ -150,7 +154,11 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.language.fine_tuning import rewards as rewards
   from official_ext.language.fine_tuning.fine_tuning_config import FineTuningConfig as FineTuningConfig
   from official_ext.language.fine_tuning.fine_tuning_config import PairsConfig as PairsConfig
+  from official_ext.language.fine_tuning.samplers import ModelSampler as ModelSampler
+  from official_ext.language.fine_tuning.samplers import Sampler as Sampler
+  from official_ext.language.fine_tuning.samplers import SamplerConfig as SamplerConfig
   from official_ext.language.fine_tuning.task import FineTuningTask as FineTuningTask
+  from official_ext.language.fine_tuning.vllm_sampler import VllmSampler as VllmSampler
   from official_ext.language.modeling import activation_memory as activation_memory
   from official_ext.language.modeling import adapter_sets as adapter_sets
   from official_ext.language.modeling import decoder as _decoder

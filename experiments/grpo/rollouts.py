@@ -5,7 +5,7 @@ left, and `record`. A rollout holds n = p * num_generations completions, those o
 
   prompt_ids, prompt_mask          int32 [n, seq_length]
   completion_ids, completion_mask  int32 [n, max_completion_length], padded on the right; the end counts
-  sampled_log_probs                float32 [n, max_completion_length], the model's own when it sampled, at temperature 1
+  sampled_log_probs                float32 [n, max_completion_length], the sampler's, at temperature 1; NaN if unknown
   is_truncated                     bool [n], cut off before the end
   rewards                          float32 [n, rewards], by the columns of `task.reward_funcs`; NaN for none
 """
@@ -19,42 +19,35 @@ import official_ext as ext
 Rollout = dict[str, tf.Tensor]
 
 
-class Sampler:
-  """Draws completions of prompts; called eagerly, it is compiled once for prompts of one shape."""
+def rollout(
+  sampler: ext.Sampler,
+  stop_token_ids: tuple[int, ...],
+  model: ext.LanguageModel,
+  batch: Mapping[str, tf.Tensor],
+  count: int,
+  seed: tf.Tensor,
+) -> Rollout:
+  """A rollout without rewards.
 
-  def __init__(self, config: ext.GenerationConfig):
-    """Compiles nothing yet.
-
-    Args:
-      config: how is drawn.
-    """
-    self._config = config
-    # The cache of keys and values is made for XLA. Inside of another XLA program this is a part of it.
-    self._draw = tf.function(
-      lambda model, *args: ext.generation.sample(model, config, *args), jit_compile=True, autograph=False
-    )
-
-  def __call__(self, model: ext.LanguageModel, batch: Mapping[str, tf.Tensor], count: int, seed: tf.Tensor) -> Rollout:
-    """A rollout without rewards.
-
-    Args:
-      model: the policy.
-      batch: the prompts, of a static number.
-      count: completions of each prompt.
-      seed: int64 [2]; the same draws the same.
-    """
-    prompts, mask = (tf.repeat(batch[name], count, axis=0) for name in ('input_ids', 'segment_ids'))
-    found = self._draw(model, prompts, mask, seed)
-    stops = [found.tokens == stop for stop in self._config.stop_token_ids] or [tf.zeros_like(found.tokens, tf.bool)]
-    has_ended = tf.reduce_any(tf.reduce_any(stops, axis=0) & (found.mask > 0), axis=1)
-    return {
-      'prompt_ids': prompts,
-      'prompt_mask': mask,
-      'completion_ids': found.tokens,
-      'completion_mask': found.mask,
-      'sampled_log_probs': found.log_probs,
-      'is_truncated': ~has_ended,
-    }
+  Args:
+    sampler: draws the completions.
+    stop_token_ids: a completion without one of these was cut off.
+    model: the policy.
+    batch: the prompts, of a static number.
+    count: completions of each prompt.
+    seed: int64 [2]; the same draws the same.
+  """
+  found = sampler(model, batch['input_ids'], batch['segment_ids'], count, seed)
+  stops = [found.tokens == stop for stop in stop_token_ids] or [tf.zeros_like(found.tokens, tf.bool)]
+  has_ended = tf.reduce_any(tf.reduce_any(stops, axis=0) & (found.mask > 0), axis=1)
+  return {
+    'prompt_ids': tf.repeat(batch['input_ids'], count, axis=0),
+    'prompt_mask': tf.repeat(batch['segment_ids'], count, axis=0),
+    'completion_ids': found.tokens,
+    'completion_mask': found.mask,
+    'sampled_log_probs': found.log_probs,
+    'is_truncated': ~has_ended,
+  }
 
 
 def log_probs(

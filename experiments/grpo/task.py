@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import functools
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -36,6 +37,10 @@ class GrpoTask(ext.FineTuningTask):
         'task.model_path: is empty, and a base model is taught in one process; run it there, and give its result, '
         'RUN/model, to several workers'
       )
+    if params.sampler.use_vllm and workers > 1:
+      raise ext.UserError(
+        f'task.sampler.use_vllm: {workers} workers; a server samples for one process; set it to false'
+      )
 
   @property
   def needs_reference(self) -> bool:
@@ -55,6 +60,8 @@ class GrpoTask(ext.FineTuningTask):
   def why_between_steps(self) -> str:
     """Why completions are not sampled within the step; '' if they are."""
     in_python = [reward.name for reward in self.rewards if not reward.in_graph]
+    if self.config.sampler.use_vllm:
+      return 'task.sampler.use_vllm requests them from a server'
     if in_python:
       return f'the reward {in_python[0]} is a function in Python'
     if self.config.num_iterations > 1:
@@ -111,9 +118,17 @@ class GrpoTask(ext.FineTuningTask):
     return source
 
   @functools.cached_property
-  def samplers(self) -> Mapping[bool, rollouts.Sampler]:
-    """The generator of completions, by whether it is for training: as configured; else the likeliest tokens."""
-    return {training: rollouts.Sampler(self._sampling(training)) for training in (False, True)}
+  def samplers(self) -> Mapping[bool, ext.ModelSampler]:
+    """The model as a sampler, by whether it is for training: as configured; else the likeliest tokens."""
+    return {training: ext.ModelSampler(self._sampling(training)) for training in (False, True)}
+
+  @functools.cached_property
+  def training_sampler(self) -> ext.Sampler:
+    """The sampler of the steps: the model, or a server."""
+    if not self.config.sampler.use_vllm:
+      return self.samplers[True]
+    adapter_dir = os.path.join(self.logging_dir, 'sampler') if self.logging_dir else ''
+    return ext.VllmSampler(self.config.sampler, self._sampling(True), adapter_dir)
 
   def _sampling(self, training):
     config = self.config
@@ -127,9 +142,20 @@ class GrpoTask(ext.FineTuningTask):
     filters = {name: getattr(config, name) for name in ('temperature', 'top_k', 'top_p', 'min_p')}
     return ext.GenerationConfig(**common, **filters)
 
+  def rollout(
+    self,
+    sampler: ext.Sampler,
+    model: tf_keras.Model,
+    batch: Mapping[str, tf.Tensor],
+    count: int,
+    seed: tf.Tensor,
+  ) -> rollouts.Rollout:
+    """Completions of prompts, without rewards: see `rollouts.rollout`."""
+    return rollouts.rollout(sampler, self.tokenizer.stop_token_ids, model, batch, count, seed)
+
   def scored_rollout(self, model: tf_keras.Model, batch: Mapping[str, tf.Tensor], seed: tf.Tensor) -> rollouts.Rollout:
     """Groups of completions with their rewards, for training. See rollouts.py."""
-    rollout = self.samplers[True](model, batch, self.config.num_generations, seed)
+    rollout = self.rollout(self.training_sampler, model, batch, self.config.num_generations, seed)
     return {**rollout, 'rewards': self._scores(rollout, batch, self.config.train_data)}
 
   def _scores(self, rollout, batch, params):
@@ -146,7 +172,8 @@ class GrpoTask(ext.FineTuningTask):
     source, count = self._prompts(data), config.num_generations
     rows = source.fetch(range(min(config.completions.num_prompts, len(source))))
     batch = {name: tf.stack([row[name] for row in rows]) for name in rows[0]}
-    rollout = self.samplers[True](model, batch, count, tf.constant([config.train_data.seed or 0, step], tf.int64))
+    seed = tf.constant([config.train_data.seed or 0, step], tf.int64)
+    rollout = self.rollout(self.samplers[True], model, batch, count, seed)
     scores = self._scores(rollout, batch, data)
     rewards = rollouts.weighted(scores, config.reward_weights)
     words = self.tokenizer
@@ -199,7 +226,7 @@ class GrpoTask(ext.FineTuningTask):
     policy = rollouts.log_probs(model, rollout, config.temperature, training=True)
     parts = {
       'log_probs': policy,
-      'old_log_probs': tf.stop_gradient(rollout.get('old_log_probs', policy)),
+      'old_log_probs': tf.stop_gradient(self.old_log_probs(rollout, policy)),
       'advantages': ext.losses.group_advantages(rewards, config.num_generations, config.scale_rewards),
       'mask': self.loss_mask(rollout),
     }
@@ -210,6 +237,7 @@ class GrpoTask(ext.FineTuningTask):
     )
     if config.temperature == 1:  # The sampler's state is at that step.
       difference = tf.abs(policy - rollout['sampled_log_probs']) * tf.cast(rollout['completion_mask'], tf.float32)
+      difference = tf.where(tf.math.is_nan(difference), 0.0, difference)  # Unknown to the sampler.
       logs['sampling/sampling_logp_difference/max'] = tf.reduce_max(difference)
     if settings.beta:
       sampled = parts['old_log_probs'] if settings.use_bias_correction_kl else None
@@ -224,11 +252,22 @@ class GrpoTask(ext.FineTuningTask):
     loss, _ = ext.weighted_losses.total(config.losses, {ext.losses.grpo.__name__: inputs_of_loss})
     return loss, logs
 
+  def old_log_probs(self, rollout: Mapping[str, tf.Tensor], policy: tf.Tensor) -> tf.Tensor:
+    """The log-probabilities that the loss takes the policy's ratio to: float32 [n, max_completion_length].
+
+    Args:
+      rollout: see rollouts.py.
+      policy: the present ones, for a rollout of the present weights.
+    """
+    if self.config.sampler.is_stale:  # Its weights may be older than those of the update.
+      return rollout['sampled_log_probs']
+    return rollout.get('old_log_probs', policy)
+
   def _evaluated(self, batch, model):
     """The rewards of the likeliest completions of prompts, of which there may be fewer than a full batch, or none."""
     number = tf.shape(batch['input_ids'])[0]
     full = self._filled(batch)
-    rollout = self.samplers[False](model, full, 1, tf.constant([0, 0], tf.int64))
+    rollout = self.rollout(self.samplers[False], model, full, 1, tf.constant([0, 0], tf.int64))
     rollout['rewards'] = self._scores(rollout, full, self.config.validation_data)
     rollout = {name: value[:number] for name, value in rollout.items()}
     rewards = rollouts.weighted(rollout['rewards'], self.config.reward_weights)

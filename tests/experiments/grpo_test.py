@@ -142,7 +142,7 @@ def sampled():
 def test_a_samplers_log_probabilities_are_the_losss(sampled):
   task, model, batch, _, seed = sampled
   left = tf.tile(tf.constant([[1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1]]), [4, 1])
-  rollout = task.samplers[True](model, {**batch, 'segment_ids': left}, 3, seed)
+  rollout = task.rollout(task.samplers[True], model, {**batch, 'segment_ids': left}, 3, seed)
   mask = rollout['completion_mask'].numpy()
   assert 0 < mask.mean() < 1 and 0 < rollout['is_truncated'].numpy().mean() < 1
   found = rollouts.log_probs(model, rollout, 1.0).numpy()

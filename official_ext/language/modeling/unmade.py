@@ -63,7 +63,11 @@ class Unmade:
     if self._values is None:
       self._values = _own_pages(self.shape, self.kept_dtype.as_numpy_dtype)  # In memory as they are written to.
     if self.dtype == self.kept_dtype:
-      _copy(value, self._values[... if row is None else row])
+      place = ... if row is None else row
+      if value.ndim != 2 or value.flags.c_contiguous:
+        self._values[place] = value  # A row of numbers is no array, to which one could copy.
+      else:
+        _copy_transposed(value, self._values[place])
       return
     target = self._values if row is None else self._values[row]
     rows = max(1, _PART * len(value) // value.size)
@@ -92,11 +96,8 @@ def _own_pages(shape, dtype):
   return np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
 
 
-def _copy(value, target):
-  """Copies an array. A transposed matrix goes by strips: row by row it would take up to four times as long."""
-  if value.ndim != 2 or value.flags.c_contiguous:
-    target[...] = value
-    return
+def _copy_transposed(value, target):
+  """Copies a transposed matrix by strips: row by row it would take up to four times as long."""
   for start in range(0, value.shape[1], _STRIP):
     target[:, start : start + _STRIP] = value[:, start : start + _STRIP]
 

@@ -1,6 +1,7 @@
 """A report of runs as one HTML file that needs no server, no network and no script. No TensorFlow."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 import html
 import math
 import time
@@ -65,7 +66,10 @@ def page(
   )
   made = time.strftime('%Y-%m-%d %H:%M', time.localtime())
   numbers = {name: [_number(value) for value in values] for name, values in found.last.items()}
-  best = {name: [_best(pair) for pair in pairs] for name, pairs in found.best.items()}
+  best = {
+    name: ['-' if pair is None else f'{_number(pair[0])} (step {pair[1]:,})' for pair in pairs]
+    for name, pairs in found.best.items()
+  }
   parts = [
     f'<h1>{_text(title)}</h1><p>{len(runs)} runs, {made}</p>',
     _table([['run', 'status', 'step'], *zip(found.names, found.statuses, map(_number, found.steps))], colours),
@@ -134,7 +138,7 @@ def _goodput(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) ->
   for run in runs:
     spent = goodput.read(store, run)
     if spent is not None:
-      values = spent.as_dict()
+      values = dataclasses.asdict(spent)
       shares = [f'{values[name] / spent.seconds:.1%}' for name in goodput.PARTS]
       rows.append([run.name, f'{spent.seconds:,.0f}', *shares])
   return _table(rows) if len(rows) > 1 else ''
@@ -143,8 +147,7 @@ def _goodput(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) ->
 def _commands(runs: Iterable[run_folder.Run]) -> str:
   items = []
   for run in runs:
-    record = next((each for each in map(run.record, run.modes()) if each is not None), {})
-    command = credentials.mask(str(record.get('command') or ''))
+    command = credentials.mask(str((run.first_record() or {}).get('command') or ''))
     if command:
       items.append(f'<dt>{_text(run.name)}</dt><dd><code>{_text(command)}</code></dd>')
   return f'<dl>{"".join(items)}</dl>' if items else ''
@@ -155,10 +158,6 @@ def _masked(rows: Mapping[str, Sequence[json_types.Json]]) -> dict[str, list[str
   return {
     name: [str(credentials.mask_values({name: value})[name]) for value in values] for name, values in rows.items()
   }
-
-
-def _best(pair: tuple[float, int] | None) -> str:
-  return '-' if pair is None else f'{_number(pair[0])} (step {pair[1]:,})'
 
 
 def _number(value: float | None) -> str:

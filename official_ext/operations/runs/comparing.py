@@ -56,7 +56,7 @@ def compare(
     evaluations_of: the evaluations of a run that stand, by step; None: see `read_evaluations`.
     only_differences: whether fields that are the same in all of them are left out.
   """
-  records = [_record(run) for run in runs]
+  records = [run.first_record() or {} for run in runs]
   params = [params_lib.read(run) or {} for run in runs]
   find = evaluations_of or (lambda run: read_evaluations(run.file(run_folder.EVENTS)))
   evaluations = [list(find(run)) for run in runs]
@@ -104,10 +104,6 @@ def _of_interest(path: str) -> Iterator[dict[str, object]]:
             yield event
   except OSError:
     return
-
-
-def _record(run: run_folder.Run) -> json_types.JsonMapping:
-  return next((record for record in map(run.record, run.modes()) if record is not None), {})
 
 
 def _origin(record: Mapping[str, object]) -> json_types.JsonObject:

@@ -134,7 +134,7 @@ class FormSweep:
           if not each.name:
             raise errors.UserError('a field of the sweep has no name; choose one, or remove it')
           if each.name in parameters:
-            raise errors.UserError(f'{each.name}: occurs twice')
+            raise errors.UserError(f'{each.name}: is given twice; remove one')
           parameters[each.name] = each.of_file(self.method)
     swept = tuple(f'{name}=' for name in parameters)
     shared = dataclasses.replace(self.run, sets=tuple(text for text in self.run.sets if not text.startswith(swept)))

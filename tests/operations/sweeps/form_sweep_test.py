@@ -65,7 +65,7 @@ def test_random_points_are_drawn_from_ranges(tmp_path):
     ([{'name': 'a', 'values': ''}], {}, 'a: expected values such as 1, 2'),
     ([{'name': '', 'values': '1'}], {}, 'a field of the sweep has no name'),
     ([{'name': 'a', 'values': '1, 1'}], {}, 'parameters.a.values: 1 occurs twice'),
-    ([{'name': 'a', 'values': '1'}, {'name': 'a', 'values': '2'}], {}, 'a: occurs twice'),
+    ([{'name': 'a', 'values': '1'}, {'name': 'a', 'values': '2'}], {}, 'a: is given twice; remove one'),
     ([{'name': 'a', 'kind': 'linear', 'low': 'x', 'high': '1'}], {}, "a: from: expected a number, got 'x'"),
     ([{'name': 'a', 'kind': 'linear', 'low': '2', 'high': '1'}], {}, 'a: 2 is not below 1'),
     ([{'name': 'a', 'kind': 'log', 'low': '0', 'high': '1'}], {}, 'a: 0: a range by ratios must begin above 0'),

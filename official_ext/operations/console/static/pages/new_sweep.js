@@ -109,9 +109,9 @@ export function sweepPart({kept, formOf, names, metric, changed, started, signal
       metricInput.value = found.name;
       goalInput.value = found.goal;
     }
-    if (!state.rows.length) {
+    if (!state.rows.some((row) => row.name.trim())) {
       replace(problem);
-      setText(count, 'Add a field.');
+      setText(count, state.rows.length ? 'Choose a field, and its values.' : 'Add a field.');
       return;
     }
     timer = setTimeout(async () => {
