@@ -65,7 +65,9 @@ def test_a_phone_has_room_for_it(form, new_page):
   page = form(page=new_page(viewport={'width': 390, 'height': 800}, color_scheme='light', reduced_motion='reduce'))
   page.get_by_text('Sweep: several values of some fields').click()
   page.get_by_label('Kind of the values of field 1').select_option('range')
-  page.get_by_text('a field of the sweep has no name; choose one, or remove it').wait_for()
+  _points(page, 'Choose a field, and its values.')
+  page.get_by_label('Name of field 1').fill('learning_rate')
+  page.get_by_text("learning_rate: from: expected a number, got ''").wait_for()
   assert page.locator('main').evaluate('(node) => node.scrollWidth <= node.clientWidth')
   assert not axe.violations(page)
 
