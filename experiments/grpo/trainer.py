@@ -15,8 +15,8 @@ from . import rollouts
 class GrpoTrainer(ext.Trainer):
   """Samples and scores the completions of an update before it, with the present weights: see base class.
 
-  The completions are a function of (seed, step, weights), unless a server samples them. With `task.num_iterations` above
-  1 rollouts are kept for as many updates, in variables that every checkpoint holds.
+  The completions are a function of (seed, step, weights), unless a server samples them. With `task.num_iterations`
+  above 1 rollouts are kept for as many updates, in variables that every checkpoint holds.
   """
 
   def __init__(

@@ -150,9 +150,9 @@ class Server:
   def _completions(self, answer: Any, expected: int) -> list[Completion]:
     choices = answer.get('choices') if isinstance(answer, dict) else None
     if not isinstance(choices, list) or len(choices) != expected:
-      found = len(choices) if isinstance(choices, list) else 'no'
-      raise errors.UserError(f'{FIELD}: {self.url}: requested {expected} completions, got {found}; is it vLLM?')
-    found = []
+      count = len(choices) if isinstance(choices, list) else 'no'
+      raise errors.UserError(f'{FIELD}: {self.url}: requested {expected} completions, got {count}; is it vLLM?')
+    found: list[Completion] = []
     for choice in sorted(choices, key=lambda choice: choice['index']):
       tokens, log_probs = choice.get('token_ids'), (choice.get('logprobs') or {}).get('token_logprobs')
       if not isinstance(tokens, list):
@@ -207,7 +207,7 @@ class Server:
         'server, or raise task.sampler.vllm_server_timeout'
       ) from lost
     if not attempt:
-      logging.warning('%s%s: %s; trying again for %g s', self.url, path, reason, self._timeout)
+      logging.warning('%s%s: %s; retrying for %g s', self.url, path, reason, self._timeout)
     time.sleep(pause)
 
   def _refusal(self, path: str, error: urllib.error.HTTPError) -> RefusedError:
