@@ -38,7 +38,7 @@ MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-test .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check pythons smoke manifests soak powercut bench experiments docs clean
+.PHONY: .venv .venv-test .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check pythons smoke manifests soak powercut bench bench-quick experiments docs clean
 
 .venv: $(CORE_STAMP)
 
@@ -163,6 +163,11 @@ bench: .venv-test .venv-peers
 	    try $(BIN)/python -m benchmarks.memory $(MEMORY); \
 	    try $(BIN)/python -m benchmarks.growth $(GROWTH); \
 	  fi; exit $$status
+
+# Ratios beside the last recorded ones on such a processor, in ten minutes, before and after a change that is about speed;
+# it fails if one is slower by more than its rounds differ.
+bench-quick: .venv-test
+	$(BIN)/python -m benchmarks.peers --quick=$(RESULTS)
 
 # Trains every experiment of experiments/ to its end, and prints a table of times and results.
 experiments: .venv-test

@@ -6,6 +6,7 @@ in both themes, at the width of a desktop and of a phone. Requires Playwright an
 
 import argparse
 import io
+import json
 import os
 import pathlib
 import re
@@ -26,17 +27,26 @@ from official_ext.operations.sweeps import sweep_folder
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SIZES = ((1280, 800), (390, 780))
 _ARGUMENTS = ('--no-sandbox', '--disable-gpu', '--disable-background-networking', '--no-first-run')
+_RANGES = (
+  {'name': 'learning_rate', 'kind': 'log', 'low': '1e-4', 'high': '1e-1', 'count': 4},
+  {'name': 'batch_size', 'values': '32, 64'},
+)
+_SWEEP = urllib.parse.urlencode({'sweep': json.dumps({'rows': _RANGES})})
 # Name of the picture: address. {run}, {runs} and {sweep} are filled in; a page of a sweep needs one.
 PAGES = {
   'runs': '/runs',
   'run': '/run?{run}',
   'compare': '/compare?{runs}',
+  'bars': '/compare?{runs}',
   'new': '/new?experiment=digits',
+  'new-sweep': f'/new?experiment=digits&{_SWEEP}',
   'queue': '/queue',
   'sweeps': '/sweeps',
   'sweep': '/sweep?{sweep}',
   'models': '/models',
 }
+
+SCROLLED = {'bars': '.compare-bars', 'new-sweep': '.sweep'}  # The part at the top of a picture.
 
 
 def make_runs(root: pathlib.Path) -> None:
@@ -81,6 +91,9 @@ def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> N
           page.goto(url + PAGES[name].format(**words))
           page.wait_for_timeout(1500)  # All requested parts are drawn.
           page.locator('#view .loading').wait_for(state='detached', timeout=120_000)  # TensorFlow, for a new run.
+          if name in SCROLLED:
+            page.locator(SCROLLED[name]).wait_for(timeout=120_000)
+            page.locator(SCROLLED[name]).evaluate('(node) => node.scrollIntoView()')
           page.wait_for_timeout(500)
           _save(page.screenshot(), out / f'{name}-{theme}-{width}.png')
         page.close()

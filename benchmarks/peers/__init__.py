@@ -13,7 +13,7 @@
 | `rounds`, `checks` | A B A B; ratios of each round; whether both do the same work |
 | `conductor` | ours beside one peer after the other; one that fails is reported, and the others continue |
 | `report`, `machine` | tables, goals that are met, and what they were measured on |
-| `results` | RESULTS.md: a section for each workload, kept until that is measured again |
+| `results` | RESULTS.md: the goals; results/KIND.md: a section for each workload, kept until that is measured again |
 | `__main__` | the command |
 
 Only `runners/` import frameworks, so that each process has its own alone.

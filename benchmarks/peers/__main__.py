@@ -18,6 +18,7 @@ from benchmarks.peers import catalogue
 from benchmarks.peers import conductor
 from benchmarks.peers import entries
 from benchmarks.peers import machine
+from benchmarks.peers import quick
 from benchmarks.peers import report
 from benchmarks.peers import results
 
@@ -54,7 +55,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument('--rounds', type=int, default=0, help="turns of each; 0 for the workload's own")
   parser.add_argument('--seconds', type=float, default=0.0, help="of a turn; 0 for the workload's own")
   parser.add_argument('--cores', type=int, default=0, help='that each process has; 0 for all')
-  parser.add_argument('--results', type=pathlib.Path, help='where the tables are kept in Markdown, each until the next')
+  parser.add_argument(
+    '--results',
+    type=pathlib.Path,
+    help='a Markdown file for the goals; results/KIND.md beside it keeps the tables of this kind of processor',
+  )
+  told = 'some ratios beside those recorded in FILE and results/ beside it, in ten minutes; 1 if one is slower'
+  parser.add_argument('--quick', type=pathlib.Path, metavar='FILE', help=told)
   options = parser.parse_args(arguments)
   if options.results and options.peers:
     raise SystemExit('error: --results: a table of some --peers would replace the whole one; leave one of them out')
@@ -81,7 +88,7 @@ def _measure(workload: entries.Workload, options: argparse.Namespace, folder: pa
       _tell('\n' + report.as_text(table))
   _tell('\n' + '\n'.join(head))
   if options.results:
-    results.write(options.results, results.section(workload, rows, head))
+    results.write(options.results, machine.kind(), results.section(workload, rows, head))
   return not any(remark.startswith(('failed', 'NOT')) for row in rows for remark in row.remarks)
 
 
@@ -89,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
   """Prints a table for each workload; 1 if a peer that is installed could not be measured."""
   options = _options(arguments)
   folder, start = pathlib.Path(tempfile.mkdtemp(prefix='bench-')), time.perf_counter()
+  if options.quick:
+    return quick.run(options.quick, folder, _tell)
   all_well = True
   for workload in _workloads(options.workloads):
     all_well &= _measure(workload, options, folder)

@@ -5,11 +5,22 @@ import os
 import pathlib
 import platform
 
+_VECTORS = ('avx2', 'avx512f', 'avx512_bf16', 'amx_bf16')  # What decides which kernels are fast, from old to new.
+
+
+def kind() -> str:
+  """The kind of processor, by the newest of its vector instructions: 'avx2', ..., 'amx_bf16'; 'other' without any."""
+  return next(iter(reversed(_vectors())), 'other')
+
+
+def _vectors() -> list[str]:
+  flags = _value('/proc/cpuinfo', 'flags').split()
+  return [name for name in _VECTORS if name in flags]
+
 
 def describe() -> list[str]:
   """Processor, cores, memory, load, system, Python."""
-  flags = _value('/proc/cpuinfo', 'flags').split()
-  vectors = [name for name in ('avx2', 'avx512f', 'avx512_bf16', 'amx_bf16') if name in flags]
+  vectors = _vectors()
   memory = int((_value('/proc/meminfo', 'MemTotal') or '0').split()[0]) / 2**20
   return [
     f'{_value("/proc/cpuinfo", "model name") or platform.processor()}, {len(os.sched_getaffinity(0))} cores, '

@@ -66,7 +66,7 @@ START = entries.Workload(
   _start('ours', 'ours'),
   (
     _start('stock', 'stock', goal=1.0),
-    _start('bare', 'bare', entries.TENSORFLOW, goal=1 / 1.15),
+    _start('bare', 'bare', entries.TENSORFLOW, goal=0.87),
     _start('ours_in_parts', 'parts'),
     _start('ours_second_start', 'second'),
     _start('import_tensorflow', 'import', entries.TENSORFLOW),
@@ -100,7 +100,7 @@ GENERATION = entries.Workload(
   'tokens',
   lambda: None,
   Peer('ours', 'generation'),
-  (Peer('transformers', 'generation_transformers', packages=('torch', 'transformers', *entries.TENSORFLOW)),),
+  (Peer('transformers', 'generation_transformers', packages=('torch', 'transformers', *entries.TENSORFLOW), goal=3.0),),
   other_rounds=5,
 )
 
@@ -111,7 +111,11 @@ ADAPTERS = entries.Workload(
   'steps',
   lambda: None,
   Peer('ours', 'adapters', packages=entries.GARDEN),
-  (Peer('peft', 'adapters_peft', packages=('torch', 'transformers', 'peft', 'bitsandbytes', *entries.TENSORFLOW)),),
+  (
+    Peer(
+      'peft', 'adapters_peft', packages=('torch', 'transformers', 'peft', 'bitsandbytes', *entries.TENSORFLOW), goal=1.2
+    ),
+  ),
   inverse_unit='step',
   turn_seconds=2.0,
   other_rounds=5,

@@ -1,4 +1,7 @@
-"""RESULTS.md: a section for each workload, which is unchanged until that workload is measured again."""
+"""RESULTS.md: the goals by kind of processor; results/KIND.md: a section for each workload.
+
+A section is unchanged until that workload is measured again on such a processor.
+"""
 
 from collections.abc import Sequence
 import os
@@ -8,13 +11,16 @@ import re
 from benchmarks.peers import catalogue
 from benchmarks.peers import entries
 from benchmarks.peers import report
+from benchmarks.peers import rounds
 
 _INTRODUCTION = """# Beside its peers
 
-`make bench` has written this file; `make bench BENCH='a c'` measures some workloads again and keeps the others. A ratio
-is our speed over the peer's, in turns next to each other: the median of the rounds, and their range. Speeds drift from
-run to run; ratios are what to read. "Compiles in" is what the first turn took beyond a later one. benchmarks/peers says
-what is computed and how, benchmarks/NOTES.md what was tried."""
+`make bench` has written this file and the tables in benchmarks/results, one file for each kind of processor: the newest
+of its vector instructions decides which kernels are fast. `make bench BENCH='a c'` measures some workloads again and
+keeps the others. A ratio is our speed over the peer's, in turns next to each other: the median of the rounds, and their
+range. Speeds drift from run to run; ratios are what to read. "Compiles in" is what the first turn took beyond a later
+one. benchmarks/peers says what is computed and how, benchmarks/NOTES.md what was tried."""
+_SPREAD = re.compile(r'([\d.]+) to ([\d.]+)')
 _SECTION = re.compile(r'^## (?=\()', re.MULTILINE)
 
 
@@ -34,14 +40,48 @@ def section(workload: entries.Workload, rows: Sequence[report.Row], head: Sequen
   return '\n\n'.join(parts) + '\n'
 
 
-def write(path: pathlib.Path, written: str) -> None:
-  """Puts a section in the place of that of the same workload; others stay, those of no workload any more go."""
-  sections = {_key(found): found for found in [*_sections(path), written]}
+def write(path: pathlib.Path, kind: str, written: str) -> None:
+  """Puts a section in the place of that of the same workload and the same kind of processor, and renews the goals.
+
+  Other sections stay; those of no workload any more go.
+
+  Args:
+    path: of RESULTS.md, with the goals. The sections of a kind are in results/KIND.md beside it.
+    kind: of the processor, see `machine.kind`.
+    written: the section.
+  """
+  tables = path.parent / 'results' / f'{kind}.md'
+  sections = {_key(found): found for found in [*_sections(tables), written]}
   keys = [f'({workload.letter}) {workload.name}' for workload in catalogue.WORKLOADS]
   ordered = [sections[key].strip() for key in keys if key in sections]
-  document = '\n\n'.join([_INTRODUCTION, _summary(ordered), *(f'## {found}' for found in ordered)]) + '\n'
+  tables.parent.mkdir(exist_ok=True)
+  _replace(tables, [f'# Beside its peers: {kind}', *(f'## {found}' for found in ordered)])
+  _replace(path, [_INTRODUCTION, *_summary(sorted(tables.parent.glob('*.md')))])
+
+
+def ratios(path: pathlib.Path, kind: str) -> dict[tuple[str, str], rounds.Spread]:
+  """(workload, peer) -> the recorded ratio of a kind of processor.
+
+  Args:
+    path: of RESULTS.md.
+    kind: see `machine.kind`.
+  """
+  found = {}
+  for section_text in _sections(path.parent / 'results' / f'{kind}.md'):
+    name = _key(section_text).split(' ')[-1]
+    rows = [line.strip('| ').split(' | ') for line in section_text.splitlines() if line.startswith('| ')]
+    head = next((row for row in rows if row[0] == 'peer'), [])
+    for row in rows[rows.index(head) + 1 :] if 'ratio' in head else []:
+      place = head.index('ratio')
+      spread = _SPREAD.fullmatch(row[place + 1].strip()) if len(row) > place + 1 else None
+      if spread:
+        found[name, row[0]] = rounds.Spread(float(row[place]), *map(float, spread.groups()))
+  return found
+
+
+def _replace(path, parts):
   partial = path.with_name(f'{path.name}.{os.getpid()}')
-  partial.write_text(document)
+  partial.write_text('\n\n'.join(parts) + '\n')
   partial.replace(path)
 
 
@@ -53,13 +93,20 @@ def _key(found: str) -> str:
   return found.partition(':')[0]
 
 
-def _summary(sections: Sequence[str]) -> str:
-  """All goals in one table."""
-  table = [('workload', *report.GOAL_HEAD)]
-  for found in sections:
-    table += [(_key(found), *row) for row in _goals(found)]
-  num_met = sum(row[-1].startswith('met') for row in table[1:])
-  return f'## Goals: {num_met} of {len(table) - 1} are met\n\n{report.as_markdown(table, keep_all=True)}'
+def _summary(files: Sequence[pathlib.Path]) -> list[str]:
+  """How many goals each kind of processor meets, and all goals in one table with a column for each kind."""
+  goals: dict[tuple[str, ...], dict[str, str]] = {}
+  counts = []
+  for file in files:
+    rows = [(_key(found), *row) for found in _sections(file) for row in _goals(found)]
+    num_met = sum(row[-1].startswith('met') for row in rows)
+    counts.append(f'- [{file.stem}](results/{file.name}): {num_met} of {len(rows)} goals are met')
+    for *goal, measured, verdict in rows:
+      goals.setdefault(tuple(goal), {})[file.stem] = f'{measured}, {verdict}'
+  kinds = [file.stem for file in files]
+  table = [('workload', *report.GOAL_HEAD[:2], *kinds)]
+  table += [(*goal, *(found.get(kind, '') for kind in kinds)) for goal, found in sorted(goals.items())]
+  return ['## Goals, by kind of processor', '\n'.join(counts), report.as_markdown(table, keep_all=True)]
 
 
 def _goals(found: str) -> list[tuple[str, ...]]:

@@ -69,7 +69,7 @@ DIGITS_MLP = entries.Workload(
     _keras('jax', steps_per_execution=100),
     _bare('bare_graph', jit_compile=False),
     _bare('bare_xla', jit_compile=True),
-    _bare('bare_xla_100_steps', jit_compile=True, steps_per_program=100),
+    _bare('bare_xla_100_steps', goal=0.97, jit_compile=True, steps_per_program=100),
     *_torches(),
     _jax('jax_step'),
     _jax('jax_scan', goal=0.9, steps_per_program=100),
@@ -87,10 +87,10 @@ DIGITS_CONV = entries.Workload(
   (
     _stock(50, goal=1.0),
     _fit('tf_keras_fit', jit_compile=False),
-    _fit('tf_keras_fit_50_steps', jit_compile=False, steps_per_execution=50),
+    _fit('tf_keras_fit_50_steps', goal=1.05, jit_compile=False, steps_per_execution=50),
     _keras('tensorflow', steps_per_execution=50, jit_compile=False),
     _keras('jax', steps_per_execution=50),
-    _bare('bare_graph', jit_compile=False),
+    _bare('bare_graph', goal=0.95, jit_compile=False),
     _bare('bare_xla', jit_compile=True),
     _torch(goal=1 / 1.3),
     _torch('torch_compile', compiled=True),
@@ -133,7 +133,7 @@ DECODER = entries.Workload(
     _bare('bare_graph', jit_compile=False),
     _bare('bare_xla', jit_compile=True),
     _bare('bare_graph_bf16', jit_compile=False, bfloat16=True),
-    *_torches(goal=1.0, beside_bfloat16='ours_bf16'),
+    *_torches(goal=1.05, beside_bfloat16='ours_bf16'),
     _jax('jax_step', goal=2.0),
     _jax('jax_step_bf16', bfloat16=True),
   ),
@@ -154,7 +154,7 @@ DEEP_DECODER = entries.Workload(
   _ours(2),
   (
     _ours(2, 'ours_scan', model_options=_SCAN),
-    _ours(2, 'ours_unrolled', goal=1 / 1.1, beside='ours_scan'),
+    _ours(2, 'ours_unrolled', goal=0.95, beside='ours_scan'),
     _ours(2, 'ours_remat', model_options=_REMAT),
     _ours(2, 'ours_scan_remat', model_options={**_SCAN, **_REMAT}),
     _torch(),
@@ -202,7 +202,7 @@ REPLICAS = entries.Workload(
   'steps',
   digits.perceptron,
   _ours(500, num_replicas=2),
-  (_stock(500, num_replicas=2, goal=1.5), _ours(500, 'ours_one_replica')),
+  (_stock(500, num_replicas=2, goal=1.2), _ours(500, 'ours_one_replica')),
 )
 
 EVALUATION = entries.Workload(
@@ -214,9 +214,9 @@ EVALUATION = entries.Workload(
   _ours(50, phase='evaluate'),
   (
     _stock(50, phase='evaluate'),
-    _fit('tf_keras_evaluate', jit_compile=False, phase='evaluate'),
+    _fit('tf_keras_evaluate', goal=1.1, jit_compile=False, phase='evaluate'),
     _bare('bare_graph', jit_compile=False, phase='evaluate'),
     _bare('bare_xla', jit_compile=True, phase='evaluate'),
-    _torch(phase='evaluate'),
+    _torch(goal=0.9, phase='evaluate'),
   ),
 )

@@ -106,6 +106,14 @@ def _of_environment() -> Iterator[str]:
       yield value
 
 
+def print_masked(text: str) -> None:
+  """Prints a masked line at once. If nobody reads stdout any more, it is lost."""
+  try:
+    print(mask(text), flush=True)
+  except OSError:
+    pass
+
+
 class MaskedStream:
   """A text stream that masks passwords written to it, and otherwise behaves as the stream inside it."""
 

@@ -55,28 +55,26 @@ class Mistakes:
 
   A second message about the same field or flag (the text before `: `) is dropped: it often only follows from the
   first.
+
+  Attributes:
+    lines: the messages so far.
   """
 
   def __init__(self) -> None:
-    self._lines: list[str] = []
+    self.lines: list[str] = []
 
   def __enter__(self) -> 'Mistakes':
     return self
 
   def __exit__(self, error_type, error, trace) -> None:
-    if error is not None and (not isinstance(error, UserError) or not self._lines):
+    if error is not None and (not isinstance(error, UserError) or not self.lines):
       return
     if error is not None:
       self._note(error, '')
-    if len(self._lines) == 1:
-      raise UserError(self._lines[0]) from error
-    if self._lines:
-      raise UserErrors(self._lines) from error
-
-  @property
-  def found(self) -> bool:
-    """Whether there is one."""
-    return bool(self._lines)
+    if len(self.lines) == 1:
+      raise UserError(self.lines[0]) from error
+    if self.lines:
+      raise UserErrors(self.lines) from error
 
   @contextlib.contextmanager
   def noted(self, suffix: str = '') -> Iterator[None]:
@@ -96,8 +94,8 @@ class Mistakes:
       check(*arguments, **named)
 
   def _note(self, error: UserError, suffix: str) -> None:
-    told = {line.partition(': ')[0] for line in self._lines}
-    self._lines += [line + suffix for line in lines_of(error) if line.partition(': ')[0] not in told]
+    told = {line.partition(': ')[0] for line in self.lines}
+    self.lines += [line + suffix for line in lines_of(error) if line.partition(': ')[0] not in told]
 
 
 class CheckpointError(RuntimeError):

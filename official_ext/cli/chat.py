@@ -46,11 +46,8 @@ def run(arguments: list[str]) -> None:
   tokenizer = model_loading.load_tokenizer(folders, known.chat_template_path)
   tokenizer.chat_template()  # Before the weights are loaded.
   given = generation_flags.given(known)
-  named, adapters = language_models.named_adapters(known.adapter), None
-  if named:
-    model, adapters = model_loading.load_with_adapters(folders, named, known.dtype, known.load_in_4bit)
-  else:
-    model = model_loading.load(folders, known.dtype, known.load_in_4bit)
+  named = language_models.named_adapters(known.adapter)
+  model, adapters = model_loading.load_with_adapters(folders, named, known.dtype, known.load_in_4bit)
   from official_ext.language.serving import conversations  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   conversation = conversations.Conversation(model, tokenizer, folders, given, known.system_prompt, known.seed)

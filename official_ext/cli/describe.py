@@ -164,7 +164,8 @@ def _field_comments(cls: object) -> Mapping[str, str]:
       texts += _whole_lines(comments, behind + 1, 1, range(field.col_offset + 1, _FAR_RIGHT))
     else:
       texts = _whole_lines(comments, above, -1, range(field.col_offset, field.col_offset + 1))[::-1]
-    text = ' '.join(text.lstrip('#').strip() for text in itertools.takewhile(_is_for_users, texts))
+    for_users = itertools.takewhile(lambda comment: not _NOT_FOR_USERS.match(comment), texts)
+    text = ' '.join(comment.lstrip('#').strip() for comment in for_users)
     if behind in comments or len(text.split()) > 2:  # A word or two above a field are the heading of several.
       found[field.target.id] = text
   return {name: text for name, text in found.items() if text}
@@ -197,10 +198,6 @@ def _classes_in(path: str) -> tuple[list[str], Mapping[str, tuple[int, int]]]:
 
   walk(ast.parse(text), '')
   return text.splitlines(keepends=True), found
-
-
-def _is_for_users(comment: str) -> bool:
-  return not _NOT_FOR_USERS.match(comment)
 
 
 def _whole_lines(comments: Mapping[int, tokenize.TokenInfo], line: int, direction: int, columns: range) -> list[str]:

@@ -1,10 +1,10 @@
-"""A process that holds TensorFlow and the experiments, and returns the driver's answers: `python -m` runs it.
+"""A process that holds TensorFlow and the experiments, and returns the driver's answers; driver_process.py runs it.
 
-    python -m official_ext.cli.driver_server PROGRAM [--registry=MODULE]... [--without=MODULE]...
+    python -m official_ext.cli.driver_process PROGRAM [--registry=MODULE]... [--without=MODULE]...
 
 PROGRAM is the driver: train.py, beside which modules are found first, or the module of the installed driver. Requests
 are JSON objects, one a line, on stdin; the answers come on stdout, in their order: see driver_answers.py, with `id` as
-in the request. The first line, without a request, is `{"ready": true}`.
+in the request. Before the first one it says what it does, `{"stage": TEXT}` for each step, and then `{"ready": true}`.
 
 Each request is answered in a fork, so that it leaves no state: see base/processes/forked_answers.py. When a file
 changes that a module was read from, the answer is `{"stale": true}`, and the process ends: another one reads the
@@ -35,7 +35,7 @@ from official_ext.cli import flags as ext_flags
 from official_ext.operations.runs import programs
 
 _SECONDS = 20.0  # For an answer. The checks that need devices and the task get the remaining time.
-_NAME = 'official_ext.cli.driver_server'
+_NAME = 'official_ext.cli.driver_process'
 
 
 class _Modules:
@@ -120,10 +120,12 @@ def main(arguments: list[str]) -> None:
   if program != programs.INSTALLED:  # That one finds modules in the current folder, as this process does.
     sys.path[0] = os.path.dirname(os.path.abspath(program))
   ext_flags.define_flags()
+  print(json.dumps({'stage': 'importing experiments'}), file=answers)
   modules = _Modules(names, without)
   if modules.failed:  # The side effects of a failed import must not reach a request: start a new process.
     os.dup2(answers.fileno(), 1)
     os.execv(sys.executable, [sys.executable, '-m', _NAME, *arguments, f'--without={modules.failed}'])
+  print(json.dumps({'stage': 'reading their fields'}), file=answers)
   model_garden_internals.remember_annotations()
   describe.read_classes()
   gc.collect()
@@ -137,7 +139,3 @@ def main(arguments: list[str]) -> None:
     print(json.dumps({'id': request['id'], **found}), file=answers)
     if is_stale:
       return
-
-
-if __name__ == '__main__':
-  main(sys.argv[1:])

@@ -26,7 +26,7 @@ def run_list(arguments: list[str]) -> None:
   )
   arguments_lib.add_experiment_flags(parser, ['registry'])
   flags = _flags_of(parser, arguments)[1]
-  _print_cached('list', flags, flags, lambda: _module('official_ext.cli.describe').experiment_lines())
+  _print_cached('list', flags, flags, lambda: importlib.import_module('official_ext.cli.describe').experiment_lines())
 
 
 def run_describe(arguments: list[str]) -> None:
@@ -40,8 +40,8 @@ def run_describe(arguments: list[str]) -> None:
   def lines() -> Iterable[str]:
     params, absl_flags = _params()
     if options.yaml:
-      return _module('official_ext.base.yaml_text').dump(params.as_dict()).splitlines()
-    return _module('official_ext.cli.describe').field_lines(params, absl_flags.experiment)
+      return importlib.import_module('official_ext.base.yaml_text').dump(params.as_dict()).splitlines()
+    return importlib.import_module('official_ext.cli.describe').field_lines(params, absl_flags.experiment)
 
   # Other flags name files, or have values that are not worth a file in the cache.
   if all(flag.startswith('--registry=') for flag in flags):
@@ -88,7 +88,7 @@ def run_new(arguments: list[str]) -> None:
     if getattr(options, name):
       raise errors.UserError(f'--{name}: requires --like={"|".join(new_settings.KINDS)}')
   _parse([])
-  _module('official_ext.cli.new').run(options.names[0], options.like, options.package)
+  importlib.import_module('official_ext.cli.new').run(options.names[0], options.like, options.package)
 
 
 def run_check(arguments: list[str]) -> None:
@@ -101,7 +101,7 @@ def run_check(arguments: list[str]) -> None:
   )
   arguments_lib.add_experiment_flags(parser)
   _parse([*_with_experiment(*_flags_of(parser, arguments)), '--dry_run'])
-  _module('official_ext.training.diagnosis.dry_run').run(_params()[0])
+  importlib.import_module('official_ext.training.diagnosis.dry_run').run(_params()[0])
 
 
 def run_preview(arguments: list[str]) -> None:
@@ -126,13 +126,13 @@ def run_preview(arguments: list[str]) -> None:
   named = [flag for flag in flags if flag.startswith('--experiment=')]
   _parse(flags if named and not options.name else _with_experiment(options, flags))
   params, absl_flags = _params()
-  texts = _module('official_ext.language.preview.previewing')
+  texts = importlib.import_module('official_ext.language.preview.previewing')
   if texts.is_for(params):
     terminal = sys.stdout.isatty() and not os.environ.get('NO_COLOR')
     shown = texts.Options(options.rows or texts.Options.rows, options.split, options.output, terminal)
     texts.run(params, absl_flags.experiment, shown)
     return
-  images = _module('official_ext.vision.preview.previewing')
+  images = importlib.import_module('official_ext.vision.preview.previewing')
   output = options.output or images.Options.output
   drawn = images.Options(options.rows or images.Options.rows, options.columns, options.split, output, options.tile)
   images.run(params, absl_flags.experiment, drawn)
@@ -156,7 +156,7 @@ def run_data_service(arguments: list[str]) -> None:
   parser.add_argument('--host', default='', metavar='NAME', help='how other machines find this one; default: its name')
   arguments_lib.add_experiment_flags(parser)
   options, flags = _flags_of(parser, arguments)
-  data_service = _module('official_ext.cli.data_service')
+  data_service = importlib.import_module('official_ext.cli.data_service')
   data_service.check(options)
   _parse(_with_experiment(options, flags))
   params, absl_flags = _params()
@@ -202,25 +202,25 @@ def _print_cached(command: str, key: list[str], flags: list[str], make: Callable
     cache.watch()
     _parse(flags)
     lines = [credentials.mask(line) for line in make()]
-    cache.write(lines, _module('official_ext.training.config.registries').ENTRY_POINTS)
+    cache.write(lines, importlib.import_module('official_ext.training.config.registries').ENTRY_POINTS)
   for line in lines:
     print(line)
 
 
-def _module(name: str) -> Any:
-  return importlib.import_module(name)
-
-
 def _params() -> Any:
   """The configuration that the flags define, and the flags."""
-  flags = _module('absl.flags').FLAGS
-  return _module('official_ext.training.config.parser').parse_configuration(flags, print_return=False), flags
+  flags = importlib.import_module('absl.flags').FLAGS
+  return importlib.import_module('official_ext.training.config.parser').parse_configuration(
+    flags, print_return=False
+  ), flags
 
 
 def _parse(arguments: Sequence[str]) -> None:
   """Parses flags and imports the modules that register experiments, registry_imports of the current directory first."""
-  ext_flags = _module('official_ext.cli.flags')
+  ext_flags = importlib.import_module('official_ext.cli.flags')
   ext_flags.define_for_command()
   ext_flags.parse(['official-ext', *arguments])
-  flags = _module('absl.flags').FLAGS
-  _module('official_ext.training.config.registries').import_experiments(flags.registry, flags.experiment)
+  flags = importlib.import_module('absl.flags').FLAGS
+  importlib.import_module('official_ext.training.config.registries').import_experiments(
+    flags.registry, flags.experiment
+  )

@@ -54,11 +54,8 @@ def run(arguments: list[str]) -> None:
   tokenizer = model_loading.load_tokenizer(folders, known.chat_template_path)
   tokens = _tokens(tokenizer, known)
   given = generation_flags.given(known)
-  named, adapters = language_models.named_adapters(known.adapter), None
-  if named:
-    model, adapters = model_loading.load_with_adapters(folders, named, known.dtype, known.load_in_4bit)
-  else:
-    model = model_loading.load(folders, known.dtype, known.load_in_4bit)
+  named = language_models.named_adapters(known.adapter)
+  model, adapters = model_loading.load_with_adapters(folders, named, known.dtype, known.load_in_4bit)
   generation_settings.check_tokens(tokens, model, folders)
   config = generation_settings.config_of(model, tokenizer, given)
   config = generation_settings.with_room(model, config, len(tokens), 'max_new_tokens' in given)

@@ -176,16 +176,17 @@ def _tokenizer(known: argparse.Namespace) -> Any:
 
 
 def _print_summary(done: preparing.Prepared, output: str) -> None:
-  report, plan = done.report, done.plan
+  report, plan, counted = done.report, done.plan, prepare_splits.counted
   for line in report.warnings(output, '--'):
     print(f'warning: {line}')
   there = f', {done.num_there} of which existed' if done.num_there else ''
   what = {
-    'texts': f'{done.rows} rows of {plan.settings.get("seq_length")} tokens from {report.records} records',
-    'images': f'{done.rows} images of {len(plan.labels)} classes',
-    'records': f'{done.rows} records',
+    'texts': f'{counted(done.rows, "row")} of {plan.settings.get("seq_length")} tokens '
+    f'from {counted(report.records, "record")}',
+    'images': f'{counted(done.rows, "image")} of {counted(len(plan.labels), "class", "classes")}',
+    'records': counted(done.rows, 'record'),
   }[plan.kind]
-  print(f'{output}: {what}, {done.num_bytes} bytes in {len(plan.shards)} shards{there}')
+  print(f'{output}: {what}, {done.num_bytes} bytes in {counted(len(plan.shards), "shard")}{there}')
   if plan.kind == 'texts':
     print(f'{report.tokens} tokens, {report.learned_tokens} to learn; to train on them:')
     print(f'  {shlex.quote("--config_file=" + done.config_path)}')

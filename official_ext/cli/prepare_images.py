@@ -56,7 +56,7 @@ def print_summary(conversion: converting.Conversion, done: preparing.Prepared, o
   for line in conversion_report.lines(conversion.report):
     print(f'warning: {line}')
   counts = {split: values['images'] for split, values in conversion.report['splits'].items()}
-  prepare_splits.print_summary(done, output, 'images', counts, targets.EXPERIMENTS[done.plan.kind])
+  prepare_splits.print_summary(done, output, 'image', counts, targets.EXPERIMENTS[done.plan.kind])
 
 
 def _quality(text: str) -> int:

@@ -63,10 +63,15 @@ def inputs_of(flags: dict[str, Any], inputs: list[str]) -> dict[str, list[str]]:
   return found
 
 
+def counted(count: int, noun: str, nouns: str = '') -> str:
+  """A number and its noun: '1 image', '2 images'; `nouns` is an irregular plural."""
+  return f'{count} {noun if count == 1 else nouns or noun + "s"}'
+
+
 def print_summary(
   done: preparing.Prepared,
   output: str,
-  what: str,
+  noun: str,
   counts: Mapping[str, int],
   experiment: str,
   *more: str,
@@ -77,7 +82,7 @@ def print_summary(
   Args:
     done: the conversion's result.
     output: its folder.
-    what: 'images' or 'examples'.
+    noun: 'image' or 'example'.
     counts: their number by split.
     experiment: the name of Model Garden's experiment.
     *more: further words of the command.
@@ -85,8 +90,8 @@ def print_summary(
   """
   there = f', {done.num_there} of which existed' if done.num_there else ''
   of_splits = ', '.join(f'{count} {split}' for split, count in counts.items())
-  shards = f'{done.num_bytes} bytes in {len(done.plan.shards)} shards{there}'
-  print(f'{output}: {sum(counts.values())} {what} ({of_splits}), {shards}')
+  shards = f'{done.num_bytes} bytes in {counted(len(done.plan.shards), "shard")}{there}'
+  print(f'{output}: {counted(sum(counts.values()), noun)} ({of_splits}), {shards}')
   words = [
     'official-ext train',
     f'--experiment={experiment}',

@@ -69,7 +69,7 @@ def print_summary(conversion: bert_conversion.Conversion, done: preparing.Prepar
   counts = {split: values['examples'] for split, values in conversion.report['splits'].items()}
   experiment, checkpoint = bert_targets.EXPERIMENTS[done.plan.kind], '--set=task.init_checkpoint=CHECKPOINT'
   hint = ', from a checkpoint of BERT with this vocabulary'
-  prepare_splits.print_summary(done, output, 'examples', counts, experiment, checkpoint, hint=hint)
+  prepare_splits.print_summary(done, output, 'example', counts, experiment, checkpoint, hint=hint)
 
 
 def _names(text: str) -> tuple[str, ...]:

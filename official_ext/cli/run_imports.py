@@ -8,13 +8,11 @@ from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_tables
-
-_TRACKERS = ('tensorboard', 'wandb', 'trackio')
+from official_ext.operations.imports import tracker_names
 
 
 def _import(options: argparse.Namespace) -> None:
   from official_ext.operations.imports import run_import  # pylint: disable=g-import-not-at-top  # NumPy.
-  from official_ext.operations.imports import source_runs  # pylint: disable=g-import-not-at-top
 
   for path, flag in ((options.source, 'SOURCE'), (options.to, '--to')):
     if paths.is_remote(path):
@@ -24,7 +22,7 @@ def _import(options: argparse.Namespace) -> None:
   found = run_import.find(source, options.tracker, damage)
   for run in run_import.import_runs(found, root, damage):
     about = '' if run.num_values is None else f', {run.num_values} values'
-    print(run_tables.harmless(f'{run.name}: {run.outcome} from {source_runs.NAMES[run.tracker]}{about}'), flush=True)
+    print(run_tables.harmless(f'{run.name}: {run.outcome} from {tracker_names.NAMES[run.tracker]}{about}'), flush=True)
     damage += run.damage
   if damage:
     raise errors.UserErrors([run_tables.harmless(line) for line in damage])
@@ -32,11 +30,11 @@ def _import(options: argparse.Namespace) -> None:
 
 def add_commands(commands: Any) -> None:
   """Adds this command to `official-ext runs`."""
-  text = 'import runs of TensorBoard, W&B or trackio: docs/how_to/import_runs.md'
+  text = f'import runs of {tracker_names.LISTED}: docs/how_to/import_runs.md'
   found = arguments_lib.add_command(commands, 'import', _import, text)
   source = 'the folder of their files'
   found.add_argument('source', metavar='SOURCE', type=arguments_lib.folder, help=source)
   to = 'the folder of runs for them'
   found.add_argument('--to', metavar='RUNS_DIR', type=arguments_lib.folder, required=True, help=to)
   tracker = 'import only those; default: all that are found'
-  found.add_argument('--from', dest='tracker', choices=_TRACKERS, help=tracker)
+  found.add_argument('--from', dest='tracker', choices=tuple(tracker_names.NAMES), help=tracker)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_ext.cli import run_arguments
 from official_ext.cli import run_tables
+from official_ext.operations.curves import table_names
 
 if TYPE_CHECKING:
   from official_ext.operations.curves import sql_tables  # PyArrow.
@@ -64,7 +65,7 @@ _FORMATS = {'text': _text, 'markdown': _markdown, 'csv': _csv, 'json': _json}
 
 def add_commands(commands: Any) -> None:
   """Adds this command to `official-ext runs`."""
-  text = 'run SQL (of DuckDB) over the tables runs, params, metrics and best_metrics: docs/how_to/query_runs.md'
+  text = f'run SQL (of DuckDB) over the tables {table_names.LISTED}: docs/how_to/query_runs.md'
   found = run_arguments.add_command(commands, 'query', _query, text, runs='')
   found.add_argument('sql', metavar='SQL', help='the statement; - reads it from stdin')
   found.add_argument('--format', choices=tuple(_FORMATS), default='text', help='default: text')

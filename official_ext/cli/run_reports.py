@@ -161,7 +161,7 @@ def _report(options: argparse.Namespace) -> None:
 
   root, runs = run_arguments.runs_of(options)
   title = options.title or os.path.basename(os.path.abspath(root))
-  text = report.page(column_store.ColumnStore(), runs, title, run_arguments.words(options.metric))
+  text = report.page(column_store.ColumnStore(), runs, title, run_arguments.words(options.metric), options.x)
   output = paths.expand_home(options.output, '--output')
   try:
     paths.write_atomically(output, text.encode())
@@ -194,3 +194,5 @@ def add_commands(commands: Any) -> None:
   found.add_argument('--title', metavar='TEXT', help='default: the name of RUNS_DIR')
   names = 'the curves, such as eval/accuracy; default: all metrics'
   found.add_argument('--metric', action='append', default=[], metavar='A,B', help=names)
+  axis = 'the axis: step, time, active, wall, examples, or a curve such as train/tokens; default: step'
+  found.add_argument('--x', metavar='NAME', default='step', help=axis)

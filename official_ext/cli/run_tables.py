@@ -1,6 +1,7 @@
 """Runs as text for a terminal: the tables of `official-ext runs`. Text from a run is escaped."""
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import datetime
 import math
 import re
@@ -112,7 +113,7 @@ def _origin(record: Mapping[str, object]) -> str | None:
 
 def _goodput(spent: 'goodput.Goodput') -> str:
   """The share of training in the wall time, and all other shares of a percent at least, the largest first."""
-  parts = {name: value for name, value in spent.as_dict().items() if name not in ('seconds', 'training')}
+  parts = {name: value for name, value in dataclasses.asdict(spent).items() if name not in ('seconds', 'training')}
   others = [
     f'{name} {value / spent.seconds:.0%}'
     for name, value in sorted(parts.items(), key=lambda item: -item[1])

@@ -80,14 +80,14 @@ def _show(options: argparse.Namespace) -> None:
     summary = index.summary_of(one)
     if paths.is_remote(root):
       summary = dataclasses.replace(summary, path=[root, *options.runs][number])
-    record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
+    record = one.first_record() or one.started() or {}
     # Of a run started from a shell, the output that it would have printed there.
     lines = run_log.tail(one, _LOG_LINES) or run_log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
     best, checkpoints = comparing.best_of(one), [each for each in run_checkpoints.find(one) if not each.damage]
     completions, spent = next(iter(run_completions.read(one, 1)), None), _goodput(one)
     if options.json:
       found: json_types.JsonObject = {'best': best, 'checkpoints': [each.name for each in checkpoints]}
-      found |= {'completions': completions, 'goodput': spent and spent.as_dict()}
+      found |= {'completions': completions, 'goodput': spent and dataclasses.asdict(spent)}
       values.append({**summary.as_dict(), **found, 'record': record, 'params': params.read(one), 'log': lines})
     else:
       run_arguments.print_lines(

@@ -18,6 +18,7 @@ from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
 from official_ext.cli import sweep_tables
 from official_ext.operations.queue import dispatcher_start
+from official_ext.operations.runs import commands as commands_lib
 from official_ext.operations.runs import programs
 from official_ext.operations.sweeps import controller_start
 from official_ext.operations.sweeps import optuna_study
@@ -197,7 +198,7 @@ def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: s
       _refuse_controlled(folder)
       folder.write(text, settings)
     return
-  if paths.names(folder.path):
+  if set(paths.names(folder.path)) - {commands_lib.BASE_PARAMS}:  # That one is read by the flags of a file.
     raise errors.UserError(f'{folder.path}: exists already and is not a sweep; choose another name: --name=NAME')
   settings |= {'cwd': os.getcwd(), 'program': program}
   _check(sweep, settings)

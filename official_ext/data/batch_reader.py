@@ -71,14 +71,14 @@ class BatchReader:
       BadExampleError: one of them cannot be used.
     """
     try:
-      return self._conform(self._collate(self._source.fetch(indices)), len(indices)), positions
+      return self._batch_of(self._source.fetch(indices), len(indices)), positions
     except Exception:  # pylint: disable=broad-except  # Each source, parser and collator fails in its own way.
       found = self._good_examples(positions, indices)
     kept = [position for position, _ in found]
     if not found:
       return [array[:0] for array in map(np.asarray, tf.nest.flatten(self.batch))], kept
     try:
-      return self._conform(self._collate([example for _, example in found]), len(found)), kept
+      return self._batch_of([example for _, example in found], len(found)), kept
     except Exception as error:  # pylint: disable=broad-except
       raise bad_examples.BadExampleError(
         f'{self._field}: the examples at positions {positions[0]} to {positions[-1]} make no batch, though every one '
@@ -117,7 +117,7 @@ class BatchReader:
     except Exception as error:  # pylint: disable=broad-except
       return None, f'cannot be read: {bad_examples.one_line(error)}'
     try:
-      self._conform(self._collate([self._reference, example]), 2)
+      self._batch_of([self._reference, example], 2)
     except Exception as error:  # pylint: disable=broad-except
       return None, f'cannot be batched with others: {bad_examples.one_line(self._told_alone(example) or error)}'
     return example, None
@@ -125,13 +125,13 @@ class BatchReader:
   def _told_alone(self, example) -> Exception | None:
     """The error of a single example, which is clearer than a collator's message about two."""
     try:
-      self._conform(self._collate([example]), 1)
+      self._batch_of([example], 1)
     except Exception as error:  # pylint: disable=broad-except
       return error
     return None
 
-  def _conform(self, batch, count):
-    return _conformed(batch, self.batch, self._collate.fixed_shapes, count)
+  def _batch_of(self, examples, count):
+    return _conformed(self._collate(examples), self.batch, self._collate.fixed_shapes, count)
 
   def _choose_reference(self):
     """(example, batch of it): the first of up to three that can be batched with another of them."""

@@ -39,7 +39,7 @@ class JsonLines(numbered_records.Records):
     Raises:
       OSError: the file cannot be read.
     """
-    self._path = path
+    self._path, self.files = path, [path]
     self._lock = threading.Lock()
     self._file = _opened(path)
     total = hashlib.sha256()
@@ -60,10 +60,6 @@ class JsonLines(numbered_records.Records):
   @property
   def digest(self) -> str:
     return self._digest
-
-  @property
-  def files(self) -> list[str]:
-    return [self._path]
 
   def _bytes(self, start, end):
     if hasattr(self._file, 'fileno'):  # Without a position, which threads and forked processes would share.
@@ -87,7 +83,7 @@ class JsonLinesPart(numbered_records.Records):
     Raises:
       OSError: the file cannot be read.
     """
-    self._path = path
+    self._path, self.files = path, [path]
     with open(path, 'rb') as f:
       if start:  # The line that holds the byte in front is that of the range before.
         f.seek(start - 1)
@@ -118,10 +114,6 @@ class JsonLinesPart(numbered_records.Records):
   @property
   def digest(self) -> str:
     return hashlib.sha256(self._content).hexdigest()[:32]
-
-  @property
-  def files(self) -> list[str]:
-    return [self._path]
 
 
 def record_of(line: bytes, place: Callable[[], str]) -> numbered_records.Record:
@@ -193,11 +185,7 @@ def json_list(file: str) -> numbered_records.ListRecords:
 class _FileRecords(numbered_records.ListRecords):
   def __init__(self, records, file):
     super().__init__(records, f'{file}, element')
-    self._file = file
-
-  @property
-  def files(self) -> list[str]:
-    return [self._file]
+    self.files = [file]
 
 
 def _opened(path: str) -> BinaryIO:

@@ -2,7 +2,7 @@
 
 import abc
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import functools
 import hashlib
 import json
@@ -15,7 +15,16 @@ Record = dict[str, Any]
 
 
 class Records(abc.ABC):
-  """Dictionaries by number. Safe to read from several threads."""
+  """Dictionaries by number. Safe to read from several threads.
+
+  Attributes:
+    files: the files that they are from.
+    division: how records were divided into those that train and those that are held out; empty if they were not: see
+      `DividedRecords`.
+  """
+
+  files: Sequence[str] = ()
+  division: Mapping[str, object] = {}
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -37,18 +46,6 @@ class Records(abc.ABC):
   @abc.abstractmethod
   def digest(self) -> str:
     """A sum over the content."""
-
-  @property
-  def files(self) -> list[str]:
-    """The files that they are from."""
-    return []
-
-  @property
-  def division(self) -> dict[str, object]:
-    """How records were divided into those that train and those that are held out; {} if they were not: see
-    `DividedRecords`.
-    """
-    return {}
 
 
 class ListRecords(Records):
@@ -94,6 +91,9 @@ class ConcatenatedRecords(Records):
     self._parts = list(parts)
     self._starts = np.concatenate([[0], np.cumsum([len(part) for part in self._parts])]).astype(np.int64)
     self._length = int(self._starts[-1]) if at_most < 0 else min(at_most, int(self._starts[-1]))
+    self.files = [file for part in self._parts for file in part.files]
+    if len(self._parts) == 1:
+      self.division = self._parts[0].division
 
   def __len__(self) -> int:
     return self._length
@@ -112,52 +112,36 @@ class ConcatenatedRecords(Records):
     text = '\n'.join([str(self._length), lengths, *(part.digest for part in self._parts)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-  @property
-  def files(self) -> list[str]:
-    return [file for part in self._parts for file in part.files]
-
-  @property
-  def division(self) -> dict[str, object]:
-    return self._parts[0].division if len(self._parts) == 1 else {}
-
   def _find(self, index):
     number = bisect.bisect_right(self._starts, index) - 1
     return self._parts[number], index - int(self._starts[number])
 
 
 class SelectedRecords(Records):
-  """Some of the records of others."""
+  """Some of the records of others.
+
+  Attributes:
+    numbers: the numbers of the records among the others, int64 `[n]`.
+  """
 
   def __init__(self, records: Records, numbers: npt.ArrayLike):
     """Takes the records of these numbers, integers `[n]`, in this order."""
     self._records = records
-    self._numbers = np.asarray(numbers, np.int64)
-
-  @property
-  def numbers(self) -> np.ndarray:
-    """The numbers of the records among the others, int64 `[n]`."""
-    return self._numbers
+    self.numbers = np.asarray(numbers, np.int64)
+    self.files, self.division = records.files, records.division
 
   def __len__(self) -> int:
-    return len(self._numbers)
+    return len(self.numbers)
 
   def read(self, index: int) -> Record:
-    return self._records.read(int(self._numbers[index]))
+    return self._records.read(int(self.numbers[index]))
 
   def place(self, index: int) -> str:
-    return self._records.place(int(self._numbers[index]))
+    return self._records.place(int(self.numbers[index]))
 
   @functools.cached_property
   def digest(self) -> str:
-    return hashlib.sha256(self._records.digest.encode() + self._numbers.tobytes()).hexdigest()[:32]
-
-  @property
-  def files(self) -> list[str]:
-    return self._records.files
-
-  @property
-  def division(self) -> dict[str, object]:
-    return self._records.division
+    return hashlib.sha256(self._records.digest.encode() + self.numbers.tobytes()).hexdigest()[:32]
 
 
 class DividedRecords(SelectedRecords):
@@ -172,22 +156,14 @@ class DividedRecords(SelectedRecords):
       takes_held_out: whether these records are those held out; else they are the others.
     """
     super().__init__(records, np.flatnonzero(is_held_out if takes_held_out else ~is_held_out))
-    self._held_out = np.flatnonzero(is_held_out).astype(np.int64)
+    held_out = np.flatnonzero(is_held_out).astype(np.int64)
+    # A sum over all records, and one over the numbers of those held out.
+    self.division = {
+      'divided': records.digest[:12],
+      'held_out': hashlib.sha256(held_out.tobytes()).hexdigest()[:12],
+      'num_held_out': len(held_out),
+    }
 
   @functools.cached_property
   def digest(self) -> str:
-    is_whole = len(self._numbers) == len(self._records)
-    return (
-      self._records.digest
-      if is_whole
-      else hashlib.sha256(self._records.digest.encode() + self._numbers.tobytes()).hexdigest()[:32]
-    )
-
-  @property
-  def division(self) -> dict[str, object]:
-    """`divided`, a sum over all records; `held_out`, one over the numbers of those held out; `num_held_out`."""
-    return {
-      'divided': self._records.digest[:12],
-      'held_out': hashlib.sha256(self._held_out.tobytes()).hexdigest()[:12],
-      'num_held_out': len(self._held_out),
-    }
+    return self._records.digest if len(self.numbers) == len(self._records) else super().digest

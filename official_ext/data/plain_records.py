@@ -29,7 +29,7 @@ class PlainRecords(numbered_records.ListRecords):
       content: the bytes of the file.
     """
     super().__init__(records)
-    self._file, self._places, self._content = file, places, hashlib.sha256(content).hexdigest()[:32]
+    self.files, self._places, self._content = [file], places, hashlib.sha256(content).hexdigest()[:32]
 
   def place(self, index: int) -> str:
     return self._places[index]
@@ -37,10 +37,6 @@ class PlainRecords(numbered_records.ListRecords):
   @property
   def digest(self) -> str:
     return self._content
-
-  @property
-  def files(self) -> list[str]:
-    return [self._file]
 
 
 def table(file: str) -> PlainRecords:

@@ -85,7 +85,11 @@ class Source(abc.ABC):
 
 
 class ArraySource(Source):
-  """Arrays in memory: example i is row i of each. Batches are gathered in the graph, without Python."""
+  """Arrays in memory: example i is row i of each. Batches are gathered in the graph, without Python.
+
+  Attributes:
+    arrays: the arrays as given.
+  """
 
   def __init__(self, arrays: Mapping[str, npt.ArrayLike]):
     """Takes the arrays without a copy.
@@ -96,10 +100,10 @@ class ArraySource(Source):
     Raises:
       ValueError: the leading dimensions differ.
     """
-    self._arrays = tf.nest.map_structure(np.asarray, dict(arrays))
-    lengths = {array.shape[0] if array.ndim else -1 for array in tf.nest.flatten(self._arrays)}
+    self.arrays = tf.nest.map_structure(np.asarray, dict(arrays))
+    lengths = {array.shape[0] if array.ndim else -1 for array in tf.nest.flatten(self.arrays)}
     if len(lengths) != 1 or -1 in lengths:
-      shapes = tf.nest.map_structure(lambda array: array.shape, self._arrays)
+      shapes = tf.nest.map_structure(lambda array: array.shape, self.arrays)
       raise ValueError(f'arrays: need one leading dimension, have shapes {shapes}.')
     self._length: int = lengths.pop()
 
@@ -107,25 +111,20 @@ class ArraySource(Source):
     return self._length
 
   @property
-  def arrays(self) -> Mapping[str, np.ndarray]:
-    """The arrays as given."""
-    return self._arrays
-
-  @property
   def bytes_per_example(self) -> int:
     """See base class: the mean."""
-    return sum(array.nbytes for array in tf.nest.flatten(self._arrays)) // max(1, self._length)
+    return sum(array.nbytes for array in tf.nest.flatten(self.arrays)) // max(1, self._length)
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    return [tf.nest.map_structure(operator.itemgetter(index), self._arrays) for index in indices]
+    return [tf.nest.map_structure(operator.itemgetter(index), self.arrays) for index in indices]
 
   def identity(self) -> data_identity.Identity:
-    return {**super().identity(), **data_identity.of_arrays(self._arrays)}
+    return {**super().identity(), **data_identity.of_arrays(self.arrays)}
 
   def gatherer(self) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
     """Returns a function from int64 indices of shape [...] to values of shape [..., features], for use in a graph."""
     with tf.device('CPU:0'):
-      tensors = tf.nest.map_structure(tf.constant, self._arrays)
+      tensors = tf.nest.map_structure(tf.constant, self.arrays)
     gather = lambda indices: tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), tensors)
     return tf.autograph.experimental.do_not_convert(gather)
 

@@ -1,8 +1,7 @@
 """Records from Parquet, which is read by row groups, and Arrow, which is mapped into memory."""
 
-import abc
 import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 import hashlib
 import threading
@@ -36,8 +35,10 @@ def _check_names(path: str, fields: Any, inside: str = '') -> None:
 class _TableRecords(numbered_records.Records):
   """Rows of Arrow tables that are parts of a file."""
 
-  def __init__(self, path: str, lengths: Sequence[int]):
-    self._path = path
+  def __init__(self, path: str, lengths: Sequence[int], part_of: Callable[[int], Any]):
+    """Takes the number of rows of each part, and the function that reads one as a table or a record batch."""
+    self._part_of = part_of
+    self._path, self.files = path, [path]
     self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     self._lock = threading.Lock()
 
@@ -48,7 +49,7 @@ class _TableRecords(numbered_records.Records):
     number = bisect.bisect_right(self._starts, index) - 1
     try:
       with self._lock:
-        part = self._part(number)
+        part = self._part_of(number)
       (record,) = part.slice(index - int(self._starts[number]), 1).to_pylist()
     except Exception as error:  # Arrow's own.
       raise bad_examples.BadExampleError(
@@ -64,14 +65,6 @@ class _TableRecords(numbered_records.Records):
     with open(self._path, 'rb') as f:
       return hashlib.file_digest(f, 'sha256').hexdigest()[:32]
 
-  @property
-  def files(self) -> list[str]:
-    return [self._path]
-
-  @abc.abstractmethod
-  def _part(self, number: int) -> Any:
-    """A part as a table or a record batch."""
-
 
 class ParquetRows(_TableRecords):
   """A Parquet file. Two row groups are in memory at a time."""
@@ -82,11 +75,8 @@ class ParquetRows(_TableRecords):
     self._file = parquet.ParquetFile(path, memory_map=True)
     _check_names(path, self._file.schema_arrow)
     metadata = self._file.metadata
-    super().__init__(path, [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)])
-    self._row_group = functools.lru_cache(maxsize=2)(self._file.read_row_group)
-
-  def _part(self, number: int) -> Any:
-    return self._row_group(number)
+    lengths = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    super().__init__(path, lengths, functools.lru_cache(maxsize=2)(self._file.read_row_group))
 
 
 class ArrowRows(_TableRecords):
@@ -102,8 +92,5 @@ class ArrowRows(_TableRecords):
       mapped.seek(0)
       table = pyarrow.ipc.open_file(mapped).read_all()
     _check_names(path, table.schema)
-    self._parts = table.to_batches()
-    super().__init__(path, [part.num_rows for part in self._parts])
-
-  def _part(self, number: int) -> Any:
-    return self._parts[number]
+    parts = table.to_batches()
+    super().__init__(path, [part.num_rows for part in parts], parts.__getitem__)

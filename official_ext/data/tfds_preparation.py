@@ -10,11 +10,6 @@ from official_ext.base import errors
 from official_ext.base.files import storage as storage_lib
 
 
-def _is_prepared(builder: Any) -> bool:
-  """Whether the data set is prepared: TFDS gives its folder the final name when it is complete."""
-  return builder.data_path.exists()
-
-
 @contextlib.contextmanager
 def _lock(builder: Any) -> Iterator[None]:
   """Keeps the other processes of this machine waiting while the data set is prepared.
@@ -61,18 +56,18 @@ def prepare(name: str, data_dir: str = '') -> Any:
     StorageError: there is no room for it.
   """
   builder = _make_builder(name, data_dir)
-  if _is_prepared(builder):
+  if builder.data_path.exists():  # TFDS gives the folder this name when the data set is complete.
     return builder
   with _lock(builder):
     builder = _make_builder(name, data_dir)
-    if _is_prepared(builder):
+    if builder.data_path.exists():
       return builder
     try:
       builder.download_and_prepare(file_format='array_record')
     except Exception as error:
       # Another machine that shares the folder may have been faster; then its data is complete.
       builder = _make_builder(name, data_dir)
-      if not _is_prepared(builder):
+      if not builder.data_path.exists():
         storage = storage_lib.explain(error)
         if storage is None:
           raise

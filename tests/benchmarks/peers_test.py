@@ -14,6 +14,7 @@ from benchmarks.peers import conductor
 from benchmarks.peers import entries
 from benchmarks.peers import environments
 from benchmarks.peers import process
+from benchmarks.peers import quick
 from benchmarks.peers import report
 from benchmarks.peers import results
 from benchmarks.peers import rounds
@@ -189,20 +190,41 @@ def _section(name, rate, head='then'):
 
 
 def test_a_workload_that_is_measured_again_leaves_the_other_tables(tmp_path):
-  path = tmp_path / 'RESULTS.md'
+  path, tables = tmp_path / 'RESULTS.md', tmp_path / 'results/avx2.md'
   for name, rate in (('two_replicas', 10), ('digits_mlp', 20)):
-    results.write(path, _section(name, rate))
-  path.write_text(path.read_text() + '\n## (z) gone: is no workload any more\n\n- long ago\n')
-  before = path.read_text()
+    results.write(path, 'avx2', _section(name, rate))
+  tables.write_text(tables.read_text() + '\n## (z) gone: is no workload any more\n\n- long ago\n')
+  before = tables.read_text()
   assert before.index('## (a) digits_mlp') < before.index('## (h) two_replicas')
-  assert '## Goals: 1 of 2 are met' in before
-  results.write(path, _section('two_replicas', 30, 'now'))
-  after = path.read_text()
+  assert '[avx2](results/avx2.md): 1 of 2 goals are met' in path.read_text()
+  results.write(path, 'avx2', _section('two_replicas', 30, 'now'))
+  after = tables.read_text()
   assert after.count('## (h) two_replicas') == after.count('- now') == after.count('- then') == 1
   assert before[before.index('## (a)') : before.index('## (h)')] in after  # To the letter.
-  assert '## Goals: 2 of 2 are met' in after and '(z)' not in after
-  assert '| (h) two_replicas | ours to stock | >= 1.50 | 3.00 (3.00 to 3.00) | met |' in after
-  assert list(tmp_path.iterdir()) == [path]
+  assert '(z)' not in after and '| ours to stock | >= 1.20 | 3.00 (3.00 to 3.00) | met |' in after
+  results.write(path, 'amx_bf16', _section('two_replicas', 10))  # Another kind of processor has its own tables.
+  assert tables.read_text() == after
+  goals = path.read_text()
+  assert '[avx2](results/avx2.md): 2 of 2 goals are met' in goals and 'amx_bf16.md): 0 of 1 goals are met' in goals
+  assert '| workload | goal | wanted | amx_bf16 | avx2 |' in goals
+  row = '| (h) two_replicas | ours to stock | >= 1.20 | 1.00 (1.00 to 1.00), not met | 3.00 (3.00 to 3.00), met |'
+  assert row in goals
+  assert sorted(tmp_path.rglob('*.md')) == [path, tmp_path / 'results/amx_bf16.md', tables]
+
+
+def test_ratios_are_read_back_and_one_is_slower_if_its_whole_range_lies_below(tmp_path):
+  path = tmp_path / 'RESULTS.md'
+  workload = catalogue.workload('two_replicas')
+  stock = workload.peer('stock')
+  duel = rounds.Duel([turn(10), turn(12), turn(14)], [turn(10)] * 3)
+  results.write(path, 'avx2', results.section(workload, [report.Row(stock, duel)], ['then']))
+  recorded = results.ratios(path, 'avx2')
+  assert recorded == {('two_replicas', 'stock'): rounds.Spread(1.2, 1.0, 1.4)} and results.ratios(path, 'other') == {}
+  before = recorded['two_replicas', 'stock']
+  verdicts = [quick.compared(before, rounds.Spread(high, 0.5, high)) for high in (0.99, 1.01)]
+  assert verdicts == [quick.SLOWER, ''] and quick.compared(before, rounds.Spread(2, 1.41, 2)) == quick.FASTER
+  for name, peers in quick.CHOSEN.items():  # All of them exist.
+    assert [catalogue.workload(name).peer(peer).name for peer in peers] == list(peers)
 
 
 def test_each_workload_is_named_once_and_each_peer_once_in_it():
@@ -259,23 +281,23 @@ def test_gradients_by_hand_are_those_of_differences():
 
 
 @pytest.fixture
-def quick(monkeypatch, tmp_path):
+def small(monkeypatch, tmp_path):
   """A workload of NumPy alone: ours is a perceptron, and so are its peers."""
   workload = catalogue.workload('digits_mlp')
   numpy = workload.peer('numpy')
   broken = dataclasses.replace(numpy, name='broken', settings={'no': 'such setting'})
-  quick = dataclasses.replace(workload, ours=numpy, peers=(broken, workload.peer('jax_scan'), numpy))
-  monkeypatch.setattr(catalogue, 'WORKLOADS', (quick,))
+  small = dataclasses.replace(workload, ours=numpy, peers=(broken, workload.peer('jax_scan'), numpy))
+  monkeypatch.setattr(catalogue, 'WORKLOADS', (small,))
   nowhere = environments.Environment(tmp_path / 'nowhere', 'pip install')
   monkeypatch.setattr(environments, 'ENVIRONMENTS', {**environments.ENVIRONMENTS, 'peers': nowhere})
-  return quick
+  return small
 
 
 @pytest.mark.slow
-def test_a_peer_that_is_missing_or_fails_is_named_and_the_others_go_on(quick, capsys, tmp_path):
+def test_a_peer_that_is_missing_or_fails_is_named_and_the_others_go_on(small, capsys, tmp_path):
   path = tmp_path / 'RESULTS.md'
   assert command.main(['a', '--rounds=2', '--seconds=0.01', '--cores=1', f'--results={path}']) == 1  # One has failed.
-  printed, written = capsys.readouterr().out, path.read_text()
+  printed, written = capsys.readouterr().out, next((tmp_path / 'results').iterdir()).read_text()
   for text in (printed, written):
     assert 'missing: pip install jax optax' in text and '(a) digits_mlp' in text
     assert 'failed: PeerError: has ended: KeyError' in text
@@ -284,15 +306,15 @@ def test_a_peer_that_is_missing_or_fails_is_named_and_the_others_go_on(quick, ca
   assert '| (a) digits_mlp | numpy to jax_scan | >= 0.90 |  | not measured |' in written
 
 
-def test_rounds_are_many_where_there_is_a_goal(quick):
-  assert quick.rounds_of(quick.peer('jax_scan')) == quick.rounds > quick.other_rounds
-  assert quick.rounds_of(quick.peer('numpy')) == quick.other_rounds
-  assert quick.rounds_of(entries.Peer('x', 'ours', limits={'data_wait': 1.0})) == quick.rounds
+def test_rounds_are_many_where_there_is_a_goal(small):
+  assert small.rounds_of(small.peer('jax_scan')) == small.rounds > small.other_rounds
+  assert small.rounds_of(small.peer('numpy')) == small.other_rounds
+  assert small.rounds_of(entries.Peer('x', 'ours', limits={'data_wait': 1.0})) == small.rounds
 
 
 @pytest.mark.slow
-def test_the_fastest_of_both_sides_meet_at_the_end(quick, tmp_path):
-  workload = dataclasses.replace(quick, final=entries.Final(('numpy',), ('broken', 'numpy'), goal=0.5))
+def test_the_fastest_of_both_sides_meet_at_the_end(small, tmp_path):
+  workload = dataclasses.replace(small, final=entries.Final(('numpy',), ('broken', 'numpy'), goal=0.5))
   rows = conductor.Conductor(tmp_path, conductor.Settings(1, 0.01, 1)).measure(workload)
   assert [row.peer.name for row in rows] == ['broken', 'jax_scan', 'numpy', 'numpy, the fastest']
   assert (rows[-1].peer.goal, rows[-1].peer.beside) == (0.5, 'numpy') and rows[-1].duel

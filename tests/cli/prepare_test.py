@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 import pytest
 
 import official_ext as ext
+from official_ext.cli import prepare_splits
 from official_ext.data.prepare import local_engine
 from official_ext.data.prepare import ray_engine
 from tests.data.prepare import prepared_inputs as inputs
@@ -113,6 +115,14 @@ def test_without_ray_the_extra_is_named(run, tmp_path, monkeypatch):
     2,
     "error: --engine=ray: needs the package ray: pip install 'official-ext[ray]'\n",
   )
+
+
+@pytest.mark.tensorflow
+def test_one_record_and_one_shard_are_singular(run, tmp_path):
+  inputs.write_lines(tmp_path / 'a.jsonl', [{'a': 1}])
+  _, out, _ = run('a.jsonl', 'out', '--workers=1')
+  assert re.search('^out: 1 record, [0-9]+ bytes in 1 shard$', out, re.MULTILINE)
+  assert prepare_splits.counted(2, 'class', 'classes') == '2 classes'
 
 
 @pytest.mark.tensorflow

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from official_ext.cli import main as cli
-from official_ext.operations.imports import source_runs
+from official_ext.operations.imports import tracker_names
 from tests import documents
 from tests.operations.imports import sources
 
@@ -72,7 +72,7 @@ def test_commands_that_read_take_imported_runs(tmp_path, capsys):
 def test_every_tracker_can_be_chosen(capsys):
   assert cli.main(['runs', 'import', 'logs', '--to=runs', '--from=other']) == 2
   message = capsys.readouterr().err
-  assert all(tracker in message for tracker in source_runs.NAMES)
+  assert all(tracker in message for tracker in tracker_names.NAMES)
 
 
 def test_mistakes_are_lines(tmp_path, capsys):

@@ -1,7 +1,8 @@
 """How long a save stops a training loop, and how slow the loop is while the files are written.
 
 A turn is a save: some steps before it, the save, steps until its files are on disk. `slower_meanwhile` is how much
-longer than those before it a step takes that runs beside the writing.
+longer than those before it a step takes that runs beside the writing; `seconds_lost` is what the loop loses in all, by
+the stop and by slower steps.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +47,7 @@ def measurement(work: training.Work, kind: str) -> protocol.Measurement:
     return (time.perf_counter() - start) / num_steps
 
   def run(num_saves: int) -> Mapping[str, float]:
-    stalls, slower, written = 0.0, [1.0], 0.0
+    stalls, slower, written, lost = 0.0, [1.0], 0.0, 0.0
     for _ in range(num_saves):
       before = steps(_STEPS)
       start = time.perf_counter()
@@ -57,9 +58,15 @@ def measurement(work: training.Work, kind: str) -> protocol.Measurement:
         during.append(steps(1))
       if kind == 'asynchronous':
         slower.append(sum(during) / len(during) / before)
+      lost += time.perf_counter() - start - len(during) * before
       wait()
       written = time.perf_counter() - start
-    return {'seconds': stalls, 'slower_meanwhile': max(slower), 'seconds_until_written': written}
+    return {
+      'seconds': stalls,
+      'slower_meanwhile': max(slower),
+      'seconds_until_written': written,
+      'seconds_lost': lost / num_saves,
+    }
 
   parameters = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
   close = lambda: shutil.rmtree(folder, ignore_errors=True)

@@ -99,6 +99,14 @@ def size_and_time(path: str) -> tuple[int, float]:
     return remote.length, remote.mtime_nsec / 1e9
 
 
+def size(path: str) -> int:
+  """The bytes of a local file; 0 if there is none, or it cannot be read."""
+  try:
+    return os.stat(path).st_size
+  except OSError:
+    return 0
+
+
 def folder_size(folder: str) -> int:
   """The bytes of all files in a local folder and in those below it."""
   return sum(os.path.getsize(os.path.join(base, name)) for base, _, names in os.walk(folder) for name in names)
@@ -161,15 +169,13 @@ def _os_errors(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def storing(folder: str) -> Iterator[None]:
-  """A context in which files are written to a folder: errors are reported in a line. A timeout passes through.
+  """A context in which files are written to a folder, or one file is: errors are reported in a line.
 
   Raises:
     StorageError: a file cannot be written.
   """
   try:
     yield
-  except TimeoutError:
-    raise
   except OSError as error:
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else folder
     raise errors.StorageError(f'{where}: cannot be written: {error.strerror or error}') from error

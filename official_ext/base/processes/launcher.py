@@ -99,7 +99,7 @@ class Listener:
   """The launcher's end of the pipe for the signs of one worker.
 
   Attributes:
-    signs: the descriptor that the worker inherits; see `started`.
+    signs: the descriptor that the worker inherits; close it here when the worker has started.
     silent_seconds: how long the worker has owed a sign, in seconds of `listen`; 0 while it owes none.
   """
 
@@ -109,10 +109,6 @@ class Listener:
     os.set_blocking(self._pipe, False)
     self._owes = False
     self.silent_seconds = 0.0
-
-  def started(self) -> None:
-    """Closes the worker's end here, when it has inherited it."""
-    os.close(self.signs)
 
   def listen(self, seconds: float) -> None:
     """Takes the signs that have come.

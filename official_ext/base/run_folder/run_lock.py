@@ -85,7 +85,7 @@ class RunLock:
     try:
       paths.make_folder(self._model_dir)
       locked = self._open()
-      self._outlast(self._read(), locked, stop_requested)
+      self._outlast(_read_lease(self._path), locked, stop_requested)
       self._write()
       if not locked:
         self._settle()
@@ -109,7 +109,7 @@ class RunLock:
     with self._writing:
       self._is_released = True
     try:
-      if self._taken_by is None and self._is_ours(self._read()):
+      if self._taken_by is None and self._is_ours(_read_lease(self._path)):
         paths.remove(self._path)
     except OSError as error:
       logging.warning('%s cannot be deleted: %s', self._path, error)
@@ -152,7 +152,7 @@ class RunLock:
       _OPEN.add(self)
       locked = file_lock.try_lock(self._file)
       if locked is None and time.monotonic() > deadline:
-        raise _refusal(self._model_dir, self._read())
+        raise _refusal(self._model_dir, _read_lease(self._path))
       if locked is None:
         time.sleep(_POLL_SECONDS)
       elif file_lock.is_at(self._file, self._path):  # Unless its holder has deleted it meanwhile.
@@ -171,13 +171,9 @@ class RunLock:
   def _abandon(self) -> None:
     """Closes the file, and deletes it if it is empty, as on a full disk."""
     with contextlib.suppress(OSError):
-      if self._file >= 0 and file_lock.try_lock(self._file) and self._read() is None:
+      if self._file >= 0 and file_lock.try_lock(self._file) and _read_lease(self._path) is None:
         os.remove(self._path)
     self._close()
-
-  def _read(self) -> json_types.JsonMapping | None:
-    """The current lease; None if there is none, {} if it cannot be read."""
-    return _read_lease(self._path)
 
   def _write(self) -> None:
     self._lease['heartbeat'] = moments.now()
@@ -214,7 +210,7 @@ class RunLock:
       if name := stop_requested():
         raise errors.PreemptedError(f'{name}: stopped before the training began. The same command starts it')
       time.sleep(min(_POLL_SECONDS, self._silence_seconds))
-      now = self._read()
+      now = _read_lease(self._path)
       if now is None:  # It has finished.
         return
       if now != lease:
@@ -227,7 +223,7 @@ class RunLock:
       UserError: that is another process.
     """
     time.sleep(min(_SETTLE_SECONDS, self._silence_seconds))
-    lease = self._read()
+    lease = _read_lease(self._path)
     if lease is not None and not self._is_ours(lease):
       raise _refusal(self._model_dir, lease)
 
@@ -240,7 +236,7 @@ class RunLock:
 
   def _look(self) -> json_types.JsonMapping | None:
     """Reads the lease, and notes its owner."""
-    lease = self._read()
+    lease = _read_lease(self._path)
     if lease and not self._is_ours(lease):
       self._taken_by = _describe(lease)
     elif lease:

@@ -273,14 +273,14 @@ def _only_one(folder: str) -> Iterator[None]:
   """A context that one process at a time is in, for a folder."""
   path = os.path.join(folder, _LOCK)
   with contextlib.ExitStack() as stack:
-    try:
-      with paths.storing(path):
+    with paths.storing(path):
+      try:
         lock = stack.enter_context(file_lock.FileLock(path, 0.0))
-        os.ftruncate(lock.descriptor, 0)
-        os.write(lock.descriptor, f'process {os.getpid()} on {os.uname().nodename}'.encode())
-    except TimeoutError as error:
-      who = paths.read(path).decode(errors='replace')
-      raise errors.UserError(f'{folder}: {who} is preparing it; wait for its end, or stop it') from error
+      except TimeoutError as error:
+        who = paths.read(path).decode(errors='replace')
+        raise errors.UserError(f'{folder}: {who} is preparing it; wait for its end, or stop it') from error
+      os.ftruncate(lock.descriptor, 0)
+      os.write(lock.descriptor, f'process {os.getpid()} on {os.uname().nodename}'.encode())
     yield
 
 

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base.files import paths
 from official_ext.data import tf_records
 
 _OPTIONS = 'group_size:1'  # Each record is read by itself.
@@ -74,13 +75,13 @@ class TFRecordShard:
     self.count = 0
 
   def __enter__(self) -> 'TFRecordShard':
-    with _storing(self._path):
+    with paths.storing(self._path):
       self._file = open(self._temporary, 'wb')
     return self
 
   def write(self, row: bytes) -> None:
     """Appends a record."""
-    with _storing(self._path):
+    with paths.storing(self._path):
       self._file.write(tf_records.framed(row))
     self.count += 1
 
@@ -89,22 +90,13 @@ class TFRecordShard:
       with contextlib.suppress(OSError):
         self._file.close()
       return
-    with _storing(self._path):
+    with paths.storing(self._path):
       self._file.close()
 
 
 def writer_of(path: str) -> type[Any]:
   """The class that writes a file of this name."""
   return TFRecordShard if path.endswith(tf_records.ENDING) else ArrayRecordShard
-
-
-@contextlib.contextmanager
-def _storing(path: str) -> Iterator[None]:
-  """A context in which a file is written: errors name it."""
-  try:
-    yield
-  except OSError as error:
-    raise errors.StorageError(f'{path}: cannot be written: {error.strerror or error}') from error
 
 
 @contextlib.contextmanager

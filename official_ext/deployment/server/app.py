@@ -58,7 +58,7 @@ class _Metrics:
   """The numbers that a server reports."""
 
   def __init__(self) -> None:
-    self._registry = registry = prometheus_client.CollectorRegistry()
+    self.registry = registry = prometheus_client.CollectorRegistry()
     counter, histogram = prometheus_client.Counter, prometheus_client.Histogram
     self.requests = counter(
       'official_ext_requests', 'Requests for predictions, by HTTP status.', ['status'], registry=registry
@@ -69,10 +69,6 @@ class _Metrics:
     self.batches = histogram(
       'official_ext_batch_size', 'Examples of a computation.', buckets=_BATCH_SIZES, registry=registry
     )
-
-  def text(self) -> bytes:
-    """The numbers in Prometheus's text format."""
-    return prometheus_client.generate_latest(self._registry)
 
 
 class _Server:
@@ -108,7 +104,10 @@ class _Server:
   async def measured(self, request: requests.Request) -> responses.Response:
     """The metrics."""
     del request
-    return responses.Response(self._metrics.text(), headers={'content-type': prometheus_client.CONTENT_TYPE_LATEST})
+    return responses.Response(
+      prometheus_client.generate_latest(self._metrics.registry),
+      headers={'content-type': prometheus_client.CONTENT_TYPE_LATEST},
+    )
 
   async def status(self, request: requests.Request) -> responses.Response:
     """The version, in the form of TensorFlow Serving."""

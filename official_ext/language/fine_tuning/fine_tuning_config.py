@@ -109,7 +109,7 @@ class FineTuningConfig(definitions.TaskConfig):
     if self.model_path:
       return
     try:
-      decoder_config.check(self.model)
+      self.model.check_values('')
     except errors.UserError:  # Which it reports itself.
       return
     try:

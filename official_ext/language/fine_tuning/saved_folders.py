@@ -90,18 +90,15 @@ def check(task: Any, model: tf_keras.Model, folder: str) -> Sequence[str]:
   inputs = [tf.constant(row[f'{prefix}{name}'])[tf.newaxis] for name in ('input_ids', 'position_ids', 'segment_ids')]
   call = lambda model: np.asarray(model(*inputs))
   expected, lines = call(model), []
+  # By how much of the largest one logits may differ, if they are computed once more in the run's precision.
+  tolerance = 1e-3 if tf_keras.mixed_precision.global_policy().compute_dtype == 'float32' else 5e-2
   for name, place in task.save_result(model, folder).items():
     difference = float(np.abs(call(task.load_result(name, place)) - expected).max())
-    if not difference <= _tolerance() * np.abs(expected).max():
+    if not difference <= tolerance * np.abs(expected).max():
       raise errors.UserError(f'{name}: saved and loaded again, its logits differ by {difference:.3g}')
     size = paths.folder_size(place) / 2**20
     lines.append(f'{name}: {size:,.1f} MiB, saved and loaded, logits differ by at most {difference:.2g}')
   return lines
-
-
-def _tolerance() -> float:
-  """By how much of the largest one logits may differ, if they are computed once more in the run's precision."""
-  return 1e-3 if tf_keras.mixed_precision.global_policy().compute_dtype == 'float32' else 5e-2
 
 
 class SaveAtEnd(triggers.AtEnd):

@@ -95,7 +95,7 @@ class FineTuningTask(text_task.TextTask):
 
     Its result is a whole model: `result_writers` must be overridden with `classifier_writers`.
     """
-    model = classifiers.build(self.config, self.base_model, num_labels, self._run_settings())
+    model = classifiers.build(self.config, self.base_model, num_labels, pretrained.settings(self.config.model))
     self.check_vocabulary(model.config.vocab_size)
     return model
 
@@ -109,7 +109,7 @@ class FineTuningTask(text_task.TextTask):
 
   def merged_classifier(self, model: tf_keras.Model) -> sequence_classifier.SequenceClassifier:
     """A model of `build_classifier` without adapters, which are added to its weights: to be saved."""
-    return classifiers.merged(model, self.config, self.base_model, self._run_settings())
+    return classifiers.merged(model, self.config, self.base_model, pretrained.settings(self.config.model))
 
   def _language_model(
     self, dtype: str | None = None, warn: Callable[[str], None] = logging.warning
@@ -144,11 +144,7 @@ class FineTuningTask(text_task.TextTask):
       how = {'quantization': config.frozen_kernels(), 'frozen_dtype': config.frozen_dtype or None}
     elif base.adapter:
       how = adapter_bases.options(base_records.read(base.adapter))
-    return pretrained.load(base.model, dtype=dtype, **how, **self._run_settings())
-
-  def _run_settings(self) -> dict[str, Any]:
-    """The fields of `model` that change how a model from a folder runs."""
-    return pretrained.settings(self.config.model)
+    return pretrained.load(base.model, dtype=dtype, **how, **pretrained.settings(self.config.model))
 
   def build_model(self) -> tf_keras.Model:
     """See base class. A subclass may put a head on `build_language_model`."""

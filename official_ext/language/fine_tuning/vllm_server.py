@@ -160,8 +160,8 @@ class Server:
           f'{FIELD}: {self.url} returns no token ids (return_token_ids); update vLLM to 0.10.2 or later'
         )
       is_known = isinstance(log_probs, list) and len(log_probs) == len(tokens) and None not in log_probs
-      found.append(Completion(tokens, log_probs if is_known else None))
-    return found
+      completions.append(Completion(tokens, log_probs if is_known else None))
+    return completions
 
   # Requests.
 

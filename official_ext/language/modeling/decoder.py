@@ -150,7 +150,7 @@ class Decoder(layers.Part):
     Raises:
       errors.UserError: for a configuration that cannot be built.
     """
-    decoder_config.check(config)
+    config.check_values('')
     super().__init__(name=name, dtype=dtype)
     self.config = config
     self.origin: Any = None

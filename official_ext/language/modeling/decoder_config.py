@@ -167,8 +167,20 @@ class DecoderConfig(base_config.Config):
   scan_layers: bool = False
 
   def check_values(self, path: str) -> None:
-    """See `config.checks.check`."""
-    check(self, path)
+    """Refuses an invalid decoder.
+
+    Args:
+      path: its dotted path in a larger configuration; '' if it is the whole.
+
+    Raises:
+      errors.UserError: with the field.
+    """
+    try:
+      _check(self)
+    except errors.UserError as error:
+      if not path:
+        raise
+      raise errors.UserErrors([f'{path}.{line}' for line in errors.lines_of(error)]) from error
 
 
 # The fields from which `layer_types` and the rest of a decoder are computed; the other fields may change without
@@ -212,24 +224,6 @@ def sparse_layers(config: DecoderConfig) -> tuple[bool, ...]:
     bool(config.num_experts) and number not in dense and (number + 1) % step == 0
     for number in range(config.num_hidden_layers)
   )
-
-
-def check(config: DecoderConfig, path: str = '') -> None:
-  """Refuses an invalid decoder.
-
-  Args:
-    config: the decoder.
-    path: its dotted path in a larger configuration.
-
-  Raises:
-    errors.UserError: with the field.
-  """
-  try:
-    _check(config)
-  except errors.UserError as error:
-    if not path:
-      raise
-    raise errors.UserErrors([f'{path}.{line}' for line in errors.lines_of(error)]) from error
 
 
 def _check(config):

@@ -32,7 +32,6 @@ _TYPES = {
   'bfloat16': ('BF16', 'MOSTLY_BF16'),
   'q8_0': ('Q8_0', 'MOSTLY_Q8_0'),
 }
-DTYPES = tuple(_TYPES)
 _CAPS = ('attn_logit_softcapping', 'final_logit_softcapping')
 
 
@@ -139,7 +138,7 @@ def write(
     model: a plain `LanguageModel`, without adapters and packed weights.
     path: of the file, on a local disk.
     tokenizer: of the model.
-    dtype: of matrices, one of `DTYPES`. Q8_0 has 8 bits a weight, and a scale for each 32; a matrix with rows of
+    dtype: of matrices, one of `_TYPES`. Q8_0 has 8 bits a weight, and a scale for each 32; a matrix with rows of
       another multiple is float16 then. Vectors are float32.
     name: that programs show; '' for the file's name.
 
@@ -213,7 +212,8 @@ def _tensors(library, model, kind) -> Iterator[tuple[str, tuple[int, ...], Any, 
   architectures = {name: architecture for architecture, name in library.MODEL_ARCH_NAMES.items()}
   names = library.get_tensor_name_map(architectures[known.name], config.num_hidden_layers)
   if config.rope_parameters.rope_type == 'llama3':
-    factors = rope.frequency_factors(config.rope_parameters, decoder_config.head_dim(config), _original(config))
+    original = config.rope_parameters.original_max_position_embeddings or config.max_position_embeddings
+    factors = rope.frequency_factors(config.rope_parameters, decoder_config.head_dim(config), original)
     yield 'rope_freqs.weight', factors.shape, types.F32, lambda: factors
   for theirs, shape, value in pretrained.tensors(model):
     name = names.get_name(theirs, try_suffixes=_SUFFIXES)
@@ -222,10 +222,6 @@ def _tensors(library, model, kind) -> Iterator[tuple[str, tuple[int, ...], Any, 
     if shape[-1] % library.GGML_QUANT_SIZES[chosen][0]:
       chosen = types.F16
     yield name, shape, chosen, _laid_out(config, known, theirs, value)
-
-
-def _original(config):
-  return config.rope_parameters.original_max_position_embeddings or config.max_position_embeddings
 
 
 def _laid_out(config, known, theirs, value):

@@ -14,7 +14,6 @@ class Place(NamedTuple):
     in_block: its name in its block, or that of `module` outside of blocks: 'self_attn.q_proj'.
     row: the row of stacked weights; None if they are not stacked.
     part: which of the layers it is that lie in this module, one behind the other along the outputs.
-    num_parts: how many those are: 3 in GPT-2's c_attn.
     is_transposed: whether its weight is [out, in] there.
     num_groups: the groups of its outputs, within each of which the layers lie one behind the other.
   """
@@ -23,7 +22,6 @@ class Place(NamedTuple):
   in_block: str
   row: int | None
   part: int
-  num_parts: int
   is_transposed: bool
   num_groups: int = 1
 
@@ -61,7 +59,6 @@ def _found(config, tensors, name, prefix, row):
       theirs.removesuffix('.weight'),
       row,
       tensor.ours.index(kernel),
-      len(tensor.ours),
       tensor.is_transposed,
       config.num_key_value_heads if tensor.is_grouped else 1,
     )

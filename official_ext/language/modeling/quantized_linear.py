@@ -134,16 +134,13 @@ class QuantizedLinear(layers.Part):
   def matrix(self) -> tf.Tensor:
     """The kernel, float32 [in, out]; [rows, in, out] of stacked layers, outside of their loop."""
     arrays = [layer_weights.value_of(getattr(self, name)) for name in self._names]
-    if self.num_rows and arrays[0].shape.rank > self._form_rank():
+    rank = 2 if self._format is int8 else 1  # Of the first array of a single layer.
+    if self.num_rows and arrays[0].shape.rank > rank:
       return tf.stack([self._matrix([array[row] for array in arrays]) for row in range(self.num_rows)])
     return self._matrix(arrays)
 
   def _matrix(self, arrays):
     return tf.transpose(self._unpacked(arrays, tf.float32))
-
-  def _form_rank(self):
-    """The rank of the first array of a single layer."""
-    return 2 if self._format is int8 else 1
 
   def _unpacked(self, arrays, dtype):
     """[out, in]."""

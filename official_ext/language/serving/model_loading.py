@@ -62,18 +62,20 @@ def load_with_adapters(
   adapters: Mapping[str, str],
   dtype: str | None = None,
   load_in_4bit: bool | None = None,
-) -> tuple['decoder.LanguageModel', 'adapter_sets.AdapterSet']:
+) -> tuple['decoder.LanguageModel', 'adapter_sets.AdapterSet | None']:
   """(the model of a folder, adapters on it to switch between): the base is kept as below the first of them.
 
   Args:
     folders: of the base.
-    adapters: name -> folder.
+    adapters: name -> folder; if there are none, the model alone is loaded.
     dtype: see `load`.
     load_in_4bit: see `load`.
 
   Raises:
     UserError: see `adapter_sets.AdapterSet`; or `folders` has adapters by itself.
   """
+  if not adapters:
+    return load(folders, dtype, load_in_4bit), None
   if folders.adapter:
     raise errors.UserError(f'--adapter: {folders.adapter} holds adapters; name their base {folders.model} as FOLDER')
   from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow.

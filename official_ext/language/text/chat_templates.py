@@ -59,14 +59,9 @@ class ChatTemplate:
     self.source = source
     self._where = where
     try:
-      self._template, self._marks = _compiled(source)
+      self._template, self.marks_generation = _compiled(source)
     except self._jinja2.TemplateSyntaxError as error:
       raise errors.UserError(f'{where}: line {error.lineno} of the chat template: {error.message}') from error
-
-  @property
-  def marks_generation(self) -> bool:
-    """Whether it marks the assistant's text, by the tag `generation`."""
-    return self._marks
 
   def render(
     self,

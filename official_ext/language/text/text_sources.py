@@ -36,7 +36,6 @@ from official_ext.language.text import text_rows
 from official_ext.language.text import token_store
 from official_ext.language.text import tokenizer as tokenizer_lib
 
-NO_LABEL = text_rows.NO_LABEL
 PACKINGS = text_formats.PACKINGS
 _MAX_OPEN = 8
 _MAX_NAMED = 3

@@ -19,6 +19,7 @@ from official_ext.operations.console import context as context_lib
 from official_ext.operations.console import live as live_lib
 from official_ext.operations.console import models_api
 from official_ext.operations.console import new_run_api
+from official_ext.operations.console import new_sweep_api
 from official_ext.operations.console import queue_api
 from official_ext.operations.console import run_api
 from official_ext.operations.console import runs_api
@@ -26,7 +27,7 @@ from official_ext.operations.console import security
 from official_ext.operations.console import sweeps_api
 
 # Each gives `routes(context)`, and some `topics(context)`: the data that live.py sends on every change.
-PARTS = (runs_api, run_api, compare_api, new_run_api, queue_api, sweeps_api, models_api)
+PARTS = (runs_api, run_api, compare_api, new_run_api, new_sweep_api, queue_api, sweeps_api, models_api)
 # The browser's router (static/app.js) knows which module shows which.
 PAGES = ('/', '/runs', '/run', '/compare', '/new', '/queue', '/sweeps', '/sweep', '/models')
 _TYPES = {'.js': 'text/javascript', '.css': 'text/css', '.html': 'text/html', '.svg': 'image/svg+xml'}

@@ -1,5 +1,6 @@
 """Curves of any runs, and runs side by side."""
 
+import collections
 from collections.abc import Sequence
 import json
 import math
@@ -14,6 +15,7 @@ from official_ext.base import json_types
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.console import wire_names
+from official_ext.operations.curves import curve_values
 from official_ext.operations.curves import curves
 from official_ext.operations.curves import grouped_curves
 from official_ext.operations.runs import comparing
@@ -30,6 +32,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
   return [
     routing.Route('/api/curves', answers.handler(found.curves), methods=['GET']),
     routing.Route('/api/curves/names', answers.handler(found.names), methods=['GET']),
+    routing.Route('/api/curves/values', answers.handler(found.values), methods=['GET']),
     routing.Route('/api/compare', answers.handler(found.compare), methods=['GET']),
     routing.Route('/api/groups', answers.handler(found.groups), methods=['GET']),
   ]
@@ -62,8 +65,14 @@ class _Compare:
     if groups := query.getlist('group'):
       if len(groups) != len(runs):
         raise errors.UserError(f'group: {len(groups)} for {len(runs)} runs; expected one for each')
-      bands = grouped_curves.group(read, dict(zip((run.name for run in runs), groups)), view)
-      found['curves'] = [{'run': group, 'name': name, **band.as_dict()} for (group, name), band in bands.items()]
+      group_of = dict(zip((run.name for run in runs), groups))
+      unplaced: collections.Counter[tuple[str, str]] = collections.Counter()
+      for (run, name), count in read.unplaced.items():
+        unplaced[group_of[run], name] += count
+      bands = grouped_curves.group(read, group_of, view)
+      found['curves'] = [
+        {'run': key[0], 'name': key[1], 'num_unplaced': unplaced[key], **band.as_dict()} for key, band in bands.items()
+      ]
     # Strict JSON already: to look for NaN among a hundred thousand numbers once more takes as long as all the rest.
     content = json.dumps(found, separators=(',', ':'), allow_nan=False)
     return responses.Response(wire_names.in_json(content), media_type='application/json')
@@ -78,6 +87,20 @@ class _Compare:
         missing.append(name)
       self._context.columns.trim()
     return answers.json({'names': found, 'missing': missing})
+
+  def values(self, request: requests.Request) -> responses.Response:
+    """One number for the curve `?name=` of each run `?run=`, see curves/curve_values.py: `?value=` and `?count=`.
+
+    `{"values": [{"value", "step", "count", "is_coarse"} or null, ...]}`, in the order of the runs.
+    """
+    query = request.query_params
+    name, statistic, count = query.get('name', ''), query.get('value', 'last'), _number(request, 'count')
+    number = 10 if count is None else int(count)
+    found = []
+    for run in self._runs(request):
+      found.append(curve_values.read(self._context.columns, run, name, statistic, number, is_patient=False))
+      self._context.columns.trim()
+    return answers.json({'values': [each and each.as_dict() for each in found]})
 
   def compare(self, request: requests.Request) -> responses.Response:
     """Runs side by side, see operations/runs/comparing.py; with `all=1` the fields in which they do not differ too."""

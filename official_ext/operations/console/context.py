@@ -1,6 +1,7 @@
 """The common data of the console's parts: the folder of runs, and permissions. It holds no state of any run."""
 
 import dataclasses
+import functools
 import os
 import secrets
 
@@ -10,10 +11,6 @@ from official_ext.operations.curves import column_store
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import index as index_lib
-
-
-def _columns() -> column_store.ColumnStore:
-  return column_store.ColumnStore(fill=column_filler.run)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +39,9 @@ class Context:
   host: str = '127.0.0.1'
   port: int = 8420
   password: str | None = dataclasses.field(default=None, repr=False)
-  columns: column_store.ColumnStore = dataclasses.field(default_factory=_columns, repr=False)
+  columns: column_store.ColumnStore = dataclasses.field(
+    default_factory=functools.partial(column_store.ColumnStore, fill=column_filler.run), repr=False
+  )
   driver: driver_lib.Driver = dataclasses.field(default_factory=driver_lib.Driver, repr=False)
   recent: recent_lib.Recent = dataclasses.field(init=False, repr=False)
 

@@ -83,11 +83,6 @@ class ModelWorker:
     """Whether it answers somebody, or loads its model."""
     return self._busy.locked() or self._loading.locked()
 
-  @property
-  def pid(self) -> int:
-    """The number of the process."""
-    return self._process.pid
-
   def description(self) -> json_types.JsonObject:
     """The model's inputs, as soon as it is loaded.
 

@@ -6,6 +6,7 @@ The contents of a form are `{experiment, mode, name, edits, config_files, base, 
 """
 
 from collections.abc import Mapping
+import dataclasses
 import os
 import re
 import secrets
@@ -45,6 +46,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
   page = _Page(context)
   handlers = (
     ('GET', 'experiments', page.experiments),
+    ('GET', 'stages', page.stages),
     ('GET', 'clone', page.clone),
     ('POST', 'form', page.form),
     ('POST', 'start', page.start),
@@ -55,10 +57,10 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
     ('GET', 'picture', page.picture),
     ('POST', 'stop_check', page.stop_rehearsal),
   )
-  return [routing.Route(f'/api/new/{name}', _asking(function), methods=[method]) for method, name, function in handlers]
+  return [routing.Route(f'/api/new/{name}', asking(function), methods=[method]) for method, name, function in handlers]
 
 
-def _asking(function: Any) -> Any:
+def asking(function: Any) -> Any:
   """A handler that may ask the driver."""
 
   def answer(request: requests.Request) -> responses.Response:
@@ -68,6 +70,29 @@ def _asking(function: Any) -> Any:
       return answers.errors_json([error], 500)
 
   return answers.handler(answer)
+
+
+def new_run_of(context: context_lib.Context, body: Mapping[str, object]) -> new_runs.NewRun:
+  """The run of a form.
+
+  Raises:
+    UserError: its contents are invalid.
+  """
+  edits = body.get('edits', [])
+  if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
+    raise errors.UserError('edits: expected a list of objects')
+  clone = answers.text(body, 'clone', '')
+  return new_runs.NewRun(
+    root=context.root,
+    name=answers.text(body, 'name', ''),
+    experiment=answers.text(body, 'experiment', ''),
+    mode=answers.text(body, 'mode', 'train'),
+    sets=tuple(map(new_runs.set_text, edits)),
+    registry=context.registry,
+    config_files=tuple(answers.texts(body, 'config_files')),
+    base=answers.text(body, 'base', ''),
+    original=answers.run_of(context, clone) if clone else None,
+  )
 
 
 class _Page:
@@ -94,6 +119,13 @@ class _Page:
     found = self._context.driver.experiments()
     return answers.json(found)
 
+  def stages(self, request: requests.Request) -> responses.Response:
+    """The steps of the driver's start that is under way, each with its `name` and `seconds`; it does not wait."""
+    del request
+    drivers = [self._context.driver, *([self._other] if self._other is not None else [])]
+    found = next((stages for driver in drivers if (stages := driver.stages)), [])
+    return answers.json({'stages': [dataclasses.asdict(each) for each in found]})
+
   def clone(self, request: requests.Request) -> responses.Response:
     """The initial contents of a form for a run like `?run=NAME`."""
     run = answers.run_of(self._context, request)
@@ -109,9 +141,11 @@ class _Page:
     `quick`: without the driver's checks of devices and task.
     """
     body = answers.body(request)
-    wanted = self._new_run(body)
+    wanted = new_run_of(self._context, body)
     if not body.get('name') and wanted.original is None:
-      wanted = self._new_run({**body, 'name': new_runs.proposed_name(self._context.root, wanted.experiment)})
+      wanted = new_run_of(
+        self._context, {**body, 'name': new_runs.proposed_name(self._context.root, wanted.experiment)}
+      )
     found = wanted.check(self._driver(wanted), **{name: bool(body.get(name)) for name in ('fields', 'quick')})
     names: list[str] = []
     command = ''
@@ -149,29 +183,12 @@ class _Page:
 
   def _make(self, body: Mapping[str, object]) -> tuple[new_runs.NewRun, commands.Command]:
     """Makes the first files of a run, after the driver has accepted it."""
-    wanted = self._new_run(body)
+    wanted = new_run_of(self._context, body)
     wanted.check_name()
     lines = [line['text'] for line in wanted.check(self._driver(wanted))['lines']]
     if lines:
       raise errors.UserErrors(lines)
     return wanted, wanted.make(self._context.driver)
-
-  def _new_run(self, body: Mapping[str, object]) -> new_runs.NewRun:
-    edits = body.get('edits', [])
-    if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
-      raise errors.UserError('edits: expected a list of objects')
-    clone = answers.text(body, 'clone', '')
-    return new_runs.NewRun(
-      root=self._context.root,
-      name=answers.text(body, 'name', ''),
-      experiment=answers.text(body, 'experiment', ''),
-      mode=answers.text(body, 'mode', 'train'),
-      sets=tuple(map(new_runs.set_text, edits)),
-      registry=self._context.registry,
-      config_files=tuple(answers.texts(body, 'config_files')),
-      base=answers.text(body, 'base', ''),
-      original=answers.run_of(self._context, clone) if clone else None,
-    )
 
   # The rehearsals: `official-ext check` and `official-ext preview`.
 
@@ -184,7 +201,7 @@ class _Page:
     return self._start_rehearsal(request, 'preview')
 
   def _start_rehearsal(self, request: requests.Request, what: str) -> responses.Response:
-    wanted = self._new_run({**answers.body(request), 'name': new_runs.UNNAMED})
+    wanted = new_run_of(self._context, {**answers.body(request), 'name': new_runs.UNNAMED})
     self._tidy()
     name = f'{moments.now().replace(":", "").replace("+", "")}-{secrets.token_hex(4)}'
     folder = os.path.join(self._context.root, _REHEARSALS, name)

@@ -1,5 +1,6 @@
 """One run for its page: status, log, configuration, checkpoints, events, images, and processes to start."""
 
+import dataclasses
 from typing import Any
 
 from starlette import requests
@@ -71,13 +72,12 @@ class _Run:
     """The summary, the record, the processes of each mode, the profile, and TensorBoard's address if it runs."""
     run = answers.run_of(self._context, request)
     summary = index.summary_of(run).as_dict()
-    modes = run.modes()
-    record = next((found for found in map(run.record, modes) if found is not None), run.started() or {})
+    record = run.first_record() or run.started() or {}
     server = tensorboard_server.find(run)
     values = {
       'summary': summary,
       'record': record,
-      'modes': [self._mode(run, mode) for mode in modes],
+      'modes': [self._mode(run, mode) for mode in run.modes()],
       'profile': run_profile.read(run),
       'can_resume': _line_of(lambda: commands.to_resume(run)),
       'tensorboard': server.url if server else None,
@@ -144,7 +144,7 @@ class _Run:
     """The wall time by purpose, see curves/goodput.py; null if none has passed."""
     found = goodput.read(self._context.columns, answers.run_of(self._context, request))
     self._context.columns.trim()
-    return answers.json({'goodput': found and found.as_dict()})
+    return answers.json({'goodput': found and dataclasses.asdict(found)})
 
   def completions(self, request: requests.Request) -> responses.Response:
     """The logs of completions, see operations/runs/run_completions.py."""

@@ -1,4 +1,4 @@
-"""Sweeps for their pages: the actions of `official-ext sweep`, except starting one."""
+"""Sweeps for their pages: the actions of `official-ext sweep`. new_sweep_api.py starts one."""
 
 from collections.abc import Callable, Mapping
 import json
@@ -10,6 +10,7 @@ from starlette import requests
 from starlette import responses
 from starlette import routing
 
+from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base.files import paths
@@ -121,10 +122,11 @@ class _Sweeps:
       found = reader.read(sweep)
     values = sweep_results.as_dict(folder, sweep, found)
     words = ['official-ext', *controller_start.command(folder)]
+    text = paths.read(folder.file(sweep_folder.FILE), regular_files.MAX_RECORD).decode(errors='replace')
     return {
       **values,
       'order': [point.number for point in sweep_results.in_order(found, sweep)],
-      'file': paths.read(folder.file(sweep_folder.FILE), regular_files.MAX_RECORD).decode(errors='replace'),
+      'file': credentials.mask(text),
       'command': ' '.join(map(commands.quoted, words)),
       'slots': folder.settings().get('slots'),
     }

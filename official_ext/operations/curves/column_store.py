@@ -19,6 +19,7 @@ import numpy as np
 import official_ext
 from official_ext.base import json_types
 from official_ext.base.files import cache
+from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.operations.curves import event_columns
 from official_ext.operations.curves import event_sample
@@ -82,7 +83,7 @@ class ColumnStore:
       path: of the file.
       names: those whose values are needed.
     """
-    size, names = _size(path), list(names)
+    size, names = paths.size(path), list(names)
     if self._fill is None or size < _MUCH or self._entry(path).bytes_behind(names, size) < _MUCH:
       return None
     with self._lock:
@@ -106,7 +107,7 @@ class ColumnStore:
           del self._samples[path]
           return
       done = set(names)
-      size = _size(path)
+      size = paths.size(path)
       has_filled = self._fill is not None and self._fill(self._folder, path, names)
       with self._lock:
         self._known.pop(path, None)  # The cache has more.
@@ -178,13 +179,6 @@ class ColumnStore:
       if size > _MAX_DISK_BYTES or ('.tmp-' in path and time.time() - changed > 3600):
         os.unlink(path)
         size -= length
-
-
-def _size(path: str) -> int:
-  try:
-    return os.stat(path).st_size
-  except OSError:
-    return 0
 
 
 def _write(file: Any, values: json_types.JsonObject, arrays: dict[str, growing_array.GrowingArray]) -> None:

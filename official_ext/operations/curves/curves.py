@@ -1,4 +1,6 @@
-"""The curves of runs: a metric over steps, time or examples, as many points as a screen shows. No TensorFlow.
+"""The curves of runs: a metric over steps, time, examples or another metric, as many points as a screen shows.
+
+No TensorFlow.
 
 A curve is named `train/NAME` or `eval/NAME`, by the event and the metric; `MODE:eval/NAME` is from the file of another
 mode, such as an evaluation beside the training: `continuous_eval:eval/accuracy`. `system:system/NAME` is a metric of
@@ -20,6 +22,7 @@ from official_ext.operations.curves import column_store
 from official_ext.operations.curves import decimation
 from official_ext.operations.curves import event_columns
 from official_ext.operations.curves import event_sample
+from official_ext.operations.curves import metric_axis
 from official_ext.operations.runs import last_events
 from official_ext.operations.runs import run_folder
 
@@ -40,7 +43,7 @@ class View:
   """The view of curves.
 
   Attributes:
-    x: one of AXES.
+    x: one of AXES; or the name of a curve, whose value at the same step is the place of a point.
     first: the left end of the axis; None: where the first curve begins.
     last: the right end; None: where the last curve ends.
     buckets: the parts of the axis, see decimation.py.
@@ -54,8 +57,10 @@ class View:
   log: bool = False
 
   def __post_init__(self):
-    if self.x not in AXES:
-      raise errors.UserError(f'x: {self.x}: no such axis; there are {", ".join(AXES)}')
+    if '/' in self.x:
+      parse_name(self.x)
+    elif self.x not in AXES:
+      raise errors.UserError(f'x: {self.x}: no such axis; there are {", ".join(AXES)}, and names of curves')
     ends = [end for end in (self.first, self.last) if end is not None]
     if not all(map(math.isfinite, ends)) or (len(ends) == 2 and ends[0] >= ends[1]):
       raise errors.UserError(
@@ -75,6 +80,9 @@ class Curves:
     curves: (run's name, curve's name) -> the curve; a run that does not have it has none.
     lacking: runs that do not record the axis.
     is_coarse: whether a curve is that of a sample of its file.
+    unplaced: likewise as `curves`: how many points are left out, since the metric that is the axis has no finite value
+      at their step.
+    unordered: runs in which the metric that is the axis falls from one step to a later one.
   """
 
   first: float
@@ -82,6 +90,8 @@ class Curves:
   curves: dict[tuple[str, str], decimation.Curve]
   lacking: tuple[str, ...] = ()
   is_coarse: bool = False
+  unplaced: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+  unordered: tuple[str, ...] = ()
 
 
 def names(store: column_store.ColumnStore, run: run_folder.Run, is_patient: bool = True) -> list[str]:
@@ -94,7 +104,7 @@ def names(store: column_store.ColumnStore, run: run_folder.Run, is_patient: bool
   """
   found: list[str] = []
   for mode in _modes(run):
-    columns = _columns(store, _path(run, mode), (), is_patient)
+    columns = columns_of(store, run, mode, (), is_patient)
     for kind, event in enumerate(event_columns.KINDS):
       found += [_name(mode, event, metric) for metric in columns.names(kind)]
   return sorted(found, key=lambda name: name.partition('/')[2] in event_names.PROGRESS)
@@ -152,16 +162,26 @@ def read(
     UserError: a name is invalid.
   """
   parsed = {name: parse_name(name) for name in wanted}
+  across = parse_name(view.x) if '/' in view.x else None
   curves: dict[tuple[str, str], _Points] = {}
-  lacking, is_coarse, num_kept = [], False, 0
+  lacking: list[str] = []
+  unordered: list[str] = []
+  is_coarse, num_kept = False, 0
   for run in runs:
-    own = _columns(store, _path(run, ''), _metrics_of(parsed, ''), is_patient)
-    axis = Axis(own, view.x)
-    is_coarse |= own.is_sample
-    if not axis.is_known and not own.is_sample:
+
+    def of_mode(mode: str, run: run_folder.Run = run) -> event_columns.EventColumns | event_sample.EventSample:
+      return columns_of(store, run, mode, _metrics_of([*parsed.values(), across], mode), is_patient)
+
+    own = of_mode('')
+    source = of_mode(across[0]) if across and across[0] else own
+    axis = metric_axis.MetricAxis(source, *across[1:]) if across else Axis(own, view.x)
+    is_coarse |= own.is_sample or source.is_sample
+    if not axis.is_known and not source.is_sample:
       lacking.append(run.name)
+    if isinstance(axis, metric_axis.MetricAxis) and not axis.is_ordered:
+      unordered.append(run.name)
     for name, (mode, kind, metric) in parsed.items() if axis.is_known else ():
-      columns = _columns(store, _path(run, mode), _metrics_of(parsed, mode), is_patient) if mode else own
+      columns = of_mode(mode) if mode else own
       is_coarse |= columns.is_sample
       points = _Points(columns, axis, kind, metric, view.log)
       num_kept += points.count
@@ -172,18 +192,28 @@ def read(
     store.trim()  # After each run: the total may be too much.
   first, last = _ends([points.ends for points in curves.values() if points.ends], view)
   found = {key: points.decimated(first, last, view) for key, points in curves.items()}
-  return Curves(first, last, found, tuple(lacking), is_coarse)
+  unplaced = {key: points.unplaced for key, points in curves.items() if across and points.unplaced}
+  return Curves(first, last, found, tuple(lacking), is_coarse, unplaced, tuple(unordered))
 
 
-def _columns(
-  store: column_store.ColumnStore, path: str, metrics: Iterable[str], is_patient: bool
+def columns_of(
+  store: column_store.ColumnStore, run: run_folder.Run, mode: str, metrics: Iterable[str] = (), is_patient: bool = True
 ) -> event_columns.EventColumns | event_sample.EventSample:
-  """The columns of a file; or a sample, if the file is long and was not read yet."""
+  """The columns of the events of a run's mode ('' for the training).
+
+  Args:
+    store: keeps the columns read.
+    run: the run.
+    mode: as in the name of a curve.
+    metrics: names of those whose values are needed.
+    is_patient: whether to read a long file first; otherwise they are those of a sample until a thread has read it.
+  """
+  path = _path(run, mode)
   return (None if is_patient else store.sample(path, metrics)) or store.columns(path)
 
 
-def _metrics_of(parsed: Mapping[str, tuple[str, int, str]], wanted: str) -> list[str]:
-  return [metric for mode, _, metric in parsed.values() if mode == wanted]
+def _metrics_of(parsed: Iterable[tuple[str, int, str] | None], wanted: str) -> list[str]:
+  return [each[2] for each in parsed if each is not None and each[0] == wanted]
 
 
 class _Points:
@@ -191,13 +221,14 @@ class _Points:
 
   Attributes:
     count: how many there are.
+    unplaced: how many of these have no place on the axis.
     ends: the least and the greatest place on the axis; None if no place is on it.
   """
 
   def __init__(
     self,
     columns: event_columns.EventColumns | event_sample.EventSample,
-    axis: 'Axis',
+    axis: 'Axis | metric_axis.MetricAxis',
     kind: int,
     metric: str,
     log: bool,
@@ -213,9 +244,10 @@ class _Points:
     """
     self._source = columns, axis, kind, metric
     self._kept: list[tuple[np.ndarray, np.ndarray]] | None = []
-    self.count, self.ends = 0, None
+    self.count, self.unplaced, self.ends = 0, 0, None
     for x, y in self._read():
       self.count += len(x)
+      self.unplaced += int(np.count_nonzero(~np.isfinite(x)))
       if self._kept is not None:
         self._kept.append((x, y))
         if self.count > _MAX_KEPT:
@@ -381,5 +413,9 @@ def as_dict(found: Curves) -> json_types.JsonObject:
     'last': found.last,
     'lacking': list(found.lacking),
     'is_coarse': found.is_coarse,
-    'curves': [{'run': run, 'name': name, **curve.as_dict()} for (run, name), curve in found.curves.items()],
+    'unordered': list(found.unordered),
+    'curves': [
+      {'run': run, 'name': name, 'num_unplaced': found.unplaced.get((run, name), 0), **curve.as_dict()}
+      for (run, name), curve in found.curves.items()
+    ],
   }

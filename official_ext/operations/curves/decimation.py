@@ -62,34 +62,20 @@ class Curve:
     return {**values, 'y': [value if np.isfinite(value) else None for value in self.y.tolist()]}
 
 
-def decimate(x: np.ndarray, y: np.ndarray, first: float, last: float, buckets: int, log: bool = False) -> Curve:
-  """A curve between two places, in at most as many buckets. The nearest points outside are part of it.
-
-  Args:
-    x: the places; points whose place is not finite, or not on the axis, are left out.
-    y: the values.
-    first: the left end of the axis.
-    last: the right end.
-    buckets: how many equal parts the axis has.
-    log: whether the axis is logarithmic: the parts are equal there, and only places above 0 are on it.
-  """
-  known = x[np.isfinite(x) & (x > 0)] if log else x
-  made = Decimation(first, last, buckets, log, float(known.min()) if len(known) else None)
-  made.add(x, y)
-  return made.curve()
-
-
 class Decimation:
-  """A curve that is made of points some at a time, with the memory of its buckets. See `decimate`."""
+  """A curve between two places that is made of points some at a time, with the memory of its buckets.
+
+  The nearest points outside are part of it. Points whose place is not finite, or not on the axis, are left out.
+  """
 
   def __init__(self, first: float, last: float, buckets: int, log: bool = False, least: float | None = None):
     """Has no points yet.
 
     Args:
-      first: see `decimate`.
-      last: likewise.
-      buckets: likewise.
-      log: likewise.
+      first: the left end of the axis.
+      last: the right end.
+      buckets: how many equal parts the axis has at most.
+      log: whether the axis is logarithmic: the parts are equal there, and only places above 0 are on it.
       least: the least place of all points; a logarithmic axis that begins at 0 begins there.
     """
     self._buckets = int(min(max(buckets, 1), MAX_BUCKETS))
@@ -107,7 +93,7 @@ class Decimation:
     self._after: tuple[np.ndarray, np.ndarray] | None = None
 
   def add(self, x: np.ndarray, y: np.ndarray) -> None:
-    """Adds points; see `decimate`."""
+    """Adds points: places and values."""
     good = np.isfinite(x) & (x > 0 if self._log else True)
     if not good.all():
       x, y = x[good], y[good]

@@ -8,7 +8,6 @@ import dataclasses
 
 import numpy as np
 
-from official_ext.base import json_types
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import event_columns
 from official_ext.operations.runs import run_folder
@@ -43,10 +42,6 @@ class Goodput:
   repeated: float
   stopped: float
   other: float
-
-  def as_dict(self) -> json_types.JsonObject:
-    """JSON values."""
-    return dataclasses.asdict(self)
 
 
 def read(store: column_store.ColumnStore, run: run_folder.Run) -> Goodput | None:

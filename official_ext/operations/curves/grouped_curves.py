@@ -71,13 +71,10 @@ def _band(members: Sequence[decimation.Curve], first: float, last: float, view: 
     squares = np.sum((values - mean) ** 2, 0, where=reached)
     deviation = np.where(counts > 1, np.sqrt(squares / (counts - 1)), 0.0)
   keep = counts > 0
-  marks = {name: np.sort(np.concatenate([curve.marks.get(name, []) for curve in members])) for name in _names(members)}
+  names = dict.fromkeys(name for curve in members for name in curve.marks)
+  marks = {name: np.sort(np.concatenate([curve.marks.get(name, []) for curve in members])) for name in names}
   num_marks = {name: sum(curve.num_marks.get(name, 0) for curve in members) for name in marks}
   return Band(len(members), x[keep], mean[keep], deviation[keep], marks, num_marks)
-
-
-def _names(members: Sequence[decimation.Curve]) -> list[str]:
-  return list(dict.fromkeys(name for curve in members for name in curve.marks))
 
 
 def _points(curve: decimation.Curve, first: float, last: float, view: curves_lib.View) -> tuple[np.ndarray, np.ndarray]:

@@ -25,20 +25,15 @@ class GrowingArray:
       dtype: of its elements.
       folder: where its file would be; None: it always stays in memory.
     """
-    self._dtype = np.dtype(dtype)
+    self.dtype = np.dtype(dtype)
     self._folder = folder
-    self._inside: np.ndarray = np.empty(0, self._dtype)
+    self._inside: np.ndarray = np.empty(0, self.dtype)
     self._file: Any = None
     self._map: mmap.mmap | None = None
     self._length = 0
 
   def __len__(self) -> int:
     return self._length
-
-  @property
-  def dtype(self) -> np.dtype:
-    """Of its elements."""
-    return self._dtype
 
   @property
   def nbytes(self) -> int:
@@ -55,14 +50,14 @@ class GrowingArray:
     """All elements, to be read only."""
     if self._map is None:
       return self._inside[: self._length]
-    return np.frombuffer(self._map, self._dtype, self._length)
+    return np.frombuffer(self._map, self.dtype, self._length)
 
   def append(self, values: np.ndarray) -> None:
     """Adds elements at the end. If no file can be written, they stay in memory."""
-    values = np.ascontiguousarray(values, self._dtype)
+    values = np.ascontiguousarray(values, self.dtype)
     if not len(values):
       return
-    size = (self._length + len(values)) * self._dtype.itemsize
+    size = (self._length + len(values)) * self.dtype.itemsize
     if self._file is None and self._folder is not None and size > SPILL_BYTES:
       self._spill()
     if self._file is not None:
@@ -81,7 +76,7 @@ class GrowingArray:
   def _append_inside(self, values: np.ndarray) -> None:
     length = self._length + len(values)
     if length > len(self._inside):
-      grown = np.empty(max(length, len(self._inside) * 5 // 4), self._dtype)
+      grown = np.empty(max(length, len(self._inside) * 5 // 4), self.dtype)
       grown[: self._length] = self._inside[: self._length]
       self._inside = grown
     self._inside[self._length : length] = values
@@ -94,7 +89,7 @@ class GrowingArray:
       self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
       self._length = 0
       self._write(before)
-      self._inside = np.empty(0, self._dtype)
+      self._inside = np.empty(0, self.dtype)
     except OSError:
       self._stay_inside(before)
 
@@ -105,7 +100,7 @@ class GrowingArray:
 
   def _write(self, values: np.ndarray) -> None:
     """Writes elements behind the others, and maps them. Not through the map: on a full disk that is a signal."""
-    content, offset = memoryview(values.data).cast('B'), self._length * self._dtype.itemsize
+    content, offset = memoryview(values.data).cast('B'), self._length * self.dtype.itemsize
     end = offset + len(content)
     while len(content):
       written = os.pwrite(self._file.fileno(), content, offset)

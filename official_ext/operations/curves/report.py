@@ -1,6 +1,7 @@
 """A report of runs as one HTML file that needs no server, no network and no script. No TensorFlow."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 import html
 import math
 import time
@@ -37,7 +38,11 @@ svg { width: 100%; height: auto; } code { overflow-wrap: anywhere; }
 
 
 def page(
-  store: column_store.ColumnStore, runs: Sequence[run_folder.Run], title: str, metrics: Sequence[str] = ()
+  store: column_store.ColumnStore,
+  runs: Sequence[run_folder.Run],
+  title: str,
+  metrics: Sequence[str] = (),
+  x: str = 'step',
 ) -> str:
   """The HTML of a report: metrics, curves, fields that differ, wall time, commands.
 
@@ -47,9 +52,10 @@ def page(
     title: the heading.
     metrics: names of curves, such as `eval/accuracy`; by default all but values of progress and of the machine, the
       first 60.
+    x: the axis of the curves, see curves.View.
 
   Raises:
-    UserError: the name of a curve is invalid, or no run has it.
+    UserError: the name of a curve or of the axis is invalid, or no run has it.
   """
   found = comparing.compare(runs, lambda run: curves.evaluations(store, run))
   colours = [svg_chart.COLOURS[number % len(svg_chart.COLOURS)] for number in range(len(runs))]
@@ -60,13 +66,16 @@ def page(
   )
   made = time.strftime('%Y-%m-%d %H:%M', time.localtime())
   numbers = {name: [_number(value) for value in values] for name, values in found.last.items()}
-  best = {name: [_best(pair) for pair in pairs] for name, pairs in found.best.items()}
+  best = {
+    name: ['-' if pair is None else f'{_number(pair[0])} (step {pair[1]:,})' for pair in pairs]
+    for name, pairs in found.best.items()
+  }
   parts = [
     f'<h1>{_text(title)}</h1><p>{len(runs)} runs, {made}</p>',
     _table([['run', 'status', 'step'], *zip(found.names, found.statuses, map(_number, found.steps))], colours),
     _section('Best metrics', _columns(found.names, best)),
     _section('Last metrics', _columns(found.names, numbers)),
-    _section('Curves', _charts(store, runs, names, colours) + more),
+    _section('Curves', _charts(store, runs, names, colours, x) + more),
     _section('Fields that differ', _columns(found.names, _masked(found.params))),
     _section('Versions and origins that differ', _columns(found.names, _masked(found.origins))),
     _section('Wall time', _goodput(store, runs)),
@@ -88,9 +97,16 @@ def _names(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) -> l
 
 
 def _charts(
-  store: column_store.ColumnStore, runs: Sequence[run_folder.Run], names: Sequence[str], colours: Sequence[str]
+  store: column_store.ColumnStore,
+  runs: Sequence[run_folder.Run],
+  names: Sequence[str],
+  colours: Sequence[str],
+  x: str,
 ) -> str:
-  found = curves.read(store, runs, names, curves.View(buckets=_BUCKETS)).curves
+  read = curves.read(store, runs, names, curves.View(x, buckets=_BUCKETS))
+  found = read.curves
+  if len(read.lacking) == len(runs):
+    raise errors.UserError(f'--x={x}: no run has it{suggestions.did_you_mean(x, _names(store, runs), before="; ")}')
   lacking = next((name for name in names if not any(curve == name for _, curve in found)), None)
   if lacking is not None:
     raise errors.UserError(
@@ -99,11 +115,11 @@ def _charts(
   figures = []
   for name in names:
     lines = [
-      svg_chart.Line(run.name, colour, *_points(found[run.name, name]))
+      svg_chart.Line(run.name, colour, *_points(found[run.name, name]), is_dotted=run.name in read.unordered)
       for run, colour in zip(runs, colours)
       if (run.name, name) in found
     ]
-    picture = svg_chart.draw(name, lines)
+    picture = svg_chart.draw(name, lines, x)
     if picture:
       figures.append(f'<figure><figcaption>{_text(name)}</figcaption>{picture}</figure>')
   return f'<div class="charts">{"".join(figures)}</div>' if figures else ''
@@ -122,7 +138,7 @@ def _goodput(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) ->
   for run in runs:
     spent = goodput.read(store, run)
     if spent is not None:
-      values = spent.as_dict()
+      values = dataclasses.asdict(spent)
       shares = [f'{values[name] / spent.seconds:.1%}' for name in goodput.PARTS]
       rows.append([run.name, f'{spent.seconds:,.0f}', *shares])
   return _table(rows) if len(rows) > 1 else ''
@@ -131,8 +147,7 @@ def _goodput(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) ->
 def _commands(runs: Iterable[run_folder.Run]) -> str:
   items = []
   for run in runs:
-    record = next((each for each in map(run.record, run.modes()) if each is not None), {})
-    command = credentials.mask(str(record.get('command') or ''))
+    command = credentials.mask(str((run.first_record() or {}).get('command') or ''))
     if command:
       items.append(f'<dt>{_text(run.name)}</dt><dd><code>{_text(command)}</code></dd>')
   return f'<dl>{"".join(items)}</dl>' if items else ''
@@ -143,10 +158,6 @@ def _masked(rows: Mapping[str, Sequence[json_types.Json]]) -> dict[str, list[str
   return {
     name: [str(credentials.mask_values({name: value})[name]) for value in values] for name, values in rows.items()
   }
-
-
-def _best(pair: tuple[float, int] | None) -> str:
-  return '-' if pair is None else f'{_number(pair[0])} (step {pair[1]:,})'
 
 
 def _number(value: float | None) -> str:

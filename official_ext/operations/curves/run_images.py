@@ -112,13 +112,10 @@ def files_of(run: run_folder.Run) -> list[str]:
     below = os.path.relpath(folder, run.path)
     depth = 0 if below == '.' else below.count(os.sep) + 1
     folders[:] = [] if depth >= _MAX_DEPTH else sorted(each for each in folders if not each.startswith('.'))
-    names = [name for name in names if _FILE.fullmatch(name) and os.path.isfile(os.path.join(folder, name))]
-    found += [os.path.join('' if below == '.' else below, name) for name in names if not _is_link(folder, name)]
+    places = [(name, os.path.join(folder, name)) for name in names if _FILE.fullmatch(name)]
+    names = [name for name, path in places if os.path.isfile(path) and not os.path.islink(path)]
+    found += [os.path.join('' if below == '.' else below, name) for name in names]
   return sorted(found)[-_MAX_FILES:]
-
-
-def _is_link(folder: str, name: str) -> bool:
-  return os.path.islink(os.path.join(folder, name))
 
 
 def read(run: run_folder.Run, file: str, offset: int, number: int) -> bytes:

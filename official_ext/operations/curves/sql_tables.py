@@ -17,6 +17,7 @@ from official_ext.base import json_types
 from official_ext.base import optional_packages
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
+from official_ext.operations.curves import table_names
 from official_ext.operations.runs import comparing
 from official_ext.operations.runs import index
 from official_ext.operations.runs import run_folder
@@ -83,7 +84,7 @@ def query(root: str, sql: str) -> Result:
   optional_packages.require('duckdb', 'query', 'runs query')
   import duckdb  # pylint: disable=g-import-not-at-top
 
-  made = {'runs': _runs, 'params': _params, 'metrics': _metrics, 'best_metrics': _best_metrics}
+  made = dict(zip(table_names.TABLES, (_runs, _params, _metrics, _best_metrics), strict=True))
   connection = duckdb.connect(config={'enable_external_access': 'false', 'python_enable_replacements': 'false'})
   known = index.RunIndex(root)
   for name, table in made.items():
@@ -111,9 +112,7 @@ def _explained(duckdb: Any, function: Any, argument: Any) -> Any:
     return function(argument)
   except duckdb.Error as error:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    hint = (
-      '; the tables are runs, params, metrics and best_metrics' if lines[0].startswith('Catalog Error: Table') else ''
-    )
+    hint = f'; the tables are {table_names.LISTED}' if lines[0].startswith('Catalog Error: Table') else ''
     raise errors.UserError(f'SQL: {" ".join(lines[:2])}{hint}') from None
 
 

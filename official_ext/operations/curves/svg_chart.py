@@ -23,12 +23,14 @@ class Line:
     colour: a CSS colour.
     x: places on the axis, ascending.
     y: values of the same number; one that is not finite, or beyond 1e300, interrupts the curve.
+    is_dotted: whether it has points without lines.
   """
 
   name: str
   colour: str
   x: Sequence[float]
   y: Sequence[float]
+  is_dotted: bool = False
 
 
 def ticks(first: float, last: float, count: int = _TICKS) -> list[float]:
@@ -83,9 +85,10 @@ def draw(title: str, lines: Sequence[Line], x_title: str = 'step') -> str:
   for line in lines:
     name = f'<title>{_text(line.name)}</title>'
     for piece in _pieces(line):
-      if len(piece) == 1:
-        across, down = place(*piece[0]).split(',')
-        parts.append(f'<circle cx="{across}" cy="{down}" r="2.5" fill="{line.colour}">{name}</circle>')
+      if len(piece) == 1 or line.is_dotted:
+        for point in piece:
+          across, down = place(*point).split(',')
+          parts.append(f'<circle cx="{across}" cy="{down}" r="2.5" fill="{line.colour}">{name}</circle>')
       else:
         text = ' '.join(place(x, y) for x, y in piece)
         parts.append(

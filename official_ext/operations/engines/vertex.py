@@ -53,7 +53,8 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
     'args': list(job.flags),
   }
   if job.env:
-    container['env'] = [{'name': name, 'value': _literal(value)} for name, value in job.env.items()]
+    # Vertex replaces $(NAME); $$ keeps it.
+    container['env'] = [{'name': name, 'value': value.replace('$(', '$$(')} for name, value in job.env.items()]
   pools = [
     {'machineSpec': machine, 'replicaCount': count, 'containerSpec': container}
     for count in (1, options.nodes - 1)
@@ -89,11 +90,6 @@ def is_active(name: str, options: argparse.Namespace) -> bool | None:
   words = ['gcloud', 'ai', 'custom-jobs', 'describe', name, '--format=value(state)', *_place(options)]
   status, output = jobs.output_of(words)
   return None if status else output.strip() not in _OVER
-
-
-def _literal(text: str) -> str:
-  """The literal value of a variable: Vertex replaces $(NAME)."""
-  return text.replace('$(', '$$(')
 
 
 def _place(options: argparse.Namespace) -> list[str]:

@@ -22,6 +22,7 @@ from official_ext.base.run_folder import event_names
 from official_ext.operations.imports import logged_values
 from official_ext.operations.imports import source_runs
 from official_ext.operations.imports import tensorboard_logs
+from official_ext.operations.imports import tracker_names
 from official_ext.operations.imports import trackio_files
 from official_ext.operations.imports import wandb_files
 from official_ext.operations.runs import commands
@@ -65,7 +66,7 @@ def find(source: str, tracker: str | None, damage: list[str]) -> list[source_run
 
   Args:
     source: its path.
-    tracker: a key of `source_runs.NAMES`; None: all of them.
+    tracker: a key of `tracker_names.NAMES`; None: all of them.
     damage: gets a line for each file that cannot be read, and whose runs are not known.
 
   Raises:
@@ -73,9 +74,7 @@ def find(source: str, tracker: str | None, damage: list[str]) -> list[source_run
   """
   source = os.path.abspath(source)
   if not os.path.exists(source):
-    raise errors.UserError(
-      f'{source}: no such folder; name one with the files of {", ".join(source_runs.NAMES.values())}'
-    )
+    raise errors.UserError(f'{source}: no such folder; name one with the files of {tracker_names.LISTED}')
   finders = {
     'tensorboard': lambda: tensorboard_logs.find(source),
     'wandb': lambda: wandb_files.find(source),
@@ -86,7 +85,7 @@ def find(source: str, tracker: str | None, damage: list[str]) -> list[source_run
   except OSError as error:
     raise errors.UserError(f'{source}: cannot be read: {error.strerror or error}') from None
   if not found and not damage:
-    names = source_runs.NAMES[tracker] if tracker else 'TensorBoard, W&B or trackio'
+    names = tracker_names.NAMES[tracker] if tracker else tracker_names.LISTED
     raise errors.UserError(
       f'{source}: no runs of {names}; expected *.tfevents.* files, run-*.wandb files, or databases of trackio'
     )
@@ -234,7 +233,7 @@ def _record(
   imported = {
     'tracker': run.tracker,
     'source': run.source,
-    'end': '' if is_end_known else f'{source_runs.NAMES[run.tracker]} records no end',
+    'end': '' if is_end_known else f'{tracker_names.NAMES[run.tracker]} records no end',
   }
   return {
     'status': content.status,

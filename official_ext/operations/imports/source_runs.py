@@ -8,9 +8,6 @@ from official_ext.base import json_types
 from official_ext.operations.imports import logged_values
 from official_ext.operations.runs import run_folder
 
-# The trackers, and their names for people.
-NAMES = {'tensorboard': 'TensorBoard', 'wandb': 'W&B', 'trackio': 'trackio'}
-
 
 class UnreadableRunError(Exception):
   """Nothing of a run can be read; the message is one line that names its file."""
@@ -54,7 +51,7 @@ class SourceRun:
   """A run that can be read.
 
   Attributes:
-    tracker: a key of NAMES.
+    tracker: a key of `tracker_names.NAMES`.
     source: identifies it: the absolute path of its folder or file, and `#NAME` in a file of several runs.
     stamp: another one if it has changed.
     read: reads it. Raises UnreadableRunError.

@@ -226,7 +226,7 @@ class Launcher:
         preexec_fn=stopping.end_with_parent,
         pass_fds=(listener.signs,),
       )
-      listener.started()
+      os.close(listener.signs)
       worker = _Worker(index, process, listener)
       self._workers.append(worker)
       for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):

@@ -62,7 +62,10 @@ class AlertRules:
       if odd:
         found.append((NAN, f'{odd[0]} is {metrics[odd[0]]:g}'))
     for condition in self.conditions:
-      for name in _names(condition.name, event['event']):
+      names = [condition.name]
+      if event['event'] == 'eval':  # `validation_accuracy` is the evaluation's metric of the training's name.
+        names.append(condition.name.removeprefix(_VALIDATION))
+      for name in names:
         if name in metrics and condition.holds(metrics[name]):
           found.append((text_of(condition), f'{condition.name} is {metrics[name]:.6g}'))
           break
@@ -98,8 +101,3 @@ def parse(texts: Sequence[str], hung_seconds: float = judged_status.HUNG_SECONDS
 def text_of(condition: selection.Condition) -> str:
   """A condition as a text, the same however it was written."""
   return f'{condition.name}{condition.sign}{condition.text}'
-
-
-def _names(name: str, event: str) -> tuple[str, ...]:
-  """The name of a metric in an event: `validation_accuracy` is the evaluation's metric of the training's name."""
-  return (name, name.removeprefix(_VALIDATION)) if event == 'eval' else (name,)

@@ -168,7 +168,7 @@ class Alerts:
         self._watch.begin_anew(run)
       else:
         self._watch.skip(run)
-    self._files.set_watched(self._watch.values)
+    self._files.set_watched(self._watch.places)
     blind = incidents.Incidents(self._rules.without_events(), self._watch, grace_seconds=0.0, silence_seconds=0.0)
     found = [incident for incident in blind.find(runs, states, self._known.__contains__) if _is_past(incident)]
     for rule in new:
@@ -189,7 +189,7 @@ class Alerts:
   def _save_watched(self, paths: set[str]) -> None:
     self._watch.keep_only(paths)
     if time.monotonic() > self._watched_at + _WATCHED_SECONDS:
-      self._files.set_watched(self._watch.values)
+      self._files.set_watched(self._watch.places)
       self._watched_at = time.monotonic()
 
   # Sending.

@@ -252,7 +252,4 @@ class Dispatcher:
 
 
 def _say(text: str) -> None:
-  try:
-    print(credentials.mask(f'queue: {text}'), flush=True)
-  except OSError:  # Nobody reads it any more.
-    pass
+  credentials.print_masked(f'queue: {text}')

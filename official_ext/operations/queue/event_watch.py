@@ -17,36 +17,34 @@ _KINDS = (b'"event": "train"', b'"event": "eval"')
 class EventWatch:
   """Reads the events of runs, each once.
 
-  The position is known by `values`; a process that continues from values that are older reads some again.
+  A process that continues from places that are older reads some again.
+
+  Attributes:
+    places: by the path of a run: its identity, how far its events were read, and the inode of their file.
   """
 
-  def __init__(self, values: dict[str, Any], only_odd: bool):
+  def __init__(self, places: dict[str, Any], only_odd: bool):
     """Reads nothing yet.
 
     Args:
-      values: see `values`; invalid parts of it are left out.
+      places: see `places`; invalid parts of it are left out.
       only_odd: whether only events with numbers that are not finite matter.
     """
-    self._places: dict[str, list] = {path: place for path, place in values.items() if _is_place(place)}
+    self.places: dict[str, list] = {path: place for path, place in places.items() if _is_place(place)}
     self._only_odd = only_odd
-
-  @property
-  def values(self) -> dict[str, Any]:
-    """By the path of a run: its identity, how far its events were read, and the inode of their file."""
-    return dict(self._places)
 
   def skip(self, run: run_folder.Run) -> None:
     """Marks the events of a new run as read."""
-    if run.path not in self._places and (found := _stat(run)) is not None:
-      self._places[run.path] = [run_identity.of_run(run), found.st_size, found.st_ino]
+    if run.path not in self.places and (found := _stat(run)) is not None:
+      self.places[run.path] = [run_identity.of_run(run), found.st_size, found.st_ino]
 
   def begin_anew(self, run: run_folder.Run) -> None:
     """Takes nothing for read."""
-    self._places.pop(run.path, None)
+    self.places.pop(run.path, None)
 
   def keep_only(self, paths: set[str]) -> None:
     """Forgets runs that are gone."""
-    self._places = {path: place for path, place in self._places.items() if path in paths}
+    self.places = {path: place for path, place in self.places.items() if path in paths}
 
   def new_events(self, run: run_folder.Run) -> Iterator[tuple[str, dict[str, Any]]]:
     """The events of a run's training and evaluations that were not read before, each with the identity of the run.
@@ -56,7 +54,7 @@ class EventWatch:
     found = _stat(run)
     if found is None:
       return
-    known, offset, inode = self._places.get(run.path, ['', 0, 0])
+    known, offset, inode = self.places.get(run.path, ['', 0, 0])
     if known and inode == found.st_ino and offset == found.st_size:
       return
     now = run_identity.of_run(run)
@@ -79,7 +77,7 @@ class EventWatch:
           file.seek(offset)
     except OSError:  # The next time.
       return
-    self._places[run.path] = [now, offset, found.st_ino]
+    self.places[run.path] = [now, offset, found.st_ino]
 
   def _parse(self, line: bytes) -> dict[str, Any] | None:
     if not any(kind in line for kind in _KINDS) or (self._only_odd and not any(odd in line for odd in _ODD)):

@@ -184,10 +184,7 @@ def told_by_itself(run: run_folder.Run, rule: str) -> tuple[str, ...]:
 
 
 def _lines(summary: summaries_lib.RunSummary) -> tuple[str, ...]:
-  metrics = {**summary.train, **{_validation(name): value for name, value in summary.evaluation.items()}}
+  evaluation = {f'validation_{name.removeprefix("validation_")}': value for name, value in summary.evaluation.items()}
+  metrics = {**summary.train, **evaluation}
   shown = [f'{name} {value:.4g}' for name, value in list(metrics.items())[:_MOST_METRICS]]
   return tuple(line for line in (summary.reason, *shown, summary.path) if line)
-
-
-def _validation(name: str) -> str:
-  return name if name.startswith('validation_') else f'validation_{name}'

@@ -56,7 +56,7 @@ def compare(
     evaluations_of: the evaluations of a run that stand, by step; None: see `read_evaluations`.
     only_differences: whether fields that are the same in all of them are left out.
   """
-  records = [_record(run) for run in runs]
+  records = [run.first_record() or {} for run in runs]
   params = [params_lib.read(run) or {} for run in runs]
   find = evaluations_of or (lambda run: read_evaluations(run.file(run_folder.EVENTS)))
   evaluations = [list(find(run)) for run in runs]
@@ -106,10 +106,6 @@ def _of_interest(path: str) -> Iterator[dict[str, object]]:
     return
 
 
-def _record(run: run_folder.Run) -> json_types.JsonMapping:
-  return next((record for record in map(run.record, run.modes()) if record is not None), {})
-
-
 def _origin(record: Mapping[str, object]) -> json_types.JsonObject:
   versions = record.get('versions')
   found = {name: record.get(name) for name in _OF_RECORD if record.get(name) is not None}
@@ -126,20 +122,21 @@ def _last_metrics(last: last_events.LastEvents, evaluations: Sequence[dict[str, 
 
 def _best(evaluations: Sequence[json_types.JsonObject], params: Mapping[str, object]) -> dict[str, tuple[float, int]]:
   """Metric -> (value, step) of the best evaluation."""
-  chosen = params.get('trainer.best_checkpoint_eval_metric')
-  direction = params.get('trainer.best_checkpoint_metric_comp')
   best: dict[str, tuple[float, int]] = {}
   for event in evaluations:
     for name, value in last_events.metrics_of(event).items():
       if math.isnan(json_types.as_float(value)):
         continue
-      mode = {'higher': 'max', 'lower': 'min'}.get(str(direction)) if name == chosen else _direction(name)
+      mode = direction_of(name, params)
       if mode and (name not in best or (value > best[name][0] if mode == 'max' else value < best[name][0])):
         best[name] = value, event['step']
   return best
 
 
-def _direction(metric: str) -> str | None:
+def direction_of(metric: str, params: Mapping[str, object]) -> str | None:
+  """Which values of an evaluation's metric are better, 'max' or 'min': as a configuration or its name says, or None."""
+  if metric == params.get('trainer.best_checkpoint_eval_metric'):
+    return {'higher': 'max', 'lower': 'min'}.get(str(params.get('trainer.best_checkpoint_metric_comp')))
   try:
     return better.mode_of(metric)
   except ValueError:

@@ -5,6 +5,7 @@ started anew when it has died, hangs, or modules of experiments have changed, an
 """
 
 from collections.abc import Sequence
+import dataclasses
 import json
 import os
 import select
@@ -18,11 +19,25 @@ from typing import Any
 from official_ext.base import json_types
 from official_ext.operations.runs import programs
 
-_SERVER = 'official_ext.cli.driver_server'
+_SERVER = 'official_ext.cli.driver_process'
 _START_SECONDS = 300.0
 _ANSWER_SECONDS = 20.0
+_END_SECONDS = 1.0  # From the end of its output to its own.
 _PATIENCE_SECONDS = 10.0  # Beyond the maximal time of an answer, before the process counts as hung.
 _MAX_BYTES = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """A step of the start of the process.
+
+  Attributes:
+    name: what it does, for people.
+    seconds: how long that has taken.
+  """
+
+  name: str
+  seconds: float
 
 
 class DriverError(RuntimeError):
@@ -48,6 +63,7 @@ class Driver:
     self.registry = tuple(registry)
     self._process: Any = None
     self._is_ready = False
+    self._stages: tuple[tuple[str, float], ...] = ()  # Of a start under way: each with its begin.
     self._asking = threading.Lock()
     self._number = 0
     self._rest = b''
@@ -79,6 +95,13 @@ class Driver:
     """Whether an answer comes at once."""
     process = self._process
     return self._is_ready and process is not None and process.poll() is None
+
+  @property
+  def stages(self) -> list[Stage]:
+    """The steps of a start that is under way, the present one last; [] if there is none. It does not wait."""
+    stages = self._stages
+    ends = [*(begin for _, begin in stages[1:]), time.monotonic()]
+    return [Stage(name, end - begin) for (name, begin), end in zip(stages, ends)]
 
   @property
   def pid(self) -> int | None:
@@ -146,15 +169,27 @@ class Driver:
 
   def _start(self) -> None:
     self._end()
-    self._process = self._launch()
+    begin = time.monotonic()
+    self._stages = (('starting Python', begin),)
     try:
-      self._read(_START_SECONDS)
+      self._process = self._launch()
+      while 'stage' in (found := self._read(begin + _START_SECONDS - time.monotonic())):
+        self._stages += ((found['stage'], time.monotonic()),)
     except _GoneError:
-      status = self._process.poll()
+      status, stage = self._status(), self._stages[-1][0]
       self._end()
       how = 'hangs' if status is None else f'has ended with status {status}, and says why on stderr'
-      raise DriverError(f'the process that asks the driver, {_SERVER}, does not start: it {how}') from None
+      raise DriverError(f'the process that asks the driver, {_SERVER}, does not start: {stage}, it {how}') from None
+    finally:
+      self._stages = ()
     self._is_ready = True
+
+  def _status(self) -> int | None:
+    """The exit status of the process; None if it lives. Its output ends a moment before it does."""
+    deadline = time.monotonic() + _END_SECONDS
+    while (status := self._process.poll()) is None and time.monotonic() < deadline:
+      time.sleep(0.01)
+    return status
 
   def _launch(self) -> object:
     return subprocess.Popen(

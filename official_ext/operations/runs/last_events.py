@@ -17,7 +17,6 @@ from official_ext.base.run_folder import standing_events
 
 # One after the other, as long as something is missing.
 _BLOCKS = (1 << 14, 1 << 17, 1 << 21)
-_NO_METRICS = event_names.PROGRESS | {'time', 'step'}
 _KINDS = ('train', 'eval', *standing_events.GO_BACK)
 
 

@@ -11,6 +11,8 @@ import tempfile
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base import value_text
+from official_ext.base.files import paths
+from official_ext.base.files import regular_files
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import programs
@@ -204,6 +206,38 @@ class NewRun:
       others = [output, '--rows=3', '--columns=5', '--tile=160', *others]  # As large as the page's dialog.
     words = (sys.executable, '-u', '-m', 'official_ext.cli.main', name, experiment, *others)
     return commands.Command(words, cwd or driver.cwd, folder)
+
+  @property
+  def has_base(self) -> bool:
+    """Whether it begins with a configuration that `write_base` writes."""
+    return bool(self.base) or self.original is not None
+
+  def write_base(self) -> str:
+    """Writes its initial configuration into its folder, which exists, and returns the path of the file.
+
+    Raises:
+      StorageError: it cannot be written, or the configuration of the original cannot be read.
+    """
+    content = _whole(self.base).encode()
+    if self.original is not None:
+      path = self.original.file(run_folder.PARAMS)
+      try:
+        content = paths.read(path, regular_files.MAX_RECORD)
+      except OSError as error:
+        raise errors.StorageError(f'{path}: cannot be read: {error.strerror}') from error
+    return commands.write_base(self.folder, content)
+
+  def shared_flags(self) -> tuple[str, str, list[str]]:
+    """Returns the experiment, the mode, and all flags but these and the folder: those that several runs like it share.
+
+    Raises:
+      UserError: the name leads out of `root`, or the original's command is not known.
+    """
+    base = os.path.join(self.folder, commands.BASE_PARAMS) if self.has_base else ''
+    flags, _ = self._checked_flags(self.folder, base)
+    values = {name: text for name, _, text in (flag.lstrip('-').partition('=') for flag in flags)}
+    own = ('--experiment=', '--mode=', '--model_dir=')
+    return values['experiment'], values['mode'], [flag for flag in flags if not flag.startswith(own)]
 
   def discard(self) -> None:
     """Reverts `make`, for a run that could not be started; leaves a folder with anything else."""

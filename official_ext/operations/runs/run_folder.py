@@ -58,6 +58,10 @@ class Run:
     """The record of a mode: see training/loop/run_record.py. None if there is none that can be read."""
     return run_status.read(self.path, mode)
 
+  def first_record(self) -> json_types.JsonObject | None:
+    """The record of the first mode that has one; None if no mode has."""
+    return next((record for record in map(self.record, self.modes()) if record is not None), None)
+
   def started(self, mode: str = 'train') -> json_types.JsonObject | None:
     """The process that was started detached for a mode, and how it ended: `started.json`, see starting.py.
 

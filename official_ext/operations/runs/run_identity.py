@@ -19,9 +19,4 @@ def of_run(run: run_folder.Run) -> str:
       line = file.readline(_MAX_LINE)
   except OSError:
     return ''
-  return of_line(line)
-
-
-def of_line(line: bytes) -> str:
-  """The identity of the run whose events.jsonl begins with a line; '' if it is not whole."""
   return hashlib.sha256(line).hexdigest()[:24] if line.endswith(b'\n') else ''

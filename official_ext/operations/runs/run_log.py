@@ -5,6 +5,7 @@ import os
 import time
 
 from official_ext.base import harmless_text
+from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.operations.runs import run_folder
 
@@ -85,10 +86,10 @@ def follow(
     poll_seconds: how often to look.
     place: in bytes, where to begin, as from `since`; None: at the end.
   """
-  place, rest = _size(path) if place is None else place, b''
+  place, rest = paths.size(path) if place is None else place, b''
   while True:
     ended = is_over()  # Before the last look.
-    size = _size(path)
+    size = paths.size(path)
     if size < place:  # It was begun anew.
       place, rest = 0, b''
     while size > place:
@@ -105,10 +106,3 @@ def follow(
         yield shown(rest.decode('utf-8', 'replace'))
       return
     time.sleep(poll_seconds)
-
-
-def _size(path: str) -> int:
-  try:
-    return os.stat(path).st_size
-  except OSError:
-    return 0

@@ -13,7 +13,6 @@ from official_ext.operations.runs import run_folder
 SAVED_MODEL = 'saved_model'
 HUGGING_FACE = 'hugging_face'
 ADAPTER = 'adapter'
-BASE = 'base'  # The model that adapters need.
 EXPORTS = 'export'
 HUGGING_FACE_FOLDER = 'hugging_face'  # The folder of the console's conversions.
 

@@ -178,8 +178,4 @@ def _as_number(value: object) -> float | None:
 
 
 def _as_text(value: json_types.Json) -> str:
-  return {None: 'null', True: 'true', False: 'false'}.get(value, str(value)) if _is_plain(value) else str(value)
-
-
-def _is_plain(value: object) -> bool:
-  return value is None or isinstance(value, bool)
+  return {None: 'null', True: 'true', False: 'false'}[value] if value is None or isinstance(value, bool) else str(value)

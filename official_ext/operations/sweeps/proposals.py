@@ -28,13 +28,8 @@ class Told:
   iteration: int = 0
 
   def as_list(self) -> list[json_types.Json]:
-    """JSON values, which `parse_told` reads."""
+    """JSON values: the arguments of `Told`."""
     return [self.number, self.outcome, self.value, self.iteration]
-
-
-def parse_told(values: json_types.Json) -> list[Told]:
-  """The output of `Told.as_list`."""
-  return [Told(*each) for each in values]
 
 
 @dataclasses.dataclass(frozen=True)

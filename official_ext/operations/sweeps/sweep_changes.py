@@ -20,8 +20,6 @@ from official_ext.operations.sweeps import points as points_lib
 from official_ext.operations.sweeps import sweep_file
 from official_ext.operations.sweeps import sweep_folder
 
-_END_SECONDS = 120.0
-
 
 def add_job(
   folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, record: sweep_folder.PointRecord

@@ -224,7 +224,4 @@ class Controller:
       self._say(text)
 
   def _say(self, text: str) -> None:
-    try:
-      print(credentials.mask(f'sweep {self._folder.name}: {text}'), flush=True)
-    except OSError:  # Nobody reads it any more.
-      pass
+    credentials.print_masked(f'sweep {self._folder.name}: {text}')

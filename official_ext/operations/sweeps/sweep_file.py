@@ -158,7 +158,7 @@ def parse(values: json_types.JsonMapping) -> SweepFile:
       with mistakes.noted():
         if key in values or key in ('method', 'parameters'):
           parts[key] = read(values.get(key), key)
-    if not mistakes.found:
+    if not mistakes.lines:
       mistakes.check(_check_together, parts)
   return SweepFile(values=dict(values), **parts)
 

@@ -274,7 +274,7 @@ def _read(path: str, folder: str, is_deleted: bool) -> PointRecord:
       number=int(values['point']),
       folder=folder,
       proposal=proposals.Proposal(dict(values['parameters']), dict(values['positions'])),
-      told=tuple(proposals.parse_told(values['told'])),
+      told=tuple(proposals.Told(*each) for each in values['told']),
       is_deleted=is_deleted,
     )
   except (KeyError, TypeError, ValueError):

@@ -125,7 +125,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     self._found = sorted([*before, new], key=lambda each: each['step'])
     kept = [each['step'] for each in self._ranked()[: self._num_to_keep]]
     if step in kept and not self._export(checkpoint, new):  # Those before it stay.
-      best_history.mark_unsaved(new)
+      new.update(value=None, is_saved=False)  # Excludes it, now and when it is read again.
       kept = [each['step'] for each in self._ranked()[: self._num_to_keep]]
     if self._is_chief:
       self._settle(kept, step, write_logs)

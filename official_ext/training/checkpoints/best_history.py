@@ -43,11 +43,6 @@ def entry(step: int, logs: Mapping[str, object], metric: Sequence[str]) -> Entry
   return {'step': int(step), 'value': value if math.isfinite(value) else None, 'logs': _scalars(logs)}
 
 
-def mark_unsaved(evaluation: Entry) -> None:
-  """Excludes an evaluation, now and when it is read again, because its checkpoint could not be written."""
-  evaluation.update(value=None, is_saved=False)
-
-
 def read(
   folder: str,
   metric: Sequence[str],

@@ -1,7 +1,6 @@
 """Saves and restores checkpoints: verified, asynchronously, and without ever losing the last one."""
 
 from collections.abc import Callable, Sequence
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -50,6 +49,10 @@ class CheckpointManager(tf.train.CheckpointManager):
 
   Saving may be asynchronous: `save` copies the values and returns; a thread writes them, then the manifest, and only
   then deletes old checkpoints. Every method that reads waits for a save in flight.
+
+  Attributes:
+    restoring: restores checkpoints; `restoring.completing()` is a context for the steps that may build a model: a
+      restore must be complete after them.
   """
 
   def __init__(
@@ -88,7 +91,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._asynchronous = asynchronous
     self._notes = notes or run_notes.RunNotes()
     self._retention = retention.Retention(directory, max_to_keep, keep_every)
-    self._restoring = restoring.Restoring(checkpoint, role.trains, create_variables or (lambda: False))
+    self.restoring = restoring.Restoring(checkpoint, role.trains, create_variables or (lambda: False))
     self._held: int | None = None
     self._last = ''
     self._reported_code = False
@@ -387,7 +390,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     self.sync()
     restoring.check_same_as_chief(path, self._workers)
     self._notes.check_held_out(path)
-    self._restoring.restore(path)
+    self.restoring.restore(path)
     is_here = os.path.normpath(os.path.dirname(path)) == os.path.normpath(self.directory)
     self._held = manifests.step_of(path) if is_here else None
     if self._trains and self._is_chief:
@@ -411,10 +414,6 @@ class CheckpointManager(tf.train.CheckpointManager):
   def num_replicas(self, path: str) -> int | None:
     """The number of replicas of the run that saved this checkpoint; None if it does not say."""
     return manifests.entries(path).get('num_replicas')
-
-  def completing(self) -> contextlib.AbstractContextManager[None]:
-    """A context for steps that may make variables: see `Restoring.completing`."""
-    return self._restoring.completing()
 
   def _report_damage(self, path: str, damage: str) -> None:
     if self._trains and self._is_chief:

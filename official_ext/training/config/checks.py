@@ -288,14 +288,6 @@ def check_restrictions(params: base_config.Config) -> None:
           raise errors.UserError(f'{field}: this experiment requires {restriction}') from error
 
 
-def value_at(params: base_config.Config, path: str) -> object:
-  """The value at a dotted path of field names."""
-  value: object = params
-  for name in path.split('.'):
-    value = vars(value)[name]
-  return value
-
-
 def data_configs(task_config: base_config.Config) -> Iterator[tuple[str, base_config.Config]]:
   """Yields the dotted path and the configuration of each training and validation data set of the task or tasks."""
   tasks = [('task', task_config)]

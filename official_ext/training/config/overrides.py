@@ -3,7 +3,6 @@
 import collections.abc
 from collections.abc import Iterator, Mapping, Sequence
 import functools
-import math
 import types
 import typing
 from typing import Any, NamedTuple, Union
@@ -176,7 +175,7 @@ def _convert_scalar(value: object, hint: object, path: str) -> object:
     value, text = value
   allowed = members(hint)
   if json_types.is_int(value) and float in allowed and int not in allowed:
-    value = _to_float(value)
+    value = json_types.as_float(value)
   if isinstance(value, float) and value.is_integer() and int in allowed and float not in allowed:
     value = int(value)
   is_number = Any in allowed or type(value) in allowed
@@ -187,13 +186,6 @@ def _convert_scalar(value: object, hint: object, path: str) -> object:
   if str in allowed and text is not None and (value is not None or not text):
     return text
   raise errors.UserError(f'{path}: expected {type_name(hint)}, got {_shown(value)}')
-
-
-def _to_float(value: int) -> float:
-  try:
-    return float(value)
-  except OverflowError:
-    return math.inf if value > 0 else -math.inf
 
 
 def _convert_mapping(value: Mapping[str, object], hint: object, current: object, path: str) -> Any:

@@ -302,8 +302,8 @@ def parse_configuration(
     parser.override(params, mistakes)
     with mistakes.noted():
       # A field may seem to be missing because its source could not be read.
-      checks.check(params, None if mistakes.found else mode)
-    if runs_once and not mistakes.found:
+      checks.check(params, None if mistakes.lines else mode)
+    if runs_once and not mistakes.lines:
       mistakes.check(checks.check_complete, params)
     model_dir = getattr(flags_obj, 'model_dir', None)
     if runs_once or (mode and model_dir):

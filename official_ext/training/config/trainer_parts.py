@@ -55,7 +55,25 @@ class LossSpikeConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class EarlyStoppingConfig(base_config.Config):
+class _WatchedMetric(base_config.Config):
+  """A metric of the evaluation and its better direction."""
+
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'mode': ('auto', 'max', 'min')}
+
+  metric: str = ''
+  mode: str = 'auto'
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    if self.metric and self.mode in ('auto', 'max', 'min'):
+      try:
+        better.mode_of(self.metric, self.mode)
+      except ValueError as error:
+        raise errors.UserError(f'{path}.mode: {error}') from error
+
+
+@dataclasses.dataclass
+class EarlyStoppingConfig(_WatchedMetric):
   """When training ends before `train_steps`: a metric has stopped improving.
 
   Attributes:
@@ -66,21 +84,14 @@ class EarlyStoppingConfig(base_config.Config):
     min_delta: The least change that counts as an improvement.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'mode': ('auto', 'max', 'min')}
   RANGES: ClassVar[Mapping[str, str]] = {'patience': '[1, inf)', 'min_delta': '[0, inf)'}
 
-  metric: str = ''
-  mode: str = 'auto'
   patience: int = 5
   min_delta: float = 0.0
 
-  def check_values(self, path: str) -> None:
-    """See `checks.check`."""
-    _check_better(self.metric, self.mode, path)
-
 
 @dataclasses.dataclass
-class ReduceLROnPlateauConfig(base_config.Config):
+class ReduceLROnPlateauConfig(_WatchedMetric):
   """When the learning rate is lowered: a metric has stopped improving. As tf_keras' callback of that name.
 
   Attributes:
@@ -95,23 +106,16 @@ class ReduceLROnPlateauConfig(base_config.Config):
     min_lr: The learning rate below which it is not lowered.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'mode': ('auto', 'max', 'min')}
   RANGES: ClassVar[Mapping[str, str]] = {
     'factor': '(0, 1)',
     **dict.fromkeys(('patience', 'cooldown', 'min_delta', 'min_lr'), '[0, inf)'),
   }
 
-  metric: str = ''
-  mode: str = 'auto'
   factor: float = 0.1
   patience: int = 10
   min_delta: float = 1e-4
   cooldown: int = 0
   min_lr: float = 0.0
-
-  def check_values(self, path: str) -> None:
-    """See `checks.check`."""
-    _check_better(self.metric, self.mode, path)
 
 
 @dataclasses.dataclass
@@ -139,12 +143,3 @@ class InspectConfig(base_config.Config):
       raise errors.UserError(
         f'{path}.every: its values go to TensorBoard alone; add tensorboard to trainer.writers, or set it to 0'
       )
-
-
-def _check_better(metric: str, mode: str, path: str) -> None:
-  """Raises a UserError if neither `mode` nor the metric's name gives the better direction."""
-  if metric and mode in ('auto', 'max', 'min'):
-    try:
-      better.mode_of(metric, mode)
-    except ValueError as error:
-      raise errors.UserError(f'{path}.mode: {error}') from error

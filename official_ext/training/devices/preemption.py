@@ -31,6 +31,9 @@ class PreemptionWatch:
   SIGKILL after a grace period (Kubernetes: terminationGracePeriodSeconds, 30 s; SLURM: KillWait, 30 s): one training
   loop and one save have to fit into it. A process that is forked meanwhile, such as a worker of a data loader, is not
   watched: signals have their earlier effects there.
+
+  Attributes:
+    requested: the name of the signal that came, such as 'SIGTERM'; None if none did.
   """
 
   def __init__(self, told: str = _SAVING):
@@ -40,16 +43,11 @@ class PreemptionWatch:
       told: logged when the signal comes, behind its name.
     """
     self._told = told
-    self._requested: str | None = None
+    self.requested: str | None = None
     self._numbers: tuple[signal.Signals, ...] = ()
     self._before: dict[int, Any] = {}
     self._wakeup_before = -1
     self._pipe = (-1, -1)
-
-  @property
-  def requested(self) -> str | None:
-    """The name of the signal that came, such as 'SIGTERM'; None if none did."""
-    return self._requested
 
   def __enter__(self) -> 'PreemptionWatch':
     if threading.current_thread() is threading.main_thread():
@@ -78,8 +76,8 @@ class PreemptionWatch:
 
   def _note(self, number, frame=None):
     del frame
-    if self._requested is None:
-      self._requested = signal.Signals(number).name
+    if self.requested is None:
+      self.requested = signal.Signals(number).name
 
   def _listen(self, descriptor: int) -> None:
     first: float | None = None  # When a signal came that somebody has sent, which SIGHUP may not be.
@@ -94,7 +92,7 @@ class PreemptionWatch:
         first = first or time.monotonic()
       self._note(number)
       if not told:
-        logging.warning('%s: %s', self._requested, self._told)
+        logging.warning('%s: %s', self.requested, self._told)
         told = True
     os.close(descriptor)
 

@@ -153,16 +153,12 @@ class Workers:
   def __init__(self, cluster: cluster_lib.Cluster | None = None, jobs: Mapping[str, int] | None = None):
     self._cluster = cluster
     self._jobs = dict(jobs or {})
-    self._index = cluster.index if cluster else 0
+    self.index = cluster.index if cluster else 0
     self._counts: dict[str, int] = {}
 
   @property
   def count(self) -> int:
     return len(self._cluster.addresses) if self._cluster else 1
-
-  @property
-  def index(self) -> int:
-    return self._index
 
   @property
   def is_chief(self) -> bool:
@@ -205,7 +201,7 @@ class Workers:
       return
     key = self._key(topic)
     if not self.is_chief:
-      tf_internals.eager_context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
+      tf_internals.eager_context().set_config_key_value(f'{key}/{self.index}', json.dumps(here))
     message = self.from_chief(f'{topic} compared', lambda: self._first_difference(topic, key, here, differences))
     if message:
       raise errors.UserError(message)
@@ -227,7 +223,7 @@ class Workers:
       return here
     key = self._key(topic)
     if not self.is_chief:
-      tf_internals.eager_context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
+      tf_internals.eager_context().set_config_key_value(f'{key}/{self.index}', json.dumps(here))
     others = range(1, self.count)
     return self.from_chief(
       f'{topic} on any', lambda: any([here, *(json.loads(self._get(f'{key}/{index}')) for index in others)])
@@ -289,7 +285,7 @@ class Workers:
     if report:
       return errors.WorkerError(f'{self.name(int(report.group(1)))} has stopped: {report.group(2)}. {advice}')
     index = self._lost(str(cause))
-    if index is None or index == self._index:
+    if index is None or index == self.index:
       return errors.WorkerLostError(f'the connection to the other workers was lost. {advice}')
     return errors.WorkerLostError(
       f'{self.name(index)} was lost: it was killed, or its machine cannot be reached. {advice}'
@@ -309,7 +305,7 @@ class Workers:
     text = ' '.join(text.split())[:_MAX_MESSAGE]
     try:
       tf_internals.eager_context().report_error_to_cluster(
-        tf.errors.ABORTED, f'official_ext: worker {self._index}: {text}'
+        tf.errors.ABORTED, f'official_ext: worker {self.index}: {text}'
       )
     except (tf.errors.OpError, ValueError) as failure:
       logging.warning('The other workers could not be notified: %s', failure)

@@ -52,13 +52,13 @@ def _find_in_partial(run, task, path, sample, trains):
     finding = finding or step_errors.explain(error)
     if finding is not None:
       return [finding]
-    place = failures.place_of(error)
+    place, left = failures.place_of(error), int(base_task.num_examples_in(sample.partial))
     return [
       findings.Finding(
         'error',
         failures.at_line(*place) if place else path,
-        f'the last batch of {path} has {_size_of(sample.partial)} examples in place of {sample.size}, and the step '
-        f'fails on it: {failures.message_of(error)}',
+        f'the last batch of {path} has {left} examples in place of {sample.size}, and the step fails on it: '
+        f'{failures.message_of(error)}',
         'take the size of a batch from tf.shape, or leave out the last one (drop_remainder=true)',
       )
     ]
@@ -87,7 +87,3 @@ def _find_sum(run, task, sample):
       'return the mean over the examples, tf.reduce_mean',
     )
   ]
-
-
-def _size_of(batch: object) -> int:
-  return int(base_task.num_examples_in(batch))

@@ -13,8 +13,6 @@ from official_ext.data import prepared_folders
 from official_ext.data.prepare import splits
 from official_ext.training.config import definitions
 
-_MAX_NAMED = 5
-
 
 @dataclasses.dataclass(frozen=True)
 class EvaluatedData:

@@ -58,6 +58,7 @@ class Trainer(base_evaluator.Evaluator):
     step_inputs: takes the batches of a step. Like the next two, only of a trainer whose steps this process runs.
     step_state: the counters of the finite guard.
     speed: the speed of the last loop.
+    num_skips_restored: the number of updates skipped before this process began.
   """
 
   step_inputs: step_inputs.StepInputs
@@ -102,7 +103,7 @@ class Trainer(base_evaluator.Evaluator):
     super().__init__(config, task, model, optimizer, **others, **datasets)
     self.profiler = profiler or profiling.Profiler()
     self.steps_are_done = False
-    self._num_skips_restored = 0
+    self.num_skips_restored = 0
     self._max_silent_recompilations = max_silent_recompilations
     self._step: training_step_lib.TrainingStep | None = None
     self._input = training_input.TrainingInput(
@@ -243,11 +244,6 @@ class Trainer(base_evaluator.Evaluator):
     """The number of updates skipped since the start or the last rollback."""
     return 0 if self._step is None else int(self.step_state.num_skips.numpy())
 
-  @property
-  def num_skips_restored(self) -> int:
-    """The number of updates skipped before this process began."""
-    return self._num_skips_restored
-
   def _step_now(self) -> int:
     return int(self.global_step.numpy())
 
@@ -362,7 +358,7 @@ class Trainer(base_evaluator.Evaluator):
   def plan_step(self) -> None:
     """Decides how the step is compiled, if that is not decided yet. Call it when the input has an iterator."""
     step, runtime = self.training_step, self.config.runtime
-    self.step_inputs.begin(self._input.data_offset)
+    self.step_inputs.data_offset.assign(self._input.data_offset)
     if step.plan is not None:
       return
     with self.strategy.scope():
@@ -378,7 +374,7 @@ class Trainer(base_evaluator.Evaluator):
         self.strategy,
         type(self.task).__name__,
         self._batch_size,
-        single_trace=step.single_trace,
+        single_trace=step.parts.single_trace,
         owns_loop=self.owns_loop,
         inputs_by=type(self).__name__ if self._takes_own_inputs() else '',
       )
@@ -545,7 +541,7 @@ class Trainer(base_evaluator.Evaluator):
     self._input.data_offset = data_offset
     if forget_skips and self._step is not None:
       self.step_state.forget_skips()
-    self._num_skips_restored = self.num_skips
+    self.num_skips_restored = self.num_skips
     self.restart_input()
 
 

@@ -387,7 +387,8 @@ class Controller(orbit.Controller):
 
   def _completing_restore(self) -> contextlib.AbstractContextManager[None]:
     """A context for the steps that may build a model: a restore must be complete after them."""
-    return contextlib.nullcontext() if self.checkpoint_manager is None else self.checkpoint_manager.completing()
+    manager = self.checkpoint_manager
+    return contextlib.nullcontext() if manager is None else manager.restoring.completing()
 
   def _save_at_start(self) -> None:
     """Saves the step at which training starts, if the run may have to roll back to it."""

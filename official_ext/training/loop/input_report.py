@@ -112,7 +112,7 @@ class InputReport:
     found = input_faults.out_of_range(error)
     if found is None:
       return input_faults.explain(error, self.path, self._data, self._task.build_inputs, f' ({when})')
-    place = self._examine(batch_numbers, model, labels_only=True)
+    place = self.examine(batch_numbers, model, labels_only=True)
     if place:
       return errors.UserError(f'{self.path}: {place}' + (f' ({when})' if evaluates else ''))
     message = f'{self.path}: a label or an index of {found.value} is outside of {found.valid}'
@@ -135,23 +135,25 @@ class InputReport:
       return {}
     return {SKIPS: self.log.take_skips(end)}
 
-  def examine(self, batch_numbers: Sequence[int], model: object) -> str:
+  def examine(self, batch_numbers: Sequence[int], model: object, labels_only: bool = False) -> str:
     """Finds the inputs or labels that have made the loss of some batches not finite.
 
     Only the library's own inputs can read a batch again. The loss itself tests the labels, on the CPU, whose kernels
     refuse labels that those of GPU and XLA turn into NaN.
 
+    Args:
+      batch_numbers: which batches.
+      model: the task's.
+      labels_only: whether to pass over the inputs.
+
     Returns:
       The errors of examples; '' if nothing is found.
     """
-    return self._examine(batch_numbers, model)
-
-  def _examine(self, batch_numbers, model, labels_only=False):
     for number in batch_numbers:
       batch = self._read_again(number)
       if batch is None:
         continue
-      places = [] if labels_only else _rows(batch, _not_finite)
+      places = [] if labels_only else _rows(batch, lambda array: ~np.isfinite(array))
       if places:
         name, rows = places[0]
         return f'{name} is not finite in {self._name(number, rows)}'
@@ -187,7 +189,9 @@ class InputReport:
 def _rows(batch: object, test: Any) -> list[Any]:
   """(name, rows) of the tensors with rows that pass a test of arrays [b, n]; those of the lowest rank first."""
   found = []
-  flat = [(name, tensor) for name, tensor in _named(batch) if tf.is_tensor(tensor) and isinstance(tensor, tf.Tensor)]
+  # The keys of its dictionaries, the numbers of its tuples.
+  named = zip(bad_examples.paths(batch), tf.nest.flatten(batch))
+  flat = [(name, tensor) for name, tensor in named if tf.is_tensor(tensor) and isinstance(tensor, tf.Tensor)]
   for name, tensor in sorted(flat, key=lambda item: item[1].shape.rank):
     array = tensor.numpy()
     if array.ndim and array.dtype.kind in 'iuf':
@@ -197,17 +201,8 @@ def _rows(batch: object, test: Any) -> list[Any]:
   return found
 
 
-def _not_finite(array: np.ndarray) -> np.ndarray:
-  return ~np.isfinite(array)
-
-
 def _equals(array: np.ndarray, value: int) -> np.ndarray:
   return (array == value) if array.dtype.kind in 'iu' else np.zeros(array.shape, bool)
-
-
-def _named(batch: object) -> Iterator[Any]:
-  """(name, tensor) of a batch: the keys of its dictionaries, the numbers of its tuples."""
-  yield from zip(bad_examples.paths(batch), tf.nest.flatten(batch))
 
 
 def _error_of(task: Any, model: Any, batch: Any) -> Exception | None:

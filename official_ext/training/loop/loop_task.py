@@ -70,6 +70,7 @@ class LoopRun:
     step: the number of updates so far.
     train_steps: the step at which training ends; 0 if that is not known.
     model: the trained one, once the task has it.
+    has_begun: whether `begin` was called.
     stopped_by: the result of `stop_requested`, if it was asked in time; None if the loop ran to its end.
   """
 
@@ -95,7 +96,7 @@ class LoopRun:
     self.params, self.model_dir, self.previous = params, model_dir, previous
     self.step, self.train_steps, self.model = 0, params.trainer.train_steps, None
     self._stop_after, self._show, self._num_late = stop_after, show, 0
-    self._has_begun = False
+    self.has_begun = False
     self.stopped_by: str | None = None
 
   @property
@@ -107,11 +108,6 @@ class LoopRun:
   def has_finished_before(self) -> bool:
     """Whether the attempt before this one has finished."""
     return (self.previous or {}).get('status') == 'finished'
-
-  @property
-  def has_begun(self) -> bool:
-    """Whether `begin` was called."""
-    return self._has_begun
 
   @property
   def stop_requested(self) -> str | None:
@@ -142,8 +138,8 @@ class LoopRun:
       step: the number of updates so far.
       checkpoint: the path restored; None if nothing was.
     """
-    if not self._has_begun:
-      self._has_begun, self.step = True, step
+    if not self.has_begun:
+      self.has_begun, self.step = True, step
       self._begin(checkpoint)
 
   def advance(self, step: int) -> None:

@@ -224,15 +224,11 @@ def check_metrics(
 def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
   """Refuses a metric that no evaluation of the task will report."""
   reports = {metric.name for metric in trainer.validation_metrics} | {trainer.validation_loss.name}
-  if name in reports or _reduces_logs(task):
+  # A task that makes metrics at the end of an evaluation names them only then.
+  if name in reports or type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs:
     return
   reports |= {*trainer.validation_log_names(), *getattr(task, 'evaluation_end_names', ())}
   if name in reports:
     return
   hint = suggestions.did_you_mean(name, sorted(reports), after=' ')
   raise errors.UserError(f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
-
-
-def _reduces_logs(task: protocols.Task) -> bool:
-  """Whether the task makes additional metrics at the end of an evaluation: their names are known only then."""
-  return type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs

@@ -52,6 +52,10 @@ class RunRecord:
   reported to be alive, which a thread does every ten seconds independently of the run: a run that hangs in a living
   process has a new heartbeat and an old `updated`. `monotonic` has both in seconds of the host's monotonic clock, since
   the clock that dates them may be set anew.
+
+  Attributes:
+    is_chief: whether this process writes.
+    values: the contents of the file; only this class changes them.
   """
 
   def __init__(
@@ -79,20 +83,20 @@ class RunRecord:
       StorageError: the record of a training cannot be written. An evaluation continues without one.
     """
     self._path = run_status.path_of(model_dir, mode)
-    self._is_chief = is_chief
+    self.is_chief = is_chief
     self._folder_lock = lock
     self._was_lost = False
     self._failed: errors.StorageError | None = None
     self._writing = threading.Lock()
     self._heartbeat: heartbeat.Heartbeat | None = None
-    self._values = _first_values() | {'mode': mode, 'devices': devices, 'seed': seed, 'train_steps': train_steps}
+    self.values = _first_values() | {'mode': mode, 'devices': devices, 'seed': seed, 'train_steps': train_steps}
     if is_chief:
       if 'train' in mode:
         storage.remove_abandoned(model_dir)
-      self._values['folder_number'] = run_status.folder_number(model_dir)
-      self._values['attempt'] += self._attempts_before(model_dir, mode)
+      self.values['folder_number'] = run_status.folder_number(model_dir)
+      self.values['attempt'] += self._attempts_before(model_dir, mode)
       try:
-        storage.write(self._path, _to_json(self._values))
+        storage.write(self._path, _to_json(self.values))
       except errors.StorageError as error:
         if 'train' in mode:  # Nothing else could be written.
           self.give_folder_back()
@@ -105,16 +109,6 @@ class RunRecord:
     if before is None and os.path.basename(self._path) in paths.names(model_dir):
       logging.warning('%s cannot be read, and is replaced: attempts count from 1 again.', self._path)
     return (before or {}).get('attempt', 0)
-
-  @property
-  def is_chief(self) -> bool:
-    """Whether this process writes."""
-    return self._is_chief
-
-  @property
-  def values(self) -> json_types.JsonMapping:
-    """The contents of the file."""
-    return dict(self._values)
 
   def update(self, stage: str | None = None, step: int | None = None, **values: object) -> None:
     """Notes the progress of the run. A failure to write is reported once, and does not end the run.
@@ -136,13 +130,13 @@ class RunRecord:
 
   def _put(self, values: Mapping[str, object], monotonic: Mapping[str, float] | None = None) -> None:
     with self._writing:
-      self._values.update(values)
-      self._values['monotonic'] = {**self._values['monotonic'], **(monotonic or {})}
-      if not self._is_chief or self.is_anothers:
+      self.values.update(values)
+      self.values['monotonic'] = {**self.values['monotonic'], **(monotonic or {})}
+      if not self.is_chief or self.is_anothers:
         return
       try:
         # Often: of all but the first and the last version, after a power loss readers may find no record.
-        storage.write(self._path, _to_json(self._values), sync=self._values['finished'] is not None)
+        storage.write(self._path, _to_json(self.values), sync=self.values['finished'] is not None)
         self._failed = None
       except errors.StorageError as error:
         self._note_failure(error)
@@ -168,7 +162,7 @@ class RunRecord:
       self._heartbeat.close()
     self.update(status=status, error=error, updated=now, finished=now)
     if self._failed is not None:  # Otherwise the record would say "running" for ever.
-      storage.overwrite(self._path, _to_json(self._values))
+      storage.overwrite(self._path, _to_json(self.values))
     if gives_folder_back:
       self.give_folder_back()
 

@@ -22,6 +22,7 @@ class StepInputs:
     wait: float64 scalar variable, the seconds spent waiting for input since it was set to zero. Gathering is a part of
       the step, and not in it.
     in_memory: how to compute the batch of a number; None if batches come from the iterator.
+    data_offset: int64 scalar variable: steps find their batches so many updates further than their numbers.
   """
 
   def __init__(self, next_inputs: Callable[[Any], object], global_step: tf.Variable, seed: int, num_micro_steps: int):
@@ -37,17 +38,13 @@ class StepInputs:
       0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
     self.in_memory: in_memory_lib.InMemoryBatches | None = None
-    self._data_offset = tf.Variable(
+    self.data_offset = tf.Variable(
       0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
     self._next_inputs = next_inputs
     self._global_step = global_step
     self._seed = seed
     self._num_micro_steps = num_micro_steps
-
-  def begin(self, data_offset: int) -> None:
-    """Prepares for steps that find their batches so many updates further than their numbers."""
-    self._data_offset.assign(data_offset)
 
   def take(self, iterator: tf.data.Iterator, steps_ahead: int = 0) -> list[Any]:
     """Takes the micro-batches of one step, and notes how long that took. Cross-replica context, on the host.
@@ -71,7 +68,7 @@ class StepInputs:
   @tf.autograph.experimental.do_not_convert
   def next_batch(self, steps_ahead: int = 0) -> tf.Tensor:
     """The number of the first batch of the next step, or of one further ahead: int64 scalar."""
-    return (self._global_step.read_value() + steps_ahead + self._data_offset.read_value()) * self._num_micro_steps
+    return (self._global_step.read_value() + steps_ahead + self.data_offset.read_value()) * self._num_micro_steps
 
   def take_one(self, iterator: tf.data.Iterator, micro_step: int = 0, steps_ahead: int = 0) -> Any:
     """Calls `next_train_inputs`, which may read the step and its seeds. Cross-replica context.

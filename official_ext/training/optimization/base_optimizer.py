@@ -52,7 +52,7 @@ class Optimizer(tf_keras.optimizers.Optimizer):
 
   def note_update(self, update: tf.Tensor) -> None:
     """Counts an update; `update_step` calls it with the update before it is multiplied by the learning rate."""
-    self._update_squares.assign_add(sum_of_squares(update))
+    self._update_squares.assign_add(tf.reduce_sum(tf.square(update)))
     self._update_size.assign_add(float(update.shape.num_elements()))
 
   def logs(self) -> dict[str, tf.Tensor]:
@@ -84,11 +84,6 @@ def dense(gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable) -> tf.T
   gradient = tf.convert_to_tensor(gradient)
   gradient.set_shape(variable.shape)
   return tf.cast(gradient, tf.float32)
-
-
-def sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
-  """The sum of the squares of a float32 tensor: float32 scalar."""
-  return tf.reduce_sum(tf.square(tensor))
 
 
 def adam_moments(

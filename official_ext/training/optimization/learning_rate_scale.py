@@ -40,7 +40,11 @@ class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
 
 
 class LearningRateScale:
-  """The factor on the learning rate of one optimizer."""
+  """The factor on the learning rate of one optimizer.
+
+  Attributes:
+    value: the factor; `set` changes it.
+  """
 
   def __init__(self, optimizer: tf_keras.optimizers.Optimizer):
     """Gives an optimizer a factor of 1. Call it inside the strategy's scope, before training.
@@ -52,7 +56,7 @@ class LearningRateScale:
       ValueError: its learning rate is neither a number nor a schedule.
     """
     self._optimizer = optimizer
-    self._value = 1.0
+    self.value = 1.0
     rate = tf_internals.learning_rate_or_schedule(optimizer)
     self._schedule = rate if isinstance(rate, _SCHEDULE) else None
     if self._schedule is None:
@@ -71,16 +75,11 @@ class LearningRateScale:
     )
     tf_internals.replace_schedule(optimizer, ScaledSchedule(self._schedule, self._variable))
 
-  @property
-  def value(self) -> float:
-    """The factor."""
-    return self._value
-
   def learning_rate(self) -> float:
     """The learning rate of the next update."""
     if self._schedule is not None:
-      return float(self._schedule(self._optimizer.iterations)) * self._value
-    scaled, present = self._constant * self._value, _number(self._optimizer.learning_rate)
+      return float(self._schedule(self._optimizer.iterations)) * self.value
+    scaled, present = self._constant * self.value, _number(self._optimizer.learning_rate)
     return scaled if math.isclose(present, scaled, rel_tol=_ROUNDING) else present  # Another action may have set it.
 
   def assign(self, value: float) -> None:
@@ -88,21 +87,21 @@ class LearningRateScale:
     if self._schedule is not None:
       self._variable.assign(value)
     else:  # A variable, which checkpoints hold; a legacy optimizer makes it with its first update.
-      self._optimizer.learning_rate = self.learning_rate() / self._value * value
-    self._value = float(value)
+      self._optimizer.learning_rate = self.learning_rate() / self.value * value
+    self.value = float(value)
 
   def state(self) -> json_types.JsonObject:
     """The factor; and the constant rate, to which other actions contribute too."""
-    state = {'scale': self._value}
+    state = {'scale': self.value}
     return state if self._schedule is not None else {**state, 'learning_rate': _number(self._optimizer.learning_rate)}
 
   def restore(self, state: json_types.JsonMapping) -> None:
     """Takes up a state, after the optimizer's variables were restored; {} is a factor of 1."""
-    before, self._value = self._value, float(state.get('scale', 1.0))
+    before, self.value = self.value, float(state.get('scale', 1.0))
     if self._schedule is not None:
-      self._variable.assign(self._value)
-    elif state.get('learning_rate') != _number(self._optimizer.learning_rate) and (before, self._value) != (1.0, 1.0):
-      self._optimizer.learning_rate = self._constant * self._value  # The rate of the configuration has changed.
+      self._variable.assign(self.value)
+    elif state.get('learning_rate') != _number(self._optimizer.learning_rate) and (before, self.value) != (1.0, 1.0):
+      self._optimizer.learning_rate = self._constant * self.value  # The rate of the configuration has changed.
 
 
 def _number(rate: tf.types.experimental.TensorLike) -> float:

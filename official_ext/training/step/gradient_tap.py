@@ -48,6 +48,7 @@ class GradientTap:
   Replicas are traced in threads that take turns, so the captured gradients belong to the thread that captures.
 
   Attributes:
+    optimizer: the optimizer.
     on_cpu: see `global_norm`; a plan without XLA sets it to False.
   """
 
@@ -58,17 +59,13 @@ class GradientTap:
       optimizer: a tf_keras optimizer, legacy or new, or a LossScaleOptimizer around one.
       on_cpu: see `global_norm`.
     """
-    self._optimizer = optimizer
+    self.optimizer: Any = optimizer
     self.on_cpu = on_cpu
     # Its own norm is slow on a CPU, and would be computed a second time.
     tf_internals.replace_global_clipping(inner_optimizer(optimizer), self._clip_by_global_norm)
     self._local = threading.local()
     self._apply_gradients = optimizer.apply_gradients
     optimizer.apply_gradients = self._record_or_apply
-
-  @property
-  def optimizer(self) -> Any:
-    return self._optimizer
 
   @contextlib.contextmanager
   def capture(self) -> Iterator[list[GradientsAndVariables]]:
@@ -86,13 +83,9 @@ class GradientTap:
     calls = getattr(self._local, 'calls', None)
     if calls is None:
       return self._apply_gradients(grads_and_vars, *args, **kwargs)
-    groups = parameter_groups.of(inner_optimizer(self._optimizer))
+    groups = parameter_groups.of(inner_optimizer(self.optimizer))
     calls.append(groups.without_frozen(grads_and_vars) if groups is not None else list(grads_and_vars))
     return None
-
-  def global_norm(self, gradients: Sequence[Gradient]) -> tf.Tensor:
-    """See `global_norm`."""
-    return global_norm(gradients, self.on_cpu)
 
   def apply_reduced(
     self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable], norm: tf.Tensor | None = None
@@ -108,7 +101,7 @@ class GradientTap:
       variables: the weights.
       norm: the global norm of `gradients`; None if it is not known.
     """
-    inner = inner_optimizer(self._optimizer)
+    inner = inner_optimizer(self.optimizer)
     clip_norm = getattr(inner, 'gradient_clip_norm', None) if isinstance(inner, legacy_adamw.AdamWeightDecay) else None
     self._local.known = gradients, norm
     try:
@@ -123,7 +116,7 @@ class GradientTap:
     known, norm = getattr(self._local, 'known', ((), None))
     # An optimizer may clip others than it was given: transformed ones, or those of a group.
     if norm is None or [id(gradient) for gradient in gradients] != [id(gradient) for gradient in known]:
-      norm = self.global_norm(gradients)
+      norm = global_norm(gradients, self.on_cpu)
     return tf.clip_by_global_norm(gradients, limit, use_norm=norm)[0]
 
 

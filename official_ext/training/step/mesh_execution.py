@@ -137,15 +137,16 @@ class MeshExecution:
       for twin, value in zip(group.twins, group.read()):
         twin.of.assign(self._mesh.whole(value))
 
-  def _groups(self) -> list['_Group']:
+  def _groups(self) -> list[_Group]:
     """All twins, in groups that are copied by one call each, and whose whole values fit beside them."""
     if sum(len(group.twins) for group in self._made_groups) != len(self._twins):  # A further program has others.
       twins: list[list[_Twin]] = []
       num_bytes = _GROUP_BYTES
       for twin in self._twins.values():
-        num_bytes += twin.of.shape.num_elements() * twin.of.dtype.size
+        size = twin.of.shape.num_elements() * twin.of.dtype.size
+        num_bytes += size
         if num_bytes > _GROUP_BYTES:
-          twins, num_bytes = [*twins, []], 0
+          twins, num_bytes = [*twins, []], size
         twins[-1].append(twin)
       self._made_groups = [_Group(group, self._replicated if self._mesh.is_shared else None) for group in twins]
     return self._made_groups

@@ -32,13 +32,13 @@ class MethodPatch:
       self._num_inside += 1
       if self._num_inside == 1:
         self._own = vars(self._owner).get(self._name)
-        self._set(self._wrap(getattr(self._owner, self._name)))
+        self._kind.__setattr__(self._owner, self._name, self._wrap(getattr(self._owner, self._name)))
 
   def __exit__(self, *_: object) -> None:
     with self._lock:
       self._num_inside -= 1
       if not self._num_inside and self._own is not None:
-        self._set(self._own)
+        self._kind.__setattr__(self._owner, self._name, self._own)
       elif not self._num_inside:
         self._kind.__delattr__(self._owner, self._name)
 
@@ -46,9 +46,6 @@ class MethodPatch:
   def _kind(self) -> Any:
     """By which an attribute is set directly: Keras' objects track their attributes."""
     return type if isinstance(self._owner, type) else object
-
-  def _set(self, method: object) -> None:
-    self._kind.__setattr__(self._owner, self._name, method)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ class TrainingStep:
   """Traces a task's train_step, and runs it in the planned execution.
 
   Attributes:
+    parts: the objects that it reads and writes.
     probe: see `TaskStep.probe`.
     plan: how the step is run; None before `set_plan`.
     means: the means of the steps' logs; None before `set_plan`.
@@ -40,7 +41,7 @@ class TrainingStep:
       parts: the objects that it reads and writes.
       settings: its configuration.
     """
-    self._parts = parts
+    self.parts = parts
     self._settings = settings
     self._task_step = task_step_lib.TaskStep(parts, settings)
     self._execution: executions.Execution | None = None
@@ -49,16 +50,6 @@ class TrainingStep:
     self.plan: step_plan.StepPlan | None = None
     self.means: step_means.StepMeans | None = None
     self.input_shapes = InputShapes(parts.strategy)
-
-  @property
-  def single_trace(self) -> bool:
-    """See `StepParts.single_trace`."""
-    return self._parts.single_trace
-
-  @property
-  def gradient_accumulation_steps(self) -> int:
-    """The number of micro-batches in one step."""
-    return self._settings.gradient_accumulation_steps
 
   # Planning.
 
@@ -77,9 +68,9 @@ class TrainingStep:
       traits: the results of `probe`.
       in_memory: computes the batches, if the plan gathers; unused otherwise.
     """
-    with self._parts.strategy.scope():
+    with self.parts.strategy.scope():
       self._build_optimizer(plan)
-    self.means = step_means.StepMeans(self._parts, self._task_step.log_names)
+    self.means = step_means.StepMeans(self.parts, self._task_step.log_names)
     if plan.execution == 'fused' and traits.sparse_gradients and traits.static_shapes:
       xla_error = self._compiler_error(plan)
       plan = step_plan.without_fused_update(plan, xla_error) if xla_error else plan
@@ -89,40 +80,40 @@ class TrainingStep:
     update = self._update(plan, self._task_step.functions(plan))
     if plan.execution == 'fused':
       self._execution = executions.FusedExecution(
-        update, plan, self._parts, self.gradient_accumulation_steps, in_memory if plan.gathers else None
+        update, plan, self.parts, self._settings.gradient_accumulation_steps, in_memory if plan.gathers else None
       )
     elif plan.execution == 'mesh':
       self._execution = self._mesh_execution = self._make_mesh_execution(update)
     else:
-      self._execution = executions.GraphExecution(update, self._parts)
+      self._execution = executions.GraphExecution(update, self.parts)
     if plan.jit_compile and not traits.static_shapes:
       self.input_shapes.start()
 
   def _make_mesh_execution(self, update):
     config = self._settings.mesh
     mesh = mesh_lib.Mesh(config.sizes())
-    return mesh_execution.MeshExecution(update, self._parts, self._settings.sharding, mesh, config.batch_axis())
+    return mesh_execution.MeshExecution(update, self.parts, self._settings.sharding, mesh, config.batch_axis())
 
   def _build_optimizer(self, plan):
-    optimizer = self._parts.optimizer
+    optimizer = self.parts.optimizer
     if not plan.manual_optimization:
       gradient_tap.build(optimizer, self._task_step.variables)
     elif callable(getattr(gradient_tap.inner_optimizer(optimizer), 'logs', None)):
-      gradient_tap.build(optimizer, self._parts.model.trainable_variables)
+      gradient_tap.build(optimizer, self.parts.model.trainable_variables)
 
   def _update(self, plan, functions) -> executions.Update:
     assert self.means is not None
     if plan.manual_optimization:
-      return updates.ManualUpdate(self._parts, functions, self.means)
-    return updates.GuardedUpdate(self._parts, self._settings, self._task_step, functions, self.means)
+      return updates.ManualUpdate(self.parts, functions, self.means)
+    return updates.GuardedUpdate(self.parts, self._settings, self._task_step, functions, self.means)
 
   def _compiler_error(self, plan) -> str:
     """Why XLA cannot compile a whole step; '' if it can. Runs nothing."""
     update = self._update(plan, self._task_step.functions(plan))
-    specs = [self._task_step.input_specs] * self.gradient_accumulation_steps
+    specs = [self._task_step.input_specs] * self._settings.gradient_accumulation_steps
     found: list[str] = []
     of_replica = lambda: found.append(task_step_lib.compiler_error(update.run_in_xla, specs))
-    tf.function(lambda: self._parts.strategy.run(of_replica), autograph=False).get_concrete_function()
+    tf.function(lambda: self.parts.strategy.run(of_replica), autograph=False).get_concrete_function()
     return found[0]
 
   # Running.
@@ -146,7 +137,7 @@ class TrainingStep:
 
   def try_on_mesh(self, batch_size: int) -> None:
     """Refuses a step that the mesh cannot run: see `MeshExecution.try_step`."""
-    self.on_mesh().try_step(self._task_step.input_specs, self.gradient_accumulation_steps, batch_size)
+    self.on_mesh().try_step(self._task_step.input_specs, self._settings.gradient_accumulation_steps, batch_size)
 
   @do_not_convert
   def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:
@@ -176,8 +167,8 @@ class TrainingStep:
       seen = update.watched(micro_batches)
       return local.view.of_update(update.variables, seen.before, seen.loss, seen.gradients)
 
-    outputs = self._parts.strategy.run(of_replica, args=tuple(micro_batches))
-    return tf.nest.map_structure(lambda output: self._parts.strategy.experimental_local_results(output)[0], outputs)
+    outputs = self.parts.strategy.run(of_replica, args=tuple(micro_batches))
+    return tf.nest.map_structure(lambda output: self.parts.strategy.experimental_local_results(output)[0], outputs)
 
 
 class InputShapes:

@@ -61,7 +61,11 @@ class WatchedUpdate(NamedTuple):
 
 
 class GuardedUpdate:
-  """The update for a task that leaves it to the trainer. Replica context, unless noted at a method."""
+  """The update for a task that leaves it to the trainer. Replica context, unless noted at a method.
+
+  Attributes:
+    variables: the variables that the gradients belong to.
+  """
 
   def __init__(
     self,
@@ -83,20 +87,15 @@ class GuardedUpdate:
     self._parts = parts
     self._settings = settings
     self._tap = task_step.tap
-    self._variables = task_step.variables
+    self.variables = task_step.variables
     self._forward_backward = functions.forward_backward
     self._means = means
-
-  @property
-  def variables(self) -> list[tf.Variable]:
-    """The variables that the gradients belong to."""
-    return self._variables
 
   @property
   def guarded_variables(self) -> list[tf.Variable]:
     """All variables that a step writes, except its own counters."""
     variables = [
-      *self._variables,
+      *self.variables,
       *gradient_tap.variables_of(self._parts.optimizer),
       *self.step_local_variables,
       *self._means.variables,
@@ -140,7 +139,7 @@ class GuardedUpdate:
       gradients = [gradient_tap.scale(g, inverse * num_replicas) for g in gradients]
       loss = mean_loss = mean_loss * inverse
     gradients = [gradient_tap.without_duplicates(g) for g in gradients]
-    norm = self._tap.global_norm(gradients)
+    norm = gradient_tap.global_norm(gradients, self._tap.on_cpu)
     ok = self._is_ok(norm, num_bad_losses, mean_loss)
     return StepOutput(ok, gradients, norm, loss, mean_loss, logs, before)
 
@@ -194,7 +193,7 @@ class GuardedUpdate:
 
   def apply(self, out: StepOutput) -> None:
     """Clips and applies the gradients."""
-    self._tap.apply_reduced(out.gradients, self._variables, out.norm)
+    self._tap.apply_reduced(out.gradients, self.variables, out.norm)
 
   def watched(self, micro_batches: Sequence[object]) -> WatchedUpdate:
     """The update, neither guarded nor counted."""

@@ -154,6 +154,4 @@ def _content(path: str, row: int) -> bytes:
     raise ValueError(f'{path}: cannot be read: {error.strerror}') from error
 
 
-@functools.lru_cache(maxsize=4)
-def _table(path: str) -> numbered_records.Records:
-  return record_files.read_file(path)
+_table = functools.lru_cache(maxsize=4)(record_files.read_file)

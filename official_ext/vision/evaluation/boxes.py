@@ -55,7 +55,8 @@ def evaluate(
     for images, labels in task.build_inputs(data.config):
       found = {name: value.numpy() for name, value in predict(images, labels).items()}
       info = labels['image_info'].numpy()
-      for number, image_id in enumerate(_image_ids(labels['groundtruths'])):
+      image_ids = labels['groundtruths']['source_id'].numpy().reshape(-1)
+      for number, image_id in enumerate(map(int, image_ids)):
         detections += _annotations(found, info[number], number, image_id)
         ids.append(image_id)
       _keep_worst(worst, len(ids) - len(info), (images, labels), found, task)
@@ -124,10 +125,6 @@ def _mean(values: np.ndarray) -> float | None:
   """The mean of precisions or recalls; pycocotools has -1 where no object is."""
   known = values[values > -1]
   return class_figures.rounded(known.mean()) if known.size else None
-
-
-def _image_ids(groundtruths: Mapping[str, tf.Tensor]) -> list[int]:
-  return [int(value) for value in groundtruths['source_id'].numpy().reshape(-1)]
 
 
 def _annotations(

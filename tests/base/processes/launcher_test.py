@@ -29,7 +29,7 @@ def test_a_worker_owes_signs_from_its_first_until_it_leaves(monkeypatch):
   assert heard == [0, 0, 0, 0.5, 1, 0, 0.5, 0, 0]
   for _ in range(100_000):  # Nobody reads them: it is never waited for.
     signs.give()
-  listener.started()
+  os.close(listener.signs)
   listener.close()
   signs.give()  # Nobody listens any more.
 

@@ -310,7 +310,7 @@ def test_a_mistake_in_a_larger_configuration_is_named_by_its_path():
   assert 'longrope' in lines['task.model.rope_parameters.rope_type']
   assert 'task.model.rope_parameters.rope_theta' in lines
   with pytest.raises(errors.UserError, match="^remat: 'blok' is not known.*\nhidden_size: 0 must be above 0\n"):
-    decoder_config.check(config)
+    config.check_values('')
   checks.check_values(decoder_config.DecoderConfig(), 'task.model')
 
 

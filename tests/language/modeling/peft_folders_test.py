@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.language.modeling import lora
@@ -121,6 +122,7 @@ SAVED = [
 
 @tiers.parametrize('name, scan, modules', SAVED, fast=1)
 def test_modules_that_are_trained_whole_go_to_peft_and_come_back(base, tmp_path, name, scan, modules):
+  tf_keras.utils.set_random_seed(0)
   model = pretrained.load(base(name), scan_layers=scan, frozen_dtype='bfloat16')
   lora.attach(model, lora.LoraConfig(r=2, target_modules=('q_proj', 'up_proj'), modules_to_save=modules))
   assert {variable.dtype.name for variable in model.trainable_variables} == {'float32'}

@@ -60,6 +60,22 @@ def test_runs_side_by_side_are_what_the_command_prints(console):
   assert everything['params']['trainer.train_steps'] == [100, 100]
 
 
+def test_a_number_for_a_curve_of_each_run(console):
+  ask = lambda **query: console.get('/api/curves/values', run=['run 0', 'old', 'run 1'], **query)['values']
+  found = ask(name='train/training_loss', value='max')
+  assert [(each['value'], each['step']) for each in found] == [(1, 1), (0.5, 1), (1e6, 1300)]
+  assert ask(name='eval/accuracy', value='best')[1] is None
+
+
+def test_curves_over_a_metric_of_groups_count_what_they_leave_out(console):
+  query = {'run': ['run 0', 'run 1'], 'name': 'eval/accuracy', 'x': 'train/training_loss'}
+  curves = console.get('/api/curves', **query)['curves']
+  assert [(each['x'], each['num_unplaced']) for each in curves] == [([1 / 2000], 0)] * 2
+  query |= {'name': 'train/training_loss', 'x': 'eval/accuracy', 'group': ['a', 'a']}
+  (band,) = console.get('/api/curves', **query)['curves']
+  assert (band['x'], band['num_unplaced']) == ([0.5, 0.75], 2 * 1999)
+
+
 def test_curves_of_groups(console):
   runs = ['run 0', 'run 1']
   found = console.get('/api/groups', run=runs)
@@ -89,6 +105,11 @@ def test_curves_of_groups(console):
     ('/api/groups', {'run': 'none'}),
     ('/api/groups', {'run': 'run 0', 'by': 'no_such_field'}),
     ('/api/curves/names', {}),
+    ('/api/curves', {'run': 'run 0', 'name': 'train/training_loss', 'x': 'training_loss'}),
+    ('/api/curves/values', {'run': 'run 0', 'name': 'training_loss'}),
+    ('/api/curves/values', {'run': 'run 0', 'name': 'train/training_loss', 'value': 'median'}),
+    ('/api/curves/values', {'run': 'run 0', 'name': 'train/training_loss', 'value': 'mean', 'count': 0}),
+    ('/api/curves/values', {'run': '../run 0', 'name': 'train/training_loss'}),
     ('/api/compare', {'run': [f'run {i}' for i in range(101)]}),
   ],
 )

@@ -21,6 +21,7 @@ from official_ext.operations.curves import event_columns
 from official_ext.operations.curves import event_lines
 from official_ext.operations.curves import event_sample
 from official_ext.operations.curves import growing_array
+from tests.operations.curves import decimated
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -231,7 +232,7 @@ def test_one_spike_and_one_nan_of_50000_points_stay():
   x = np.arange(50_000.0)
   y = np.sin(x / 1000)
   y[12_345], y[23_456], y[34_567], y[45_678] = 1e6, _NAN, _INF, -_INF
-  curve = decimation.decimate(x, y, 0, 49_999, 500)
+  curve = decimated.decimate(x, y, 0, 49_999, 500)
   assert curve.num_points == 50_000 and len(curve.x) == 500
   assert curve.high.max() == 1e6
   assert abs(float(curve.x[curve.high.argmax()]) - 12_345) < 100
@@ -249,7 +250,7 @@ def test_buckets_have_the_least_the_greatest_the_mean_and_their_order(log):
   rng = np.random.default_rng(0)
   x = np.sort(rng.uniform(1, 1000, 3000))
   y = rng.normal(size=3000)
-  curve = decimation.decimate(x, y, 1, 1000, 40, log)
+  curve = decimated.decimate(x, y, 1, 1000, 40, log)
   scaled = np.log10(x) / 3 if log else (x - 1) / 999
   index = np.minimum((scaled * 40).astype(int), 39)
   there = np.unique(index)
@@ -275,7 +276,7 @@ def test_points_that_come_in_parts_make_the_same_curve(log, order, ends):
   }[order]
   y = np.round(rng.normal(size=5000), 1)  # Some values too.
   y[rng.integers(0, 5000, 30)] = rng.choice([_NAN, _INF, -_INF], 30)
-  whole = decimation.decimate(x, y, *ends, 50, log)
+  whole = decimated.decimate(x, y, *ends, 50, log)
   made = decimation.Decimation(*ends, 50, log, float(x.min()))
   place = 0
   while place < len(x):
@@ -293,22 +294,22 @@ def test_points_that_come_in_parts_make_the_same_curve(log, order, ends):
 
 def test_few_points_are_what_they_are():
   x, y = np.array([3.0, 1.0, 2.0, 4.0]), np.array([30.0, 10.0, _NAN, 40.0])
-  curve = decimation.decimate(x, y, 1, 4, 10)
+  curve = decimated.decimate(x, y, 1, 4, 10)
   assert (curve.as_dict()['x'], curve.as_dict()['y']) == ([1, 2, 3, 4], [10, None, 30, 40])
   assert curve.marks['NaN'].tolist() == [2]
   # A part of the axis: the nearest points outside stay, so that the line reaches its ends.
-  assert decimation.decimate(x, y, 2.5, 2.75, 10).x.tolist() == [2, 3]
-  assert decimation.decimate(x, y, 2.5, 2.75, 10).num_points == 0
+  assert decimated.decimate(x, y, 2.5, 2.75, 10).x.tolist() == [2, 3]
+  assert decimated.decimate(x, y, 2.5, 2.75, 10).num_points == 0
 
 
 def test_curves_without_a_finite_point_still_have_their_marks():
   x = np.arange(1000.0)
-  curve = decimation.decimate(x, np.full(1000, _NAN), 0, 999, 10)
+  curve = decimated.decimate(x, np.full(1000, _NAN), 0, 999, 10)
   assert len(curve.marks['NaN']) >= 10 and curve.num_marks == {'NaN': 1000}
   assert json.loads(json.dumps(curve.as_dict(), allow_nan=False))['x'] == []
   greatest = np.full(1000, np.finfo(float).max)
-  assert (decimation.decimate(x, greatest, 0, 999, 10).mean == greatest[0]).all()
-  log = decimation.decimate(x - 500, np.ones(1000), -500, 499, 10, log=True)
+  assert (decimated.decimate(x, greatest, 0, 999, 10).mean == greatest[0]).all()
+  log = decimated.decimate(x - 500, np.ones(1000), -500, 499, 10, log=True)
   assert log.num_points == 499
 
 

@@ -1,5 +1,6 @@
 """Tests for the shares of a run's wall time."""
 
+import dataclasses
 import math
 
 import pytest
@@ -47,7 +48,7 @@ def test_each_second_is_counted_once(tmp_path):
     'stopped': 20,
   }
   expected['other'] = 50 - sum(expected[name] for name in goodput.PARTS[:-1])
-  assert found.as_dict() == pytest.approx(expected)
+  assert dataclasses.asdict(found) == pytest.approx(expected)
 
 
 def test_a_loop_takes_no_longer_than_the_time_around_it(tmp_path):
@@ -70,7 +71,7 @@ def test_a_rollback_repeats_the_steps_after_its_goal(tmp_path):
 def test_numbers_that_are_not_finite_and_clocks_set_back(tmp_path):
   events = [*EVENTS, {**_at(0, 'train', 30, steps_per_second='NaN'), 'time': 1e9 - 3600}]
   found = _read(tmp_path, events)
-  assert found.seconds == 50 and all(map(math.isfinite, found.as_dict().values()))
+  assert found.seconds == 50 and all(map(math.isfinite, dataclasses.asdict(found).values()))
 
 
 def test_the_time_after_a_clock_was_set_back_counts(tmp_path):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from official_ext.operations.curves import curves
-from official_ext.operations.curves import decimation
 from official_ext.operations.curves import grouped_curves
+from tests.operations.curves import decimated
 
 _NAME = 'train/loss'
 _NAN = float('nan')
@@ -20,7 +20,7 @@ def _group(lines, groups, buckets=100, **view):
   places = np.concatenate([np.asarray(x, float) for x, _ in lines.values()])
   first, last = float(places.min()), float(places.max())
   found = {
-    (run, _NAME): decimation.decimate(np.asarray(x, float), np.asarray(y, float), first, last, buckets, view.log)
+    (run, _NAME): decimated.decimate(np.asarray(x, float), np.asarray(y, float), first, last, buckets, view.log)
     for run, (x, y) in lines.items()
   }
   return grouped_curves.group(curves.Curves(first, last, found), groups, view)

@@ -3,6 +3,9 @@
 from html import parser
 import re
 
+import pytest
+
+from official_ext.base import errors
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import report
 from tests.operations.runs import folders
@@ -42,6 +45,17 @@ def test_it_has_metrics_curves_fields_and_commands_of_each_run(tmp_path):
   assert {'0.75', '0.5', '0.75 (step 20)', '0.1', '0.2', 'eval/accuracy', 'train/training_loss'} <= set(page.texts)
   assert sum('--experiment=digits' in text for text in page.texts) == 2
   assert _page(tmp_path, runs, metrics=['eval/accuracy']).tags.count('svg') == 1
+
+
+def test_its_curves_may_be_over_a_metric(tmp_path):
+  events = [event('train', step, loss=1 / step, tokens=100 * step) for step in (10, 20, 40)]
+  run = folders.make(tmp_path, 'a', [*events, event('eval', 20, accuracy=0.5), event('eval', 40, accuracy=0.7)])
+  page = _page(tmp_path, [run], metrics=['train/loss'], x='train/tokens')
+  assert {'train/tokens', '1,000', '4,000'} <= set(page.texts) and page.tags.count('polyline') == 1
+  falling = _page(tmp_path, [run], metrics=['eval/accuracy'], x='train/loss')
+  assert falling.tags.count('polyline') == 0 and falling.tags.count('circle') == 2
+  with pytest.raises(errors.UserError, match='--x=train/token: no run has it; did you mean train/tokens'):
+    _page(tmp_path, [run], x='train/token')
 
 
 def test_it_loads_and_runs_nothing(tmp_path):

@@ -244,10 +244,10 @@ def test_what_cannot_be_traced_is_held_against_the_checkpoint_after_its_first_st
   again.checkpoint_restored()
   if words:
     with pytest.raises(errors.UserError, match=f'ckpt-2: not a checkpoint of this model.*{words}'):
-      with manager.completing():
+      with manager.restoring.completing():
         harness.train(again, 1)
   else:
-    with manager.completing():
+    with manager.restoring.completing():
       harness.train(again, 1)
     harness.assert_close(harness.weights_of(again), harness.weights_of(trainer), rtol=0, atol=0)
 

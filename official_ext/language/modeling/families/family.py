@@ -239,7 +239,7 @@ def read(
       values.update(family.rope.read(fields))
     values.update(family.others.read(fields))
     config = decoder_config.DecoderConfig(model_type=family.model_type, **values)
-    decoder_config.check(config)
+    config.check_values('')
   except errors.UserError as error:
     raise errors.UserErrors([f'{where}: {line}' for line in errors.lines_of(error)]) from error
   return config
@@ -327,8 +327,6 @@ def comparable(config: decoder_config.DecoderConfig) -> json_types.JsonObject:
 
 
 # The common part of the families derived from Llama.
-
-Default = Callable[[json_types.JsonMapping], Any]
 
 
 def llama_fields(**defaults: object) -> dict[str, Field]:

@@ -41,7 +41,8 @@ function numbersIn(values, distribution) {
 }
 
 function choiceAxis(name, values) {
-  const texts = [...new Set(values.map(field))].sort((one, other) => one.localeCompare(other, 'en', {numeric: true}));
+  const texts = [...new Set(values.map(field))].sort((one, other) =>
+    Number(one) - Number(other) || one.localeCompare(other, 'en', {numeric: true})); // By size: 0.25 is less than 0.5.
   const at = (index) => texts.length === 1 ? 0.5 : index / (texts.length - 1);
   return {name, kind: 'choice', ticks: texts.map((text, index) => ({at: at(index), text})),
     place: (value) => value === undefined || !texts.includes(field(value)) ? null : at(texts.indexOf(field(value)))};

@@ -45,6 +45,7 @@ export function svgOf(u, model, style) {
     return axis ? [line(left, at, right, at, style.line), text(left - 8, at + 4, 'end', label)] :
       [line(at, top, at, bottom, style.line), text(at, bottom + 18, 'middle', label)];
   }));
+  const below = model.xTitle ? [text((left + right) / 2, bottom + 36, 'middle', model.xTitle)] : [];
   const curves = u.series.slice(1).flatMap((series, index) => drawing(u, series, index + 1, place));
   const legend = model.series.flatMap((one, index) => {
     const y = head + u.height + ROW * (index + 0.5), dash = one.dash ? ` stroke-dasharray="${one.dash.join(' ')}"` : '';
@@ -54,7 +55,7 @@ export function svgOf(u, model, style) {
     `<title>${escape(style.title)}</title>`, `<rect width="100%" height="100%" fill="${escape(style.background)}"/>`,
     `<text x="${left}" y="17" font-size="14" font-weight="600" fill="${escape(style.text)}">${escape(style.title)}</text>`,
     `<clipPath id="part"><rect x="${left}" y="${top}" width="${width}" height="${height}"/></clipPath>`,
-    `<g transform="translate(0 ${head})">`, ...grid, '<g clip-path="url(#part)" fill="none">', ...u.bands.flatMap((band) => area(u, band, place)), ...curves, '</g></g>', ...legend, '</svg>', ''].join('\n');
+    `<g transform="translate(0 ${head})">`, ...grid, ...below, '<g clip-path="url(#part)" fill="none">', ...u.bands.flatMap((band) => area(u, band, place)), ...curves, '</g></g>', ...legend, '</svg>', ''].join('\n');
 }
 
 /** One line of a chart in the pieces between its gaps; a piece of one point is a dot. */
@@ -70,7 +71,7 @@ function drawing(u, series, index, place) {
   const dash = series.dash?.length ? ` stroke-dasharray="${series.dash.join(' ')}"` : '';
   const dots = (piece) => piece.map(([x, y]) => `<circle cx="${x}" cy="${y}" r="2" fill="${colour}" stroke="none"/>`);
   return pieces.filter((piece) => piece.length).flatMap((piece) => [
-    ...(piece.length > 1 ? [`<polyline points="${piece.map((point) => point.join(',')).join(' ')}" ${stroke}${dash}/>`] : []),
+    ...(piece.length > 1 && !series.dots ? [`<polyline points="${piece.map((point) => point.join(',')).join(' ')}" ${stroke}${dash}/>`] : []),
     ...(piece.length === 1 || series.points.show(u, index) ? dots(piece) : [])]);
 }
 
@@ -97,4 +98,33 @@ export function download(name, text, type) {
   link.download = name.replace(/[^\w.-]+/g, '_');
   link.click();
   URL.revokeObjectURL(link.href);
+}
+
+/** The values of bars as CSV: a row for each run, or for each group with its mean and its deviation. */
+export function csvOfBars(rows, title, isGrouped) {
+  const head = isGrouped ? ['group', title, 'deviation', 'runs'] : ['run', title, 'step'];
+  const lines = rows.map(({label, value, deviation, members, step}) => [label.replace(/^[=+@-]/, "'$&"), value, ...(isGrouped ? [deviation, members.length] : [step])]);
+  return [head, ...lines].map((row) => `${row.map(cell).join(',')}\r\n`).join('');
+}
+
+const BAR = {width: 720, left: 220, right: 150, row: 24, top: 36};
+
+/** The picture of bars. `drawn`: `found` rows, `part(value)` from 0 to 100, `zero`, as compare_bars.js has them; `style` as of svgOf. */
+export function svgOfBars(title, {found, part, zero, finite}, textOf, style) {
+  const height = BAR.top + BAR.row * found.length + 10, place = (share) => BAR.left + (BAR.width - BAR.left - BAR.right) * share / 100;
+  const text = (x, y, anchor, content) => `<text x="${x.toFixed(1)}" y="${y}" text-anchor="${anchor}" fill="${escape(style.text)}">${escape(content)}</text>`;
+  const lines = found.flatMap((row, index) => {
+    const y = BAR.top + BAR.row * (index + 0.5), colour = escape(style.colourOf(row.style.colour)), label = row.label.length > 34 ? `${row.label.slice(0, 33)}…` : row.label;
+    const at = finite(row.value) ? place(part(row.value)) : null, from = place(zero);
+    const line = (x1, y1, x2, y2) => `<line x1="${x1.toFixed(1)}" y1="${y1}" x2="${x2.toFixed(1)}" y2="${y2}" stroke="${escape(style.text)}" stroke-width="1.5"/>`;
+    const ends = finite(row.value) && finite(row.deviation) ? [row.value - row.deviation, row.value + row.deviation].map((value) => place(part(value))) : [];
+    return [text(BAR.left - 8, y + 4, 'end', label),
+      ...(at === null ? [] : [`<rect x="${Math.min(from, at).toFixed(1)}" y="${y - 8}" width="${Math.abs(at - from).toFixed(1)}" height="16" fill="${colour}" fill-opacity="0.75"/>`]),
+      ...(ends.length ? [line(ends[0], y, ends[1], y), ...ends.map((x) => line(x, y - 5, x, y + 5))] : []),
+      ...(row.members.length > 1 ? row.members.filter(([, value]) => finite(value)).map(([, value]) => `<circle cx="${place(part(value)).toFixed(1)}" cy="${y}" r="3" fill="${colour}" stroke="${escape(style.background)}"/>`) : []),
+      text(BAR.width - BAR.right + 10, y + 4, 'start', textOf(row))];
+  });
+  return [`<svg xmlns="http://www.w3.org/2000/svg" width="${BAR.width}" height="${height}" viewBox="0 0 ${BAR.width} ${height}" role="img" font-family="${escape(style.font)}" font-size="12">`,
+    `<title>${escape(title)}</title>`, `<rect width="100%" height="100%" fill="${escape(style.background)}"/>`,
+    `<text x="12" y="22" font-size="14" font-weight="600" fill="${escape(style.text)}">${escape(title)}</text>`, ...lines, '</svg>', ''].join('\n');
 }

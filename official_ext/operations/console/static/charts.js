@@ -1,13 +1,15 @@
 // Many charts with one axis: their contents, the controls above them, and requests for the visible ones.
 import {get} from './api.js';
-import {element, replace} from './dom.js';
+import {element, replace, setText} from './dom.js';
 import {errorList} from './parts.js';
 import {plot} from './plot.js';
 import {setQuery} from './router.js';
 
-const PROGRESS = new Set(['data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'learned_tokens_per_second', 'tokens_per_second', 'model_global_step', 'optimizer_iterations',
+/** Values of a run's progress, which are not results. */
+export const PROGRESS = new Set(['data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'learned_tokens_per_second', 'tokens_per_second', 'model_global_step', 'optimizer_iterations',
   'percent', 'seconds', 'steps_per_second', 'train_steps']);
 const LAST = ['learning_rate', 'grad_norm'];
+const EVENTS = {eval: 'validation', system: 'machine'};
 const AXES = [['step', 'Step'], ['time', 'Time since start'], ['active', 'Time of running'], ['wall', 'Date'], ['examples', 'Examples']];
 const REST_MS = 300;
 const MAX_CURVES = 2000; // In one answer.
@@ -17,6 +19,13 @@ const COARSE_MS = 700; // Between questions while the server reads a long file.
 export function parseName(name) {
   const [, mode, event, metric] = /^(?:([a-z_]+):)?(train|eval|system)\/(.*)$/s.exec(name);
   return {mode: mode ?? '', event, metric};
+}
+
+/** What people call the curve of a name that is an axis: `tokens`, `accuracy (validation)`; '' for the other axes. */
+export function axisTitle(name) {
+  if (!name.includes('/')) return '';
+  const {mode, event, metric} = parseName(name), from = mode && mode !== event ? mode : EVENTS[event];
+  return from ? `${metric} (${from})` : metric;
 }
 
 /** Charts for names of curves: [{title, names, isProgress}], in the order of the page. */
@@ -46,21 +55,24 @@ export function groups(names) {
  */
 export function charts({runs, names, seriesOf, query, signal, controls = [], groupsOf = () => null, refined = () => {}}) {
   const state = {
-    x: AXES.some(([x]) => x === query.get('x')) ? query.get('x') : 'step',
+    x: isAxis(query.get('x')) ? query.get('x') : 'step',
     logX: query.get('logx') === '1', logY: query.get('logy') === '1', outliers: query.get('outliers') !== '0',
     smoothing: Math.max(0, Math.min(0.999, Number(query.get('smoothing')) || 0)),
     first: numberOf(query.get('first')), last: numberOf(query.get('last')), filter: query.get('chart') ?? '',
     wide: new Set(query.getAll('wide')),
   };
-  const problem = element('div', {}), main = element('div', {class: 'plots'}), progress = element('div', {class: 'plots'});
+  const problem = element('div', {}), joined = element('p', {class: 'hint', role: 'status', hidden: true}), main = element('div', {class: 'plots'}), progress = element('div', {class: 'plots'});
   const more = element('details', {class: 'plots-more', open: query.get('progress') === '1', ontoggle: () => {
     setQuery({progress: more.open});
     ask();
   }}, element('summary', {}, 'Speed, progress and machine'), progress);
   const reset = element('button', {class: 'small', type: 'button', onclick: () => zoom(null, null)}, 'Show all');
   const coarse = element('span', {class: 'soft coarse', role: 'status', hidden: true}, 'A sample: the whole file is being read…');
+  const axis = element('select', {'aria-label': 'Axis', onchange: () => {
+    change({x: axis.value, first: null, last: null});
+  }});
   const toolbar = bar();
-  const node = element('div', {class: 'charts'}, toolbar, problem, main, more);
+  const node = element('div', {class: 'charts'}, toolbar, problem, joined, main, more);
   const shown = new Map(); // Title -> {chart, group, isDirty, isVisible}
   let asking = null, asked = 0, took = 0, timer = null, coarseTimer = null, tellDrawn = null;
   const drawn = new Promise((resolve) => tellDrawn = resolve);
@@ -74,9 +86,6 @@ export function charts({runs, names, seriesOf, query, signal, controls = [], gro
   }, {root: document.getElementById('view'), rootMargin: '250px'});
 
   function bar() {
-    const axis = element('select', {'aria-label': 'Axis', onchange: () => {
-      change({x: axis.value, first: null, last: null});
-    }}, AXES.map(([value, text]) => element('option', {value, selected: value === state.x}, text)));
     const value = element('output', {class: 'smoothing-value'}, state.smoothing.toFixed(2));
     const slider = element('input', {type: 'range', min: 0, max: 0.99, step: 0.01, value: state.smoothing, 'aria-label': 'Smoothing',
       oninput: () => {
@@ -119,8 +128,19 @@ export function charts({runs, names, seriesOf, query, signal, controls = [], gro
     reset.classList.toggle('unseen', state.first === null && state.last === null);
   }
 
+  /** The choice of an axis: those of every run, and each metric. */
+  function tellAxes() {
+    const found = [...new Set([...names(), ...(state.x.includes('/') ? [state.x] : [])])], key = found.join('\n');
+    if (axis.dataset.key === key) return;
+    axis.dataset.key = key;
+    const option = (value, text) => element('option', {value, selected: value === state.x}, text);
+    replace(axis, AXES.map(([value, text]) => option(value, text)),
+      found.length > 0 && element('optgroup', {label: 'A metric'}, found.map((name) => option(name, axisTitle(name)))));
+  }
+
   /** Makes the charts for the present metrics of the runs. */
   function update() {
+    tellAxes();
     const text = state.filter.toLowerCase();
     const wanted = groups(names()).filter(({title}) => title.toLowerCase().includes(text));
     const titles = new Set(wanted.map(({title}) => title));
@@ -206,8 +226,9 @@ export function charts({runs, names, seriesOf, query, signal, controls = [], gro
         log: state.logX, first: state.first, last: state.last, buckets}, {signal: own.controller.signal});
       if (signal.aborted || own !== asking) return;
       took = performance.now() - asked;
-      const lacking = answer.lacking.map((run) => `${run}: does not record its batch size, and has no place on this axis`);
-      replace(problem, errorList(lacking));
+      const title = axisTitle(state.x), reason = title ? `does not log ${title}` : 'does not record its batch size';
+      replace(problem, errorList(answer.lacking.map((run) => `${run}: ${reason}, and has no place on this axis`)));
+      tellJoined(title, answer.unordered);
       for (const each of wanted) {
         const own_ = new Set(each.group.names);
         each.answer = {...answer, buckets, x: state.x, logX: state.logX, curves: answer.curves.filter(({name}) => own_.has(name))};
@@ -226,6 +247,12 @@ export function charts({runs, names, seriesOf, query, signal, controls = [], gro
     }
   }
 
+  function tellJoined(title, unordered) {
+    joined.hidden = !title;
+    setText(joined, `Points are joined by step: each is at the value of ${title} at its step.${unordered.length ?
+      ` ${title} falls between steps${runs().length > 1 ? ` of ${unordered.join(', ')}` : ''}: points without lines.` : ''}`);
+  }
+
   /** While curves are those of a sample, asks for them again. */
   function tellCoarse(isCoarse, wanted) {
     if (!isCoarse && !coarse.hidden) refined();
@@ -240,9 +267,9 @@ export function charts({runs, names, seriesOf, query, signal, controls = [], gro
 
   function draw(each) {
     if (!each.answer) return;
-    const {first, last, buckets, x, logX, curves} = each.answer;
-    each.chart.set({first, last, buckets, x, logX, logY: state.logY, smoothing: state.smoothing, outliers: state.outliers,
-      series: curves.map((curve) => ({...seriesOf(curve, each.group), curve}))});
+    const {first, last, buckets, x, logX, curves, unordered} = each.answer;
+    each.chart.set({first, last, buckets, x, xTitle: axisTitle(x), logX, logY: state.logY, smoothing: state.smoothing, outliers: state.outliers,
+      series: curves.map((curve) => ({...seriesOf(curve, each.group), curve, dots: unordered.includes(curve.run)}))});
   }
 
   function redraw() {
@@ -259,6 +286,10 @@ export function charts({runs, names, seriesOf, query, signal, controls = [], gro
   markZoom();
   update();
   return {node, update, refresh, redraw, drawn};
+}
+
+function isAxis(name) {
+  return AXES.some(([x]) => x === name) || /^(?:[a-z_]+:)?(train|eval|system)\/./s.test(name ?? '');
 }
 
 function numberOf(text) {

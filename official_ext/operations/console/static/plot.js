@@ -13,6 +13,11 @@ const MAX_TIP = 12;
 const NEAR = 40; // Pixels between the cursor and the point that it shows, at most.
 const MARKS = {NaN: '×', Infinity: '▲', '-Infinity': '▼'};
 
+/** The colours and the font of a picture that is saved: those of the page. */
+export function pictureStyle() {
+  return {font: sansFont(), colourOf: colour, background: colour('--surface'), text: colour('--text-soft'), line: colour('--line')};
+}
+
 /** The colour of a custom property, as a canvas needs it. */
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim() || '#888';
@@ -40,20 +45,20 @@ export function smooth(values, weight) {
  * @param {Object} options - `title`; `sync`: charts of one key have one cursor; `zoom(first, last)` is called when a part
  *   is chosen, with (null, null) for all; `actions`: nodes beside the title.
  * @returns {Object} `node`; `set(model)`; `destroy()`. A model has `first`, `last`, `buckets`, `x` (an axis of the
- *   server), `logX`, `logY`, `smoothing`, `outliers` (whether they count for the height), and `series`: `label`, `colour`
- *   (a custom property), `dash`, `points` and `curve`, as /api/curves gives it.
+ *   server), `xTitle` (of a metric that is the axis, or ''), `logX`, `logY`, `smoothing`, `outliers` (whether they count for
+ *   the height), and `series`: `label`, `colour` (a custom property), `dash`, `points`, `dots` (whether there is no line) and
+ *   `curve`, as /api/curves gives it.
  */
 export function plot({title, sync, zoom, actions = []}) {
-  const legend = element('div', {class: 'plot-legend'}), tip = element('div', {class: 'plot-tip', hidden: true});
+  const legend = element('div', {class: 'plot-legend'}), note = element('div', {class: 'plot-note faint', hidden: true}), tip = element('div', {class: 'plot-tip', hidden: true});
   const canvas = element('div', {class: 'plot-canvas', tabindex: 0, role: 'group', 'aria-label': title,
     'aria-description': 'Arrow keys move the cursor, + and - zoom, 0 shows all.', onkeydown: keydown}, tip);
   const saver = (text, hint, type, make) => element('button', {class: 'small icon plot-save', type: 'button', title: hint, 'aria-label': `${title} as ${text}`,
     onclick: () => u && download(`${title}.${text.toLowerCase()}`, make(), type)}, text);
   const savers = [saver('CSV', 'Save the points that are drawn', 'text/csv', () => csvOf(model)),
-    saver('SVG', 'Save the picture', 'image/svg+xml', () => svgOf(u, model, {title, font: sansFont(), colourOf: colour,
-      background: colour('--surface'), text: colour('--text-soft'), line: colour('--line')}))];
+    saver('SVG', 'Save the picture', 'image/svg+xml', () => svgOf(u, model, {title, ...pictureStyle()}))];
   const node = element('section', {class: 'plot card', 'aria-label': title},
-    element('header', {}, element('h3', {class: 'cut', title}, title), savers, actions), legend, canvas);
+    element('header', {}, element('h3', {class: 'cut', title}, title), savers, actions), legend, note, canvas);
   let u = null, model = null, shape = '', hovered = false, expanded = [];
 
   function set(next) {
@@ -61,11 +66,12 @@ export function plot({title, sync, zoom, actions = []}) {
     expanded = model.series.map((one) => expand(one.curve, model));
     const data = aligned(expanded, model);
     const now = JSON.stringify([model.x, model.logX, model.logY, Boolean(model.smoothing),
-      model.series.map(({label, colour: name, dash, points, curve}) => [label, name, dash, points, isBand(curve)])]);
+      model.series.map(({label, colour: name, dash, points, dots, curve}) => [label, name, dash, points, dots, isBand(curve)])]);
     if (u && now === shape) u.setData(data);
     else build(data, now);
-    canvas.classList.toggle('empty', !model.series.length);
+    canvas.classList.toggle('empty', !model.series.some(({curve}) => curve.num_points));
     tellLegend(null);
+    tellNote();
     node.dataset.ready = '1';
   }
 
@@ -83,6 +89,13 @@ export function plot({title, sync, zoom, actions = []}) {
     });
   }
 
+  /** The points that have no place on the axis. */
+  function tellNote() {
+    const count = model.xTitle ? model.series.reduce((sum, {curve}) => sum + curve.num_unplaced, 0) : 0;
+    note.hidden = !count;
+    setText(note, `${integer(count)} ${count === 1 ? 'point is' : 'points are'} left out: no ${model.xTitle} at ${count === 1 ? 'its step' : 'their steps'}`);
+  }
+
   function options(width, height) {
     const line = () => colour('--line'), text = () => colour('--text-soft');
     const axis = {stroke: text, grid: {stroke: line, width: 1}, ticks: {stroke: line, width: 1, size: 4}, font: `11px ${sansFont()}`};
@@ -92,7 +105,7 @@ export function plot({title, sync, zoom, actions = []}) {
         bind: {dblclick: () => () => zoom(null, null)}},
       scales: {x: {time: model.x === 'wall', distr: model.logX ? 3 : 1, range: () => [model.first, model.last]},
         y: {distr: model.logY ? 3 : 1, range: (_, low, high) => range(low, high)}},
-      axes: [{...axis, size: 30, space: 70, ...xFormat(model.x), ...(model.logX ? LOG_TICKS : {})}, {...axis, size: 62, space: 32, values: (_, splits) => splits.map(tick), ...(model.logY ? LOG_TICKS : {})}],
+      axes: [{...axis, size: 30, space: 70, ...xFormat(model.x), ...(model.logX ? LOG_TICKS : {}), ...axisLabel(model.xTitle)}, {...axis, size: 62, space: 32, values: (_, splits) => splits.map(tick), ...(model.logY ? LOG_TICKS : {})}],
       series: [{}, ...model.series.flatMap(lines)], bands: bands(),
       hooks: {draw: [drawMarks], setCursor: [moved], setSelect: [selected]},
     };
@@ -101,9 +114,10 @@ export function plot({title, sync, zoom, actions = []}) {
   function lines(one) {
     const full = {label: one.label, width: 1.5, dash: one.dash, points: {show: one.points, size: 4}, spanGaps: false,
       stroke: () => colour(one.colour)};
+    const raw = one.dots && !isBand(one.curve) ? {dots: true, paths: () => null, points: {show: true, size: 4}} : {};
     const ends = isBand(one.curve) ? Array(2).fill({label: one.label, width: 0, points: {show: false}}) : [];
-    if (!model.smoothing) return [full, ...ends];
-    return [{...full, width: 1, alpha: 0.3, points: {show: false}}, {...full, points: {show: false}}, ...ends];
+    if (!model.smoothing) return [{...full, ...raw}, ...ends];
+    return [{...full, width: 1, alpha: 0.3, points: {show: false}, ...raw}, {...full, points: {show: false}}, ...ends];
   }
 
   /** Between the two ends of each group, which are the last of its lines, the colour is pale. */
@@ -198,7 +212,7 @@ export function plot({title, sync, zoom, actions = []}) {
     const distance = ({y}) => y === null || !Number.isFinite(y) ? 1e9 : Math.abs(u.valToPos(y, 'y') - top);
     const shown = near.length > MAX_TIP ? near.toSorted((a, b) => distance(a) - distance(b)).slice(0, MAX_TIP) : near;
     const rest = near.length - shown.length;
-    replace(tip, element('div', {class: 'plot-tip-x'}, xText(shown[0].x, model.x)),
+    replace(tip, element('div', {class: 'plot-tip-x'}, xText(shown[0].x, model)),
       shown.map(({one, text}) => element('div', {class: 'plot-tip-row'}, swatch(one), element('span', {class: 'cut'}, one.label),
         element('b', {}, text))), rest > 0 && element('div', {class: 'faint'}, `and ${rest} more`));
     tip.hidden = false;
@@ -321,12 +335,12 @@ function isBand(curve) {
 }
 
 /** A curve as places and values, of which those of buckets are two a bucket: the least and the greatest, as they came. */
-function expand(curve, {first, last, buckets, logX, logY, smoothing}) {
+function expand(curve, {x: axis, first, last, buckets, logX, logY, smoothing}) {
   const positive = (value) => logY && value !== null && value !== undefined && value <= 0 ? null : value;
   if (curve.y) {
     const ys = logY ? curve.y.map(positive) : curve.y;
     const end = (values) => smoothing ? smooth(values.map(positive), smoothing) : values.map(positive);
-    return {xs: curve.x, ys, means: smoothing ? smooth(ys, smoothing) : null, ends: isBand(curve) ? [end(curve.low), end(curve.high)] : []};
+    return {xs: axis.includes('/') ? apart(curve.x, last - first) : curve.x, ys, means: smoothing ? smooth(ys, smoothing) : null, ends: isBand(curve) ? [end(curve.low), end(curve.high)] : []};
   }
   const to = logX ? Math.log10 : (x) => x, from = logX ? (x) => 10 ** x : (x) => x;
   const start = to(first > 0 || !logX ? first : curve.x[0]), width = (to(last) - start || 1) / buckets;
@@ -348,6 +362,12 @@ function expand(curve, {first, last, buckets, logX, logY, smoothing}) {
   const rows = [...xs.map((x, index) => [x, ys[index], means[index]]),
     ...[...new Set(gaps)].map((bucket) => [from(start + (bucket + 0.5) * width), null, null])].sort((a, b) => a[0] - b[0]);
   return {xs: rows.map((row) => row[0]), ys: rows.map((row) => row[1]), means: smoothed && rows.map((row) => row[2])};
+}
+
+/** Places of which no two are the same: of several steps with one value of a metric, such as the epoch, none is lost. */
+function apart(places, width) {
+  let before = -Infinity;
+  return places.map((x) => before = x > before ? x : before + 1e-12 * Math.max(width, Math.abs(before)));
 }
 
 /** The data for uPlot: all places in order, and of each curve its values there; undefined where it has none. */
@@ -421,6 +441,7 @@ const WHOLE = Array.from({length: 16}, (_, power) => [1, 2, 5].map((digit) => di
 function xFormat(x) {
   if (x === 'wall') return {};
   if (x === 'time' || x === 'active') return {incrs: SECONDS, values: (_, splits) => splits.map((each) => each === null ? '' : duration(each))};
+  if (x.includes('/')) return {values: (_, splits) => splits.map((value) => Math.abs(value) >= 1e4 ? large(value) : tick(value))};
   return {incrs: WHOLE, values: (_, splits) => splits.map(large)};
 }
 
@@ -431,7 +452,13 @@ function large(value) {
   return place ? `${Number((value / 1000 ** place).toPrecision(4))}${['', 'k', 'M', 'G', 'T'][place]}` : String(Number(value.toPrecision(6)));
 }
 
-function xText(value, x) {
+/** The name below an axis, if it is that of a metric. */
+function axisLabel(title) {
+  return title ? {label: title, labelSize: 18, labelGap: 0, labelFont: `11px ${sansFont()}`} : {};
+}
+
+function xText(value, {x, xTitle}) {
+  if (xTitle) return `${xTitle} ${metric(value)}`;
   if (x === 'wall') return time(value);
   if (x === 'time' || x === 'active') return duration(value);
   return `${x === 'examples' ? 'example' : 'step'} ${integer(Math.round(value))}`;

@@ -225,3 +225,14 @@ def test_a_view_of_compared_runs_is_saved(page, console):
   page.get_by_role('button', name='Views').click()
   page.get_by_role('button', name='two rates', exact=True).click()
   assert _curves(page) == 2 and page.get_by_label('Log y').is_checked()
+
+
+def test_choices_of_numbers_are_in_the_order_of_their_sizes(page, console):
+  page.goto(f'{console.url}/compare')
+  ticks = """async (values) => {
+    const {axisOf} = await import('/static/axes.js');
+    return axisOf('x', values, 'categorical').ticks.map((tick) => tick.text);
+  }"""
+  assert page.evaluate(ticks, [0.5, 0.25]) == ['0.25', '0.5']
+  assert page.evaluate(ticks, ['run 10', 'run 9', 'a']) == ['a', 'run 9', 'run 10']
+  page.get_by_text('No runs are chosen').wait_for()

@@ -1,5 +1,6 @@
 import {get, getSession, stream} from '../api.js';
 import {charts, parseName} from '../charts.js';
+import {barsOf, STYLES as BAR_STYLES} from '../compare_bars.js';
 import {scatterOf} from '../compare_scatter.js';
 import {element, replace, setText} from '../dom.js';
 import {field, integer, metric, plural, toNumber} from '../format.js';
@@ -11,7 +12,7 @@ import {viewsButton} from '../saved_views.js';
 import {toastError} from '../toast.js';
 
 export const title = 'Compare';
-export const styles = [...STYLES, ...SCATTER_STYLES];
+export const styles = [...STYLES, ...SCATTER_STYLES, ...BAR_STYLES];
 
 const COLOURS = 8;
 const DASHES = [undefined, [8, 4], [2, 3]];
@@ -217,12 +218,13 @@ class Compare {
     setQuery({off: [...this.hidden]});
     this.tellChips();
     this.charts?.refresh();
+    if (this.tables) this.loadTables(this.leave.signal).catch((error) => error.status && toastError(error));
   }
 
   // The tables.
 
   async loadTables(signal) {
-    const all = this.query.get('all') === '1';
+    const all = this.query.get('all') === '1', {styles} = this, asked = this.asked = {};
     const found = await get('/api/compare', {run: this.runs, all}, {signal});
     if (signal.aborted) return;
     const only = element('input', {type: 'checkbox', checked: !all, onchange: () => {
@@ -244,15 +246,21 @@ class Compare {
         element('p', {class: 'soft'}, this.runs.length > 1 ? 'They differ in no field.' : 'Add another run to see their differences.'));
     };
     tell();
-    const origins = Object.entries(found.origins);
+    const origins = Object.entries(found.origins), best = Object.keys(found.best)[0];
+    const bars = this.runs.length > 1 && await barsOf({runs: this.shown(), names: this.shownNames(), first: best && `eval/${best}`, query: this.query, groups: this.groups,
+      styleOf: (name) => styles.get(name), signal});
+    if (signal.aborted || asked !== this.asked) return; // Another answer is on its way.
+    const focused = this.tables.contains(document.activeElement) ? nameOf(document.activeElement) : null;
     replace(this.tables,
       element('section', {class: 'compare-part'}, element('h2', {}, 'Metrics'), this.metrics(found)),
-      scatterOf(found, this.query, (name) => this.styles.get(name).colour),
+      bars, scatterOf(found, this.query, (name) => styles.get(name).colour),
       element('section', {class: 'compare-part'}, element('div', {class: 'toolbar'}, element('h2', {}, 'Configuration'),
         element('label', {class: 'inline'}, only, 'Only differences'), search, count), fields),
       element('section', {class: 'compare-part'}, element('h2', {}, 'Versions, commits, devices'), origins.length ?
         this.columns(origins, (value) => value === null || value === '-' ? '–' : String(value), '', () => true) :
         element('p', {class: 'soft'}, this.runs.length > 1 ? 'All the same: experiment, mode, seed, devices, commit and versions.' : '')));
+    // New values of a live run must not take the keyboard's place.
+    if (focused) [...this.tables.querySelectorAll('a, button, input, select')].find((each) => nameOf(each) === focused)?.focus({preventScroll: true});
   }
 
   /** A table with a row for each run. */
@@ -283,6 +291,12 @@ class Compare {
       element('tbody', {}, rows.map(([name, values]) => element('tr', {class: differs(values) && 'differs'},
         element('th', {class: 'mono', scope: 'row'}, name), values.map((value) => element('td', {class: 'mono'}, textOf(value))))))));
   }
+}
+
+/** What tells a control from the others of the tables. */
+function nameOf(control) {
+  const section = control.closest('section')?.getAttribute('aria-label') ?? '';
+  return `${section} ${control.getAttribute('aria-label') ?? control.closest('label')?.firstChild.textContent ?? control.textContent}`;
 }
 
 function number(value) {

@@ -8,6 +8,8 @@ import {toast, toastError} from '../toast.js';
 import {showCheck} from './new_check.js';
 import {about, changeLink, choice, commandWords} from './new_choice.js';
 import {OtherRow, Row} from './new_fields.js';
+import {showStart} from './new_start.js';
+import {sweepPart} from './new_sweep.js';
 
 export const title = 'New run';
 export const styles = ['/static/pages/new.css'];
@@ -17,9 +19,11 @@ const IN_ADDRESS = 4000; // Letters of a pasted text; more would make addresses 
 const VIEWS = [['common', 'Common'], ['all', 'All'], ['changed', 'Changed']];
 
 export async function show(view, query, signal) {
-  const state = element('div', {class: 'loading'}, 'The experiments come…');
+  const state = element('div', {class: 'loading'}, 'Reading the experiments…');
   replace(view, element('div', {class: 'page-head'}, element('h1', {}, 'New run')), state);
-  const waiting = setTimeout(() => setText(state, 'TensorFlow starts, which takes some ten seconds. Other pages are available meanwhile.'), 1200);
+  const steps = element('div', {});
+  state.after(steps);
+  const ended = showStart(steps, signal);
   try {
     const clone = query.get('clone');
     const origin = clone ? await get('/api/new/clone', {run: clone}, {signal}) : null;
@@ -33,7 +37,7 @@ export async function show(view, query, signal) {
     state.className = 'narrow';
     view.querySelector('input').focus({preventScroll: true});
   } finally {
-    clearTimeout(waiting);
+    ended();
   }
 }
 
@@ -53,6 +57,7 @@ class Form {
         this.edits.set(at < 0 ? word : word.slice(0, at), {[name]: at < 0 ? '' : word.slice(at + 1)});
       }
     }
+    this.sweepKept = readSweep(query.get('sweep'));
     this.shown = query.get('view') ?? (this.edits.size ? 'changed' : 'common');
     this.words = query.get('search') ?? '';
     this.opened = new Set(); // Groups, in the view of all.
@@ -83,13 +88,14 @@ class Form {
     setTitle(`New run: ${this.experiment}`);
     this.mode ||= /--mode=(\w+)/.exec(found?.parts.Command ?? '')?.[1] ?? 'train';
     this.top = element('div', {});
+    this.starting = element('div', {});
     this.groups = element('div', {class: 'groups'});
     this.none = element('p', {class: 'soft nothing', hidden: true});
     this.command = element('code', {class: 'command-text', tabindex: 0, 'aria-label': 'The command'});
     replace(this.view,
       element('div', {class: 'page-head'}, element('h1', {}, this.clone ? `Clone of ${this.clone}` : this.experiment),
         this.clone ? element('span', {class: 'soft'}, this.experiment) : changeLink()),
-      found ? about(found) : null, this.top, this.makeBegin(modes), this.makeBase(), this.makeTools(),
+      found ? about(found) : null, this.top, this.starting, this.makeBegin(modes), this.makeBase(), this.makeSweep(), this.makeTools(),
       this.groups, this.none, this.makeOther(), this.makeBar());
     keys({'/': {text: 'Search the fields', do: () => this.search.focus()}}, this.signal);
     this.view.addEventListener('keydown', (event) => {
@@ -143,6 +149,21 @@ class Form {
       element('summary', {}, 'Begin with a YAML file'),
       element('label', {class: 'stacked'}, 'A file on this machine; several are joined by ;', file),
       element('label', {class: 'stacked'}, 'Or paste one, such as the params.yaml of another run', text), this.baseText);
+  }
+
+  /** Several values of some fields: a sweep in place of a run. */
+  makeSweep() {
+    this.sweep = sweepPart({kept: this.sweepKept, formOf: () => this.body(), signal: this.signal,
+      names: () => [...this.rows.values()].map((row) => row.field?.names.find((name) => name !== row.field.path) ?? row.key),
+      metric: () => {
+        const value = (path) => this.answer?.values[`trainer.${path}`] ?? '', name = value('best_checkpoint_eval_metric');
+        const isNone = ['', 'null', '""'].includes(name);
+        return {name: isNone ? '' : name, goal: isNone ? '' : {higher: 'maximize', lower: 'minimize'}[value('best_checkpoint_metric_comp')] ?? ''};
+      }, changed: (values) => {
+        this.sweepKept = values;
+        this.remember();
+      }, started: (name) => navigate(withQuery('/sweep', {sweep: name}))});
+    return this.sweep.node;
   }
 
   makeTools() {
@@ -225,6 +246,7 @@ class Form {
       return;
     }
     this.asking = true;
+    const started = showStart(this.starting, this.signal); // A module has changed, or the process has died.
     try {
       do {
         this.again = false;
@@ -240,6 +262,7 @@ class Form {
       replace(this.top, errorList(error.lines ?? [String(error)]));
       this.setButtons(false);
     } finally {
+      started();
       this.asking = null;
       if (!this.timer) { // Otherwise it is asked again in a moment.
         this.view.classList.remove('asking');
@@ -257,6 +280,8 @@ class Form {
     for (const [path, row] of this.rows) {
       if (row instanceof Row && !row.isEdited) row.show(found.values[path] ?? '', stringOf(found, path));
     }
+    if (found.fields) this.sweep.tellNames();
+    this.sweep.check();
     this.showMistakes(found, quick);
     this.showCommand(found.command);
     this.filter();
@@ -404,7 +429,7 @@ class Form {
     const base = this.base.length > IN_ADDRESS ? '' : this.base;
     history.replaceState({...history.state, newRun: {base: this.base,
       secrets: [...this.edits].filter(([key]) => secrets.includes(key))}}, '');
-    setQuery({mode: this.clone ? null : this.mode, name: this.name, config: this.files, base, search: this.words,
+    setQuery({sweep: this.sweepKept && JSON.stringify(this.sweepKept), mode: this.clone ? null : this.mode, name: this.name, config: this.files, base, search: this.words,
       view: this.shown === 'common' ? null : this.shown,
       set: open.filter(([, edit]) => 'text' in edit).map(([key, edit]) => `${key}=${edit.text}`),
       str: open.filter(([, edit]) => 'string' in edit).map(([key, edit]) => `${key}=${edit.string}`)});
@@ -434,6 +459,16 @@ class Form {
     } finally {
       this.setButtons(!this.answer?.lines.length && !this.answer?.name_errors.length);
     }
+  }
+}
+
+/** The part of a sweep in an address; null if it is none. */
+function readSweep(text) {
+  try {
+    const found = JSON.parse(text);
+    return found && typeof found === 'object' && Array.isArray(found.rows) ? found : null;
+  } catch (error) {
+    return null;
   }
 }
 
