@@ -164,15 +164,29 @@ def test_a_saved_model_stays_over_the_base_that_was_exported(run, tmp_path):
   assert (status, out, err.count('\n')) == (2, '', 1) and 'holds nf4 weights, as the run was exported' in err
 
 
-@pytest.mark.soak
-def test_an_export_notes_how_its_base_is_kept(run, place, tmp_path):
-  language_models_test.leave_run(str(tmp_path / 'run'), 'tests.lora_language_model', model_path=str(place / 'base'))
+@pytest.mark.slow
+def test_an_export_of_adapters_predicts_as_the_run_and_notes_how_its_base_is_kept(run, place, tmp_path):
+  model = language_models_test.leave_run(
+    str(tmp_path / 'run'), 'tests.lora_language_model', model_path=str(place / 'base')
+  )
   status, _, err = run('export', tmp_path / 'run', f'--output_dir={tmp_path / "saved"}')
   assert status == 0, err
   note = json.loads((tmp_path / 'saved/export.json').read_text())
   assert note['base']['quantization']['method'] == 'nf4' and note['base']['folder'] == str(place / 'base')
   status, out, err = run('predict', tmp_path / 'saved')
-  assert status == 0 and 'serving_default' in json.loads(out) and f'base: nf4 weights of {place / "base"}' in err
+  assert status == 0 and f'base: nf4 weights of {place / "base"}' in err
+  ids = np.random.default_rng(0).integers(0, 31, [2, 11])  # The length of the rows, without the last token.
+  known = {'inputs': ids, 'positions': np.tile(np.arange(11), [2, 1]), 'segments': np.ones_like(ids)}
+  names = [entry['name'] for entry in json.loads(out)['serving_default']['inputs']]
+  inputs = [f'--input={name}={json.dumps(known[name].tolist())}' for name in names]
+  status, out, err = run('predict', tmp_path / 'saved', *inputs)
+  assert status == 0 and json.loads(out)['output']['shape'] == [2, 11, 304], err
+  served = tf.saved_model.load(str(tmp_path / 'saved')).signatures['serving_default']
+  found = served(**{name: tf.constant(known[name], tf.int32) for name in names})['output']
+  expected = np.asarray(model(tf.constant(ids, tf.int32)))
+  np.testing.assert_allclose(found, expected, atol=1e-4)
+  with lora.switched_off(model):
+    assert np.abs(np.asarray(model(tf.constant(ids, tf.int32))) - expected).max() > 0.05
 
 
 @pytest.mark.slow

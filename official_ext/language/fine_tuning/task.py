@@ -187,7 +187,9 @@ class FineTuningTask(text_task.TextTask):
     decoder = getattr(model, 'decoder', None)
     if not isinstance(decoder, decoder_lib.Decoder):
       return None
-    return activation_memory.of_step(decoder.config, self.training_shapes(num_replicas), decoder.compute_dtype)
+    shapes = self.training_shapes(num_replicas)
+    of_step = activation_memory.of_step(decoder.config, shapes, decoder.compute_dtype)
+    return of_step + activation_memory.of_unpacking(decoder)
 
   def least_weights(self) -> tuple[int, int]:
     """See base class: without norms, biases and adapters."""

@@ -150,9 +150,9 @@ class Server:
   def _completions(self, answer: Any, expected: int) -> list[Completion]:
     choices = answer.get('choices') if isinstance(answer, dict) else None
     if not isinstance(choices, list) or len(choices) != expected:
-      found = len(choices) if isinstance(choices, list) else 'no'
-      raise errors.UserError(f'{FIELD}: {self.url}: requested {expected} completions, got {found}; is it vLLM?')
-    completions: list[Completion] = []
+      count = len(choices) if isinstance(choices, list) else 'no'
+      raise errors.UserError(f'{FIELD}: {self.url}: requested {expected} completions, got {count}; is it vLLM?')
+    found: list[Completion] = []
     for choice in sorted(choices, key=lambda choice: choice['index']):
       tokens, log_probs = choice.get('token_ids'), (choice.get('logprobs') or {}).get('token_logprobs')
       if not isinstance(tokens, list):

@@ -10,7 +10,9 @@ import dataclasses
 import tensorflow as tf
 
 from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import frozen
 
+_UNPACKING = int(4e6)  # Of each packed kernel, forward and backward.
 _LOGITS = 4  # Float32 arrays of the logits' shape: logits, those of the learned tokens, softmax, gradient.
 
 
@@ -50,6 +52,17 @@ def of_step(config: decoder_config.DecoderConfig, shapes: TrainingShapes, dtype:
   of_layers = config.num_hidden_layers * kept + attention + mlp
   logits = tokens * config.vocab_size * (_LOGITS * 4 + (size if size < 4 else 0)) if shapes.has_logits else 0
   return of_layers + logits
+
+
+def of_unpacking(model: tf.Module) -> int:
+  """Bytes that the operations of packed kernels add to the graph of a step, while it is compiled on a CPU: measured.
+
+  Args:
+    model: a decoder.
+  """
+  if tf.config.list_logical_devices('GPU'):  # Graphs are in the memory of the host.
+    return 0
+  return _UNPACKING * sum(getattr(part, 'is_packed', False) for part in frozen.parts(model))
 
 
 def num_weights(config: decoder_config.DecoderConfig, has_head: bool = True) -> tuple[int, int]:

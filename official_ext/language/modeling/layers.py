@@ -225,7 +225,7 @@ def product_of_packed(
   Returns:
     [..., the sum of all out].
   """
-  matrix_after = lambda arrays, other: unpack([ordering.after(array, other) for array in arrays])
+  matrix_after = lambda arrays, other: unpack(ordering.all_after(arrays, other))
 
   @tf.custom_gradient
   def rows(x):

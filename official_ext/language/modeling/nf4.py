@@ -203,7 +203,7 @@ def dequantize(quantized: Quantized, dtype: tf.DType | str | None = tf.float32) 
   missing = count * block_size - 2 * -(-size // 2)
   if missing:
     values = tf.pad(values, [[0, missing]])
-  values = tf.reshape(values, [count, block_size]) * _scales(quantized, count)[:, None]
+  values = tf.reshape(values, [count, block_size]) * tf.reshape(_scales(quantized, count), [count, 1])
   values = tf.cast(values, dtype)
   return tf.reshape(values if size == count * block_size else tf.reshape(values, [-1])[:size], quantized.shape)
 
@@ -212,7 +212,11 @@ def _scales(quantized: Quantized, count: int) -> tf.Tensor:
   """The scales of the blocks: float32 [count]."""
   if quantized.scale_scales is None:
     return tf.convert_to_tensor(quantized.scales)
-  entries = tf.gather(tf.constant(SCALE_CODE_BOOK), tf.cast(quantized.scales, tf.int32))
-  of_each = tf.repeat(quantized.scale_scales, _SCALES_PER_BLOCK)[:count]
+  numbers = tf.cast(quantized.scales, tf.int32)
+  missing = -count % _SCALES_PER_BLOCK
+  if missing:
+    numbers = tf.pad(numbers, [[0, missing]])
+  entries = tf.gather(tf.constant(SCALE_CODE_BOOK), tf.reshape(numbers, [-1, _SCALES_PER_BLOCK]))
   # The bound changes nothing, but stands between product and sum: else XLA fuses them, and rounds once, not twice.
-  return tf.maximum(entries * of_each, np.float32(-1e30)) + quantized.offset
+  scales = tf.maximum(entries * tf.reshape(quantized.scale_scales, [-1, 1]), np.float32(-1e30)) + quantized.offset
+  return tf.reshape(scales, [-1])[:count] if missing else tf.reshape(scales, [-1])

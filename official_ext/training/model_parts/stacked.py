@@ -133,8 +133,9 @@ def _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers):
     tuple(tf.zeros_like(value) for value in shared),
     tuple(tf.TensorArray(stack.dtype, num_layers, element_shape=stack.shape[1:]) for stack in stacks),
   )
+  # The inputs of all layers are known: without XLA more iterations would keep the values of so many layers.
   _, dx, shared_gradients, stack_gradients = tf.while_loop(
-    lambda i, *_: i >= 0, body, start, maximum_iterations=num_layers
+    lambda i, *_: i >= 0, body, start, maximum_iterations=num_layers, parallel_iterations=1
   )
   return dx, shared_gradients, [total.stack() for total in stack_gradients]
 

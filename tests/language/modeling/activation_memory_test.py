@@ -7,6 +7,7 @@ import pytest
 from official_ext.language.modeling import activation_memory
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import quantized_linear
 
 _LAYERS, _WIDTH, _INNER, _HEADS, _VOCABULARY = 3, 32, 80, 4, 100
 _SHAPES = activation_memory.TrainingShapes(sequences=2, length=16)
@@ -65,3 +66,11 @@ def test_the_weights_are_those_of_the_model(changes):
   kernels = [v for v in model.variables if v.shape.rank > 1 and 'gate/kernel' not in v.name]
   inside = [v for v in kernels if '/blocks/' in v.name]
   assert activation_memory.num_weights(model.config) == (count(kernels) - count(inside), count(inside))
+
+
+@pytest.mark.parametrize('scan, kernels', [(False, 7 * _LAYERS), (True, 7)])
+def test_packed_kernels_add_operations_to_the_graph(scan, kernels):
+  model = decoder.LanguageModel(config(scan_layers=scan))
+  assert activation_memory.of_unpacking(model.decoder) == 0
+  quantized_linear.quantize(model.decoder, quantized_linear.QuantizationConfig(method='nf4'))
+  assert activation_memory.of_unpacking(model.decoder) == kernels * 4_000_000
