@@ -152,7 +152,7 @@ class Server:
     if not isinstance(choices, list) or len(choices) != expected:
       count = len(choices) if isinstance(choices, list) else 'no'
       raise errors.UserError(f'{FIELD}: {self.url}: requested {expected} completions, got {count}; is it vLLM?')
-    found: list[Completion] = []
+    completions: list[Completion] = []
     for choice in sorted(choices, key=lambda choice: choice['index']):
       tokens, log_probs = choice.get('token_ids'), (choice.get('logprobs') or {}).get('token_logprobs')
       if not isinstance(tokens, list):
