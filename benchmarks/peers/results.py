@@ -19,7 +19,7 @@ _INTRODUCTION = """# Beside its peers
 of its vector instructions decides which kernels are fast. `make bench BENCH='a c'` measures some workloads again and
 keeps the others. A ratio is our speed over the peer's, in turns next to each other: the median of the rounds, and their
 range. Speeds drift from run to run; ratios are what to read. "Compiles in" is what the first turn took beyond a later
-one. benchmarks/peers says what is computed and how, benchmarks/NOTES.md what was tried."""
+one. benchmarks/peers describes the computations, benchmarks/NOTES.md the attempts."""
 _SPREAD = re.compile(r'([\d.]+) to ([\d.]+)')
 _SECTION = re.compile(r'^## (?=\()', re.MULTILINE)
 
@@ -43,7 +43,7 @@ def section(workload: entries.Workload, rows: Sequence[report.Row], head: Sequen
 def write(path: pathlib.Path, kind: str, written: str) -> None:
   """Puts a section in the place of that of the same workload and the same kind of processor, and renews the goals.
 
-  Other sections stay; those of no workload any more go.
+  Other sections stay, except those of removed workloads.
 
   Args:
     path: of RESULTS.md, with the goals. The sections of a kind are in results/KIND.md beside it.
@@ -102,7 +102,7 @@ def _summary(files: Sequence[pathlib.Path]) -> list[str]:
     num_met = sum(row[-1].startswith('met') for row in rows)
     counts.append(f'- [{file.stem}](results/{file.name}): {num_met} of {len(rows)} goals are met')
     for *goal, measured, verdict in rows:
-      goals.setdefault(tuple(goal), {})[file.stem] = f'{measured}, {verdict}'
+      goals.setdefault(tuple(goal), {})[file.stem] = ', '.join(filter(None, (measured, verdict)))
   kinds = [file.stem for file in files]
   table = [('workload', *report.GOAL_HEAD[:2], *kinds)]
   table += [(*goal, *(found.get(kind, '') for kind in kinds)) for goal, found in sorted(goals.items())]

@@ -74,7 +74,7 @@ class Server:
 
     Raises:
       UserError: the answer is not that of an OpenAI-compatible server.
-      WorkerLostError: there is no server.
+      WorkerLostError: the server cannot be reached.
     """
     found = self._json('/v1/models')
     if not isinstance(found, dict) or not isinstance(found.get('data'), list) or not found['data']:
@@ -197,7 +197,7 @@ class Server:
     """Waits before another attempt.
 
     Raises:
-      WorkerLostError: there is no time left.
+      WorkerLostError: the timeout has passed.
     """
     reason = getattr(lost, 'reason', None) or lost
     pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
@@ -230,7 +230,7 @@ def _message(answer: bytes) -> str:
 
 
 def _advice(error: RefusedError) -> str:
-  if error.reason in ('Not Found', 'Method Not Allowed'):  # There is no such route.
+  if error.reason in ('Not Found', 'Method Not Allowed'):  # The route is missing.
     return (
       f'HTTP {error.status}: {error.reason}; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment, '
       'and with --enable-lora'

@@ -38,13 +38,13 @@ class BlockPrograms:
       self._variables[id(block)] = _kind(block), block.variables
     kind, variables = self._variables[id(block)]
     tensors = {name: value for name, value in vars(context).items() if value is not None}
-    inputs = [x, *tf.nest.flatten(tensors), *map(layer_weights.value_of, variables)]
+    inputs, weights = [x, *tf.nest.flatten(tensors)], [layer_weights.value_of(variable) for variable in variables]
     key = (kind, *tensors, *(tuple(value.shape) for value in inputs))
     if key not in self._programs:
-      self._programs[key] = self._program(block, x, tensors, variables)
-    return self._programs[key](*inputs)
+      self._programs[key] = self._program(block, x, tensors, weights, variables)
+    return self._programs[key](*inputs, *weights)
 
-  def _program(self, block, x, tensors, variables):
+  def _program(self, block, x, tensors, weights, variables):
     """The program of a block for inputs of these shapes."""
 
     @tf.function(jit_compile=True, autograph=False)
@@ -52,7 +52,7 @@ class BlockPrograms:
       with layer_weights.handed_in(variables, weights):
         return block(x, attention.LayerContext(**tensors))
 
-    concrete = program.get_concrete_function(x, tensors, [layer_weights.value_of(v) for v in variables])
+    concrete = program.get_concrete_function(x, tensors, weights)
     return lambda *inputs: tf_internals.call_with_captures(concrete, inputs, concrete.captured_inputs)
 
 

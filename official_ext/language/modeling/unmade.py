@@ -65,7 +65,7 @@ class Unmade:
     if self.dtype == self.kept_dtype:
       place = ... if row is None else row
       if value.ndim != 2 or value.flags.c_contiguous:
-        self._values[place] = value  # A row of numbers is no array, to which one could copy.
+        self._values[place] = value  # A row of numbers gives a scalar, not a view to copy to.
       else:
         _copy_transposed(value, self._values[place])
       return

@@ -57,10 +57,10 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
     ('GET', 'picture', page.picture),
     ('POST', 'stop_check', page.stop_rehearsal),
   )
-  return [routing.Route(f'/api/new/{name}', asking(function), methods=[method]) for method, name, function in handlers]
+  return [routing.Route(f'/api/new/{name}', _asking(function), methods=[method]) for method, name, function in handlers]
 
 
-def asking(function: Any) -> Any:
+def _asking(function: Any) -> Any:
   """A handler that may ask the driver."""
 
   def answer(request: requests.Request) -> responses.Response:

@@ -11,13 +11,13 @@ from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
+from official_ext.operations.curves import event_columns
 from official_ext.operations.runs import comparing
 from official_ext.operations.runs import params as params_lib
 from official_ext.operations.runs import run_folder
 
 STATISTICS = ('last', 'best', 'min', 'max', 'mean')
 MAX_COUNT = 10_000  # Of the values in a mean.
-_CHUNK = 1 << 16  # Lines that are looked at together.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +85,8 @@ def read(
 
 def _standing(columns, kind: int, lines: np.ndarray, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Steps and values that stand, some at a time."""
-  for begin in range(0, len(lines), _CHUNK):
-    part = lines[begin : begin + _CHUNK]
-    keep = (columns.kinds[part] == kind) & columns.standing[part]
-    found = columns.steps[part[keep]], values[begin : begin + _CHUNK][keep]
+  for at in event_columns.standing_places(columns, kind, lines):
+    found = columns.steps[lines[at]], values[at]
     columns.release()
     if len(found[0]):
       yield found

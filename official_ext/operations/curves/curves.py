@@ -273,11 +273,9 @@ class _Points:
     columns, axis, kind, metric = self._source
     with columns.lock:
       lines, values = columns.metric(metric)
-      for begin in range(0, len(lines), _CHUNK):
-        part = lines[begin : begin + _CHUNK]
-        keep = (columns.kinds[part] == kind) & columns.standing[part]
-        part = part[keep]
-        found = axis.places(columns.steps[part], columns.times[part]), values[begin : begin + _CHUNK][keep]
+      for at in event_columns.standing_places(columns, kind, lines):
+        part = lines[at]
+        found = axis.places(columns.steps[part], columns.times[part]), values[at]
         columns.release()
         yield found
 

@@ -6,7 +6,7 @@ JSON, line by line. Only complete lines count. A line takes 25 bytes, and a valu
 else in files without names, see growing_array.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 import os
 import threading
 
@@ -16,6 +16,7 @@ from official_ext.base import json_types
 from official_ext.base.files import regular_files
 from official_ext.base.run_folder import standing_events
 from official_ext.operations.curves import event_lines
+from official_ext.operations.curves import event_sample
 from official_ext.operations.curves import growing_array
 
 TRAIN, EVAL, OTHER, INVALID = event_lines.TRAIN, event_lines.EVAL, event_lines.OTHER, event_lines.INVALID
@@ -30,6 +31,7 @@ _NOTED_KEYS = ('event', 'effective_batch_size', 'evaluation_pending')
 _NAMED_LINES = 20  # Of each block so many lines of each kind are searched for names, and the first and last.
 _FAR = np.iinfo(np.int64).max
 _CHUNK = 1 << 18  # Lines that are looked at together.
+_PART = 1 << 16  # Values of a metric that are looked at together.
 _COLUMNS = {'starts': np.int64, 'kinds': np.int8, 'steps': np.int64, 'times': np.float64}
 _SPILLED_BYTES = 1 << 20  # What an array in a file counts for: it takes two of the process's open files.
 
@@ -334,3 +336,18 @@ class EventColumns:
       part = slice(begin, min(end, begin + _CHUNK))
       stands[part] &= steps.array[part] <= limit
       steps.release()
+
+
+def standing_places(
+  columns: EventColumns | event_sample.EventSample, kind: int, lines: np.ndarray
+) -> Iterator[np.ndarray]:
+  """Places in `lines` of those that stand and are of one kind, some at a time: int64 arrays, in ascending order.
+
+  Args:
+    columns: of a file.
+    kind: see KINDS.
+    lines: numbers of lines, as `EventColumns.metric` returns them.
+  """
+  for begin in range(0, len(lines), _PART):
+    part = lines[begin : begin + _PART]
+    yield np.flatnonzero((columns.kinds[part] == kind) & columns.standing[part]) + begin

@@ -10,7 +10,7 @@ import numpy as np
 from official_ext.operations.curves import event_columns
 from official_ext.operations.curves import event_sample
 
-_CHUNK = 1 << 16  # Lines that are looked at together.
+_CHUNK = 1 << 16  # Values that are looked at together.
 
 
 class MetricAxis:
@@ -34,12 +34,9 @@ class MetricAxis:
       self._lines, self._values = columns.metric(metric)
       self._steps = columns.steps
       kept = [np.empty(0, np.int32)]
-      for begin in range(0, len(self._lines), _CHUNK):
-        part = self._lines[begin : begin + _CHUNK]
-        keep = (columns.kinds[part] == kind) & columns.standing[part]
-        kept.append((np.flatnonzero(keep) + begin).astype(np.int32))
+      kept += [at.astype(np.int32) for at in event_columns.standing_places(columns, kind, self._lines)]
       self._at = np.concatenate(kept)
-      if self._falls(lambda at: self._steps[self._lines[at]]):  # No training of ours writes such a file.
+      if self._falls(lambda at: self._steps[self._lines[at]]):  # No training of this library writes such a file.
         self._at = self._at[np.argsort(self._steps[self._lines[self._at]], kind='stable')]
       self.is_known = bool(len(self._at))
       self.is_ordered = not self._falls(lambda at: self._values[at])

@@ -279,11 +279,7 @@ def make_clone(run: run_folder.Run, root: str, name: str | None, changes: Sequen
         raise errors.UserError(
           f'--name={name}: {checked_folder(root, name)} exists already; choose another name'
         ) from None
-  try:
-    content = paths.read(run.file(run_folder.PARAMS), regular_files.MAX_RECORD)
-  except OSError as error:
-    raise errors.StorageError(f'{run.file(run_folder.PARAMS)}: cannot be read: {error.strerror}') from error
-  return to_clone(run, folder, changes, write_base(folder, content))
+  return to_clone(run, folder, changes, write_base_of(run, folder))
 
 
 def make_folder(root: str, name: str) -> str:
@@ -303,6 +299,20 @@ def make_folder(root: str, name: str) -> str:
       raise
     raise errors.UserError(f'--name={name}: {folder}: cannot be made: {error.strerror}') from error
   return folder
+
+
+def write_base_of(run: run_folder.Run, folder: str) -> str:
+  """Writes the configuration of a run as the initial one of another: see `write_base`.
+
+  Raises:
+    StorageError: it cannot be read or written.
+  """
+  path = run.file(run_folder.PARAMS)
+  try:
+    content = paths.read(path, regular_files.MAX_RECORD)
+  except OSError as error:
+    raise errors.StorageError(f'{path}: cannot be read: {error.strerror}') from error
+  return write_base(folder, content)
 
 
 def write_base(folder: str, content: bytes) -> str:

@@ -11,8 +11,6 @@ import tempfile
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base import value_text
-from official_ext.base.files import paths
-from official_ext.base.files import regular_files
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import programs
@@ -179,7 +177,7 @@ class NewRun:
     except FileExistsError:
       self.check_name()
     if self.base:
-      commands.write_base(self.folder, _whole(self.base).encode())
+      self.write_base()
     return command
 
   def rehearsal(self, driver: driver_lib.Driver, folder: str, name: str = 'check') -> commands.Command:
@@ -218,14 +216,9 @@ class NewRun:
     Raises:
       StorageError: it cannot be written, or the configuration of the original cannot be read.
     """
-    content = _whole(self.base).encode()
     if self.original is not None:
-      path = self.original.file(run_folder.PARAMS)
-      try:
-        content = paths.read(path, regular_files.MAX_RECORD)
-      except OSError as error:
-        raise errors.StorageError(f'{path}: cannot be read: {error.strerror}') from error
-    return commands.write_base(self.folder, content)
+      return commands.write_base_of(self.original, self.folder)
+    return commands.write_base(self.folder, _whole(self.base).encode())
 
   def shared_flags(self) -> tuple[str, str, list[str]]:
     """Returns the experiment, the mode, and all flags but these and the folder: those that several runs like it share.

@@ -6,8 +6,6 @@ It makes the file that `official-ext sweep` reads, and starts that command.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -183,9 +181,10 @@ class FormSweep:
     values, _ = self.check()
     self.run.check_name()
     _, cwd = self.run.program()
+    if self.run.has_base:
+      commands.make_folder(self.run.root, self.run.name)
     try:
       if self.run.has_base:
-        commands.make_folder(self.run.root, self.run.name)
         self.run.write_base()
       with tempfile.NamedTemporaryFile('w', encoding='utf-8', suffix='.yaml') as file:
         file.write(yaml_text.dump(values))
@@ -195,16 +194,8 @@ class FormSweep:
         )
     except BaseException:
       if not sweep_folder.SweepFolder(self.run.root, self.run.name).exists():
-        self._discard()
+        self.run.discard()
       raise
-
-  def _discard(self) -> None:
-    """Deletes a folder that has nothing but the initial configuration."""
-    try:
-      if set(os.listdir(self.run.folder)) <= {commands.BASE_PARAMS}:
-        shutil.rmtree(self.run.folder)
-    except OSError:
-      pass
 
 
 def _run(arguments: Sequence[str], cwd: str) -> None:

@@ -50,10 +50,6 @@ class MeshConfig(base_config.Config):
       sizes['fsdp'] *= sizes.pop('data')
     return sizes
 
-  def describe(self) -> str:
-    """The axes of the devices for people: 'data 2 x tensor 4'."""
-    return ' x '.join(f'{name} {size}' for name, size in self.sizes().items())
-
   def num_devices(self) -> int:
     """The devices of the mesh; 0 without one."""
     sizes = self.sizes()
@@ -89,6 +85,11 @@ class MeshConfig(base_config.Config):
           if value not in allowed:
             told = ' or '.join('null' if choice is None else str(choice).lower() for choice in allowed)
             raise errors.UserError(f'{field}: {value!r}: a mesh ({path}) {reason}; set it to {told}')
+
+
+def describe(sizes: Mapping[str, int]) -> str:
+  """The axes of a mesh for people: 'data 2 x tensor 4'."""
+  return ' x '.join(f'{name} {size}' for name, size in sizes.items())
 
 
 def axis_in(sizes: Mapping[str, int], axis: str) -> str:

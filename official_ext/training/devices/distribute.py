@@ -14,6 +14,7 @@ from official_ext.base import errors
 from official_ext.base import tf_internals
 from official_ext.base.processes import visible_gpus
 from official_ext.training.config import definitions
+from official_ext.training.config import mesh_config
 from official_ext.training.config import ranges
 from official_ext.training.devices import cluster as cluster_lib
 from official_ext.training.devices import mesh
@@ -116,8 +117,8 @@ def describe(strategy: tf.distribute.Strategy, runtime: definitions.RuntimeConfi
   if runtime is not None and runtime.mesh.sizes():
     cluster = cluster_lib.find()
     spread = f' of {len(cluster.addresses)} workers' if cluster is not None else ''
-    policy = tf_keras.mixed_precision.global_policy().name
-    return f'mesh {runtime.mesh.describe()} on {runtime.mesh.num_devices()} {mesh.device_type()}s{spread}, {policy}'
+    policy, sizes = tf_keras.mixed_precision.global_policy().name, mesh_config.describe(runtime.mesh.sizes())
+    return f'mesh {sizes} on {runtime.mesh.num_devices()} {mesh.device_type()}s{spread}, {policy}'
   if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():
     name = 'no strategy'
     # Not the logical devices: listing them takes memory of the GPUs, which a task may need to leave to others.

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from official_ext.base import errors
+from official_ext.training.config import mesh_config
 
 
 def device_type() -> str:
@@ -60,7 +61,7 @@ class Mesh:
     return self._num_processes > 1
 
   def __str__(self) -> str:
-    return ' x '.join(f'{name} {size}' for name, size in self.sizes.items())
+    return mesh_config.describe(self.sizes)
 
   def layout(self, axes: Sequence[str]) -> dtensor.Layout:
     """A layout: for each dimension its axis, '' for none. An axis of size 1 is like none: DTensor thinks it splits."""

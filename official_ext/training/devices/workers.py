@@ -127,9 +127,9 @@ def are_several(strategy: tf.distribute.Strategy) -> bool:
 
 def on_any(strategy: tf.distribute.Strategy, here: bool) -> bool:
   """Whether it is so on any worker: they have to agree on the next action. All of them must call."""
-  if isinstance(strategy, mesh_strategy.MeshStrategy):
-    return get(strategy).any('any', here)
-  return bool(sum_over(strategy, tf.constant(float(here))) > 0) if are_several(strategy) else here
+  if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    return bool(sum_over(strategy, tf.constant(float(here))) > 0)
+  return get(strategy).any('any', here)
 
 
 @functools.partial(tf.function, autograph=False)

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.training.config import definitions
+from official_ext.training.config import mesh_config
 from official_ext.training.devices import distribute
 from official_ext.training.devices import processor
 from official_ext.training.step import step_plan
@@ -72,7 +73,7 @@ def _mesh_plan(
       f'task.train_data.global_batch_size: {batch_size} examples cannot be split evenly over '
       f'{axis}={mesh.sizes()[axis]} of runtime.mesh'
     )
-  return step_plan.mesh_plan(mesh.describe())
+  return step_plan.mesh_plan(mesh_config.describe(mesh.sizes()))
 
 
 def _check_task_that_owns_its_updates(

@@ -54,7 +54,7 @@ class _Group:
 
     Args:
       twins: see the class.
-      of_all: what is done on the mesh to a value that is read; None for nothing.
+      of_all: applied on the mesh to each value that is read; None for nothing.
     """
     self.twins = twins
     of_all = of_all or tf.identity

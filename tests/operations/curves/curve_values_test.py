@@ -7,6 +7,7 @@ import pytest
 from official_ext.base import errors
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curve_values
+from official_ext.operations.curves import event_columns
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -21,7 +22,7 @@ def _run(root, values, metric='loss'):
 
 
 def test_last_best_least_greatest_and_mean(store, tmp_path, monkeypatch):
-  monkeypatch.setattr(curve_values, '_CHUNK', 2)
+  monkeypatch.setattr(event_columns, '_PART', 2)
   run = _run(tmp_path, [5.0, 1.0, 7.0, 1.0, 2.0])
   found = {name: curve_values.read(store, run, 'train/loss', name, 2) for name in curve_values.STATISTICS}
   assert {name: (each.value, each.step, each.count) for name, each in found.items()} == {

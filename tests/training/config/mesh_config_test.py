@@ -28,7 +28,7 @@ def test_sizes_of_the_axes_that_there_are_and_the_axis_of_batches():
 def test_data_and_fsdp_above_1_are_one_axis_of_devices():
   mesh = mesh_config.MeshConfig({'tensor': 2, 'fsdp': 3, 'data': 4})
   assert mesh.sizes() == {'fsdp': 12, 'tensor': 2} and mesh.num_devices() == 24 and mesh.batch_axis() == 'fsdp'
-  assert mesh.describe() == 'fsdp 12 x tensor 2'
+  assert mesh_config.describe(mesh.sizes()) == 'fsdp 12 x tensor 2'
   assert [mesh_config.axis_in(mesh.sizes(), axis) for axis in ('data', 'fsdp', 'tensor', '')] == [
     *('fsdp', 'fsdp', 'tensor', ''),
   ]

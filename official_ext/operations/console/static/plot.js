@@ -46,7 +46,7 @@ export function smooth(values, weight) {
  *   is chosen, with (null, null) for all; `actions`: nodes beside the title.
  * @returns {Object} `node`; `set(model)`; `destroy()`. A model has `first`, `last`, `buckets`, `x` (an axis of the
  *   server), `xTitle` (of a metric that is the axis, or ''), `logX`, `logY`, `smoothing`, `outliers` (whether they count for
- *   the height), and `series`: `label`, `colour` (a custom property), `dash`, `points`, `dots` (whether there is no line) and
+ *   the height), and `series`: `label`, `colour` (a custom property), `dash`, `points`, `dots` (points without a line) and
  *   `curve`, as /api/curves gives it.
  */
 export function plot({title, sync, zoom, actions = []}) {

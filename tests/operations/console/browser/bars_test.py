@@ -9,6 +9,7 @@ import pytest
 
 from tests import tiers
 from tests.operations.console.browser import axe
+from tests.operations.console.browser import downloads
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -53,14 +54,6 @@ def _texts(section):
   return {name: text for name, (text, _, _) in _rows(section).items()}
 
 
-def _save(page, name, folder):
-  with page.expect_download() as download:
-    page.get_by_role('button', name=name, exact=True).click()
-  path = folder / download.value.suggested_filename
-  download.value.save_as(path)
-  return path
-
-
 def test_each_run_has_a_bar_of_the_chosen_value(page, bars, new_page, tmp_path):
   section = bars()
   assert section.get_by_label('Metric of the bars').input_value() == 'eval/accuracy'
@@ -81,13 +74,13 @@ def test_each_run_has_a_bar_of_the_chosen_value(page, bars, new_page, tmp_path):
   means = {name: sum(values[-2:]) / 2 for name, values in _ACCURACIES.items()}
   expected = {name: means[name] for name in sorted(means, key=means.get)}
   assert list(_texts(section)) == list(expected)
-  with open(_save(page, 'Bars as CSV', tmp_path), newline='') as file:
+  with open(downloads.save(page, 'Bars as CSV', tmp_path), newline='') as file:
     found = list(csv.reader(file))
   assert found[0] == ['run', 'accuracy (validation), mean of the last 2', 'step']
   assert [(name, float(value), step) for name, value, step in found[1:]] == [
     (name, pytest.approx(value), '30') for name, value in expected.items()
   ]
-  drawing = ElementTree.parse(_save(page, 'Bars as SVG', tmp_path)).getroot()
+  drawing = ElementTree.parse(downloads.save(page, 'Bars as SVG', tmp_path)).getroot()
   widths = [float(each.get('width')) for each in drawing.findall('{*}rect')[1:]]
   shares = [value / means['seeds/1'] for value in expected.values()]
   assert [width / widths[0] for width in widths] == pytest.approx(shares, rel=0.01)
@@ -110,7 +103,7 @@ def test_groups_have_the_mean_the_deviation_and_a_dot_for_each_run(page, bars, t
   assert section.locator('.bars-dot').count() == 4 and section.locator('.bars-spread').count() == 2
   dots = section.locator('tr', has_text='seeds').locator('.bars-dot')
   assert dots.evaluate_all('(dots) => dots.map((dot) => dot.title)') == ['seeds/0: 0.3', 'seeds/1: 0.1']
-  with open(_save(page, 'Bars as CSV', tmp_path), newline='') as file:
+  with open(downloads.save(page, 'Bars as CSV', tmp_path), newline='') as file:
     rows = list(csv.DictReader(file))
   for row, members in zip(rows, values.values(), strict=True):
     assert float(row['accuracy (validation), last']) == pytest.approx(statistics.fmean(members))

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.operations.console.browser import downloads
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -102,23 +103,15 @@ def test_smoothing_is_that_of_tensorboard(page, console):
   page.get_by_text('No runs are chosen').wait_for()
 
 
-def _saved(page, name, folder):
-  with page.expect_download() as download:
-    page.get_by_role('button', name=name, exact=True).click()
-  path = folder / download.value.suggested_filename
-  download.value.save_as(path)
-  return path
-
-
 def test_a_chart_is_saved_as_its_points_and_as_its_picture(page, console, tmp_path):
   page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/2&first=2&last=50&logy=1')
   assert _curves(page) == 2
-  with open(_saved(page, 'loss as CSV', tmp_path), newline='') as file:
+  with open(downloads.save(page, 'loss as CSV', tmp_path), newline='') as file:
     rows = list(csv.reader(file))
   assert rows[0] == ['curve', 'step', 'value', 'low', 'high']
   expected = [[f'sweep/{run}', str(step), (run + 1) / step, '', ''] for run in (0, 2) for step in range(2, 51)]
   assert [[name, step, float(value), *rest] for name, step, value, *rest in rows[1:]] == expected
-  path = _saved(page, 'loss as SVG', tmp_path)
+  path = downloads.save(page, 'loss as SVG', tmp_path)
   assert path.name == 'loss.svg'
   drawing = ElementTree.parse(path).getroot()
   lines = drawing.findall('.//{*}polyline')
@@ -141,14 +134,14 @@ def test_runs_of_a_group_are_a_mean_and_a_band(page, console, new_page, tmp_path
   page.wait_for_function('() => document.querySelector(".plot")?.plot?.bands.length === 1')
   assert by.evaluate('(node) => node === document.activeElement')
   assert len(set(_colours(page).values())) == 1
-  with open(_saved(page, 'loss as CSV', tmp_path), newline='') as file:
+  with open(downloads.save(page, 'loss as CSV', tmp_path), newline='') as file:
     rows = list(csv.DictReader(file))
   # Of 1, 2 and 3 over the step: the deviation is 1 over the step.
   assert {row['curve'] for row in rows} == {'sweep'}
   for row, step in zip(rows, range(1, 60), strict=True):
     found = [float(row[name]) for name in ('step', 'value', 'low', 'high')]
     assert found == pytest.approx([step, 2 / step, 1 / step, 3 / step])
-  drawing = ElementTree.parse(_saved(page, 'loss as SVG', tmp_path))
+  drawing = ElementTree.parse(downloads.save(page, 'loss as SVG', tmp_path))
   assert len(drawing.findall('.//{*}polygon')) == len(drawing.findall('.//{*}polyline')) == 1
   # One run is left out of the mean; the link holds the groups.
   page.get_by_role('button', name='sweep/2', exact=True).click()

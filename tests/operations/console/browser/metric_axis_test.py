@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.operations.console.browser import axe
+from tests.operations.console.browser import downloads
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -33,14 +34,6 @@ def _places(page, name):
   return page.evaluate('(name) => document.querySelector(`.plot[aria-label="${name}"]`).plot.data[0]', name)
 
 
-def _save(page, name, folder):
-  with page.expect_download() as download:
-    page.get_by_role('button', name=name, exact=True).click()
-  path = folder / download.value.suggested_filename
-  download.value.save_as(path)
-  return path
-
-
 def test_a_metric_is_the_axis_of_the_curves_of_a_run(page, console, new_page, tmp_path):
   page.goto(f'{console.url}/run?run=run2')
   _chart(page, 'loss')
@@ -51,10 +44,10 @@ def test_a_metric_is_the_axis_of_the_curves_of_a_run(page, console, new_page, tm
   chart = _chart(page, 'accuracy')
   chart.get_by_text('1 point is left out: no tokens at its step').wait_for()
   assert _places(page, 'accuracy') == [4000, 8000]
-  with open(_save(page, 'loss as CSV', tmp_path), newline='') as file:
+  with open(downloads.save(page, 'loss as CSV', tmp_path), newline='') as file:
     rows = list(csv.DictReader(file))
   assert [float(row['train/tokens']) for row in rows] == [200 * step for step in range(1, 41)]
-  drawing = ElementTree.parse(_save(page, 'loss as SVG', tmp_path))
+  drawing = ElementTree.parse(downloads.save(page, 'loss as SVG', tmp_path))
   assert 'tokens' in {each.text for each in drawing.iter()}
   # The cursor tells the value, and the link holds the axis with smoothing, logarithms and a zoom.
   page.locator('.plot[aria-label="loss"] .plot-canvas').focus()
@@ -93,7 +86,7 @@ def test_runs_are_compared_by_a_metric_and_one_that_falls_has_no_lines(page, con
   page.get_by_text('training_loss falls between steps of run1, run2: points without lines').wait_for()
   chart = _chart(page, 'accuracy')
   chart.get_by_text('2 points are left out: no training_loss at their steps').wait_for()
-  drawing = ElementTree.parse(_save(page, 'accuracy as SVG', tmp_path))
+  drawing = ElementTree.parse(downloads.save(page, 'accuracy as SVG', tmp_path))
   assert not drawing.findall('.//{*}polyline') and len(drawing.findall('.//{*}circle')) == 4
   # A group of the runs, and a name that no run has.
   page.goto(f'{console.url}/compare?run=run1&run=run2&x=train/tokens&group=folder')
