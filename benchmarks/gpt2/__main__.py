@@ -18,6 +18,7 @@ import tempfile
 
 from benchmarks.gpt2 import sizes as sizes_lib
 from benchmarks.gpt2 import worker
+from benchmarks.peers import environments
 from benchmarks.peers import process
 from benchmarks.peers import report
 
@@ -44,7 +45,8 @@ class Found:
 
 
 def _command(name: str, *flags: str) -> list[str]:
-  return [sys.executable, '-m', 'benchmarks.gpt2.worker', name, *flags]
+  python = environments.TORCH_PYTHON if name.startswith('torch') else sys.executable
+  return [python, '-m', 'benchmarks.gpt2.worker', name, *flags]
 
 
 def device(folder: pathlib.Path) -> tuple[str, int]:

@@ -1,8 +1,13 @@
-"""The virtual environments of peers: the project's own, and one for packages that must not be in it."""
+"""The virtual environments of peers: the project's own, PyTorch's, and one for packages that must not be in either.
+
+PyTorch's is the project's own unless BENCH_TORCH_PYTHON names an interpreter: on a machine with a GPU, PyTorch and
+TensorFlow may want different CUDA libraries.
+"""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -47,9 +52,11 @@ class Environment:
     return f'missing: {self.install} {" ".join(absent)}' if absent else ''
 
 
+TORCH_PYTHON = os.environ.get('BENCH_TORCH_PYTHON') or sys.executable
 _PEERS = process.ROOT / '.venv-peers/bin/python'
 
 ENVIRONMENTS: Mapping[str, Environment] = {
   'project': Environment(pathlib.Path(sys.executable), '.venv/bin/pip install -c constraints.txt'),
+  'torch': Environment(pathlib.Path(TORCH_PYTHON), f'{TORCH_PYTHON} -m pip install'),
   'peers': Environment(_PEERS, 'make .venv-peers, or .venv-peers/bin/pip install'),
 }

@@ -36,7 +36,7 @@ def _bare(name: str, goal: float | None = None, **settings: Any) -> Peer:
 
 
 def _torch(name: str = 'torch', goal: float | None = None, beside: str = '', **settings: Any) -> Peer:
-  return Peer(name, 'pytorch', settings, ('torch',), goal=goal, beside=beside)
+  return Peer(name, 'pytorch', settings, ('torch',), environment='torch', goal=goal, beside=beside)
 
 
 def _jax(name: str, goal: float | None = None, **settings: Any) -> Peer:
