@@ -32,7 +32,7 @@ class Recent:
     self._params: dict[str, json_types.JsonObject] = {}
     self._params_of: list[Any] = []  # Of which runs, in which attempts: a run writes its configuration when it starts.
     self._params_at = -float('inf')
-    self._sent: dict[str, tuple[tuple[object, ...], json_types.JsonObject]] = {}
+    self._sent: dict[str, tuple[summaries_lib.RunSummary, json_types.JsonObject]] = {}
 
   def look(self) -> list[summaries_lib.RunSummary]:
     """The current summaries of all runs: see RunIndex."""
@@ -67,12 +67,11 @@ class Recent:
     """
     found, kept = [], {}
     for run in runs:
-      facts = tuple(vars(run).values())
       before = self._sent.get(run.name)
-      if before is None or before[0] != facts:
+      if before is None or before[0] is not run and before[0] != run:
         values = json_types.json_values({name: value for name, value in vars(run).items() if name != 'path'})
         values['reason'], values['note'] = _masked(run.reason), _masked(run.note)
-        before = facts, values
+        before = run, values
       kept[run.name] = before
       found.append(before[1])
     self._sent = kept if is_all else {**self._sent, **kept}

@@ -47,6 +47,7 @@ class RunIndex:
     self._params = _Cache(os.path.join(folder, f'{name}.params.json'))
     self._lock = threading.Lock()
     self._params_lock = threading.Lock()  # Separate: configurations take longer to read.
+    self._settled: dict[str, tuple[json_types.JsonObject, summaries.RunSummary]] = {}
 
   def summaries_of(self, names: Iterable[str]) -> list[summaries.RunSummary]:
     """A current summary of each existing run of some names, without reading the others.
@@ -89,10 +90,20 @@ class RunIndex:
         facts[run.name] = entry
       if read_any or len(facts) != len(known):
         self._facts.replace(facts)
-      return [
-        summaries.summarise(name, os.path.normpath(os.path.join(self.root, name)), _parsed(entry), hung_seconds)
-        for name, entry in facts.items()
-      ]
+      found = [self._summary(name, entry, hung_seconds) for name, entry in facts.items()]
+      self._settled = {name: kept for name, kept in self._settled.items() if name in facts}
+      return found
+
+  def _summary(self, name, entry, hung_seconds):
+    """The summary of a run; the same object as before if its files and its status have not changed."""
+    kept = self._settled.get(name)
+    if kept is not None and kept[0] is entry:
+      return kept[1]
+    path = os.path.normpath(os.path.join(self.root, name))
+    summary = summaries.summarise(name, path, _parsed(entry), hung_seconds)
+    if judged_status.is_settled(entry['record'], entry['started']):
+      self._settled[name] = entry, summary
+    return summary
 
   def params(self) -> dict[str, json_types.JsonObject]:
     """The configuration of each run that has one, by name: dotted path -> value. Short names are added as keys."""
@@ -161,16 +172,17 @@ def _files_of(run: run_folder.Run, names: list[str]) -> dict[str, str | None]:
   """The path of each file that a summary needs; None for a missing one."""
   modes = run_folder.modes_in(names)
   mode = modes[0] if modes else 'train'
+  part_of_mode = '' if 'train' in mode else f'.{mode}'
   files = {
-    'record': run.file_of_mode('run', 'json', mode),
-    'started': run.file_of_mode('started', 'json', mode),
-    'stop_request': run.file_of_mode('stop', 'json', mode),
-    'notes': run.file(notes.FILE),
-    'archived': run.file(trash.ARCHIVED),
-    'events': run.file_of_mode('events', 'jsonl', mode),
+    'record': f'run{part_of_mode}.json',
+    'started': f'started{part_of_mode}.json',
+    'stop_request': f'stop{part_of_mode}.json',
+    'notes': notes.FILE,
+    'archived': trash.ARCHIVED,
+    'events': f'events{part_of_mode}.jsonl',
   }
   there = set(names)
-  return {part: path if os.path.basename(path) in there else None for part, path in files.items()}
+  return {part: f'{run.path}/{name}' if name in there else None for part, name in files.items()}
 
 
 def _key(path: str | None) -> list[int] | None:

@@ -127,6 +127,18 @@ def judge(
   return RunStatus('running', where, alive, process)
 
 
+def is_settled(record: json_types.JsonMapping | None, started: json_types.JsonMapping | None) -> bool:
+  """Whether `judge` says the same of these files at any time: no process is left that could change it by its end.
+
+  Args:
+    record: as of `judge`.
+    started: likewise.
+  """
+  if record is None or record['status'] == 'running':
+    return False
+  return started is None or bool(started.get('ended')) or not is_later(started, record)
+
+
 def _seen_by_heartbeat(record: Mapping[str, Any], silence: float) -> str:
   """The place of a process that cannot be seen, and since when its heartbeat is silent."""
   if silence < -heartbeat.SILENCE_SECONDS:

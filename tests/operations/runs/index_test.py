@@ -8,6 +8,7 @@ import time
 import pytest
 
 from official_ext.base import errors
+from official_ext.base.files import moments
 from official_ext.operations.runs import index
 from official_ext.operations.runs import last_events
 from official_ext.operations.runs import notes
@@ -127,6 +128,27 @@ def test_whether_a_process_lives_is_never_cached(tmp_path):
     process.kill()
     process.wait()
   assert _summaries(tmp_path)['a'].status == 'dead'
+
+
+def test_a_run_that_has_ended_is_summarised_once_and_one_that_is_started_again_each_time(tmp_path, runs):
+  _old(runs)
+  listed = _index(tmp_path)
+  before, after = ({each.name: each for each in listed.summaries()} for _ in range(2))
+  assert after['b'] is before['b'] and after['a'] is not before['a']
+  process = folders.subprocess.Popen(['sleep', '600'])
+  try:
+    own = folders.process_identity.own()
+    identity = folders.process_identity.ProcessIdentity(
+      own.host, process.pid, folders.process_identity.start_of(process.pid), own.boot_id, own.pid_namespace
+    )
+    started = {**identity.as_dict(), 'started': moments.now(), 'ended': None, 'exit_status': None}
+    (runs / 'b' / 'started.json').write_text(json.dumps(started))
+    _old(runs)
+    assert listed.summaries()[1].status == 'starting'
+  finally:
+    process.kill()
+    process.wait()
+  assert listed.summaries()[1].status == 'dead'  # No file has changed.
 
 
 def test_configurations_have_short_names(tmp_path, runs):
