@@ -67,8 +67,9 @@ def test_all_parts_are_run_and_one_that_fails_stops_no_other(machine, tmp_path):
   done = run('--minutes=5')
   assert done.returncode == 1 and done.stdout.count('failed with status 3') == 1
   assert '== digits_conv: failed' in done.stdout
-  smi, devices, gpt2, *rows = commands()
-  assert smi == ' ' and devices.startswith(' -c ') and gpt2.startswith(' -m benchmarks.gpt2 ')
+  smi, devices, torch, attention, gpt2, *rows = commands()
+  assert smi == ' ' and devices.startswith(' -c ') and torch.startswith(' -c ')
+  assert attention.startswith(' -m pytest ') and gpt2.startswith(' -m benchmarks.gpt2 ')
   assert len(rows) == 6 and all(row.startswith('1 -m benchmarks.peers ') for row in rows)
   assert (tmp_path / 'results/gpt2.txt').exists()
 
@@ -76,7 +77,7 @@ def test_all_parts_are_run_and_one_that_fails_stops_no_other(machine, tmp_path):
 def test_what_no_time_is_left_for_is_said_to_be_left_out(machine):
   run, commands = machine
   done = run('--minutes=0')
-  assert done.returncode == 0 and done.stdout.count('left out, no time') == 8
+  assert done.returncode == 0 and done.stdout.count('left out, no time') == 10
   assert commands() == [' ']
 
 
@@ -84,6 +85,7 @@ def test_mistakes_are_one_line(tmp_path):
   for flag, message in (
     ('--venv=nowhere', '--venv=nowhere: has no bin/python'),
     ('--wheels=nowhere', '--wheels=nowhere: no such folder'),
+    ('--torch_python=nowhere', '--torch_python=nowhere: no such program'),
     ('--minutes=1.5', '--minutes=1.5: must be a whole number'),
     ('--gpus=2', '--gpus=2: no such option; '),
   ):

@@ -46,7 +46,7 @@ def test_the_number_of_points_and_the_file_are_told_and_nothing_is_written(conso
 @pytest.mark.parametrize(
   'values',
   [
-    {'name': '../out'},
+    {'name': '../swept'},
     {'name': '/tmp/out'},
     {'name': 'taken'},
     {'mode': 'eval'},
@@ -64,7 +64,7 @@ def test_what_cannot_be_started_is_refused_before_a_process(console, root, value
   assert checked['lines'] and checked['points'] is None
   status, answer = console.try_post('/api/new/sweep/start', **body)
   assert status == 400 and answer['errors']
-  assert set(os.listdir(root)) == {'taken'} and not os.path.exists(root.parent / 'out')
+  assert set(os.listdir(root)) == {'taken'} and not os.path.exists(root.parent / 'swept')
 
 
 def test_a_start_needs_the_token_of_the_page(console):
