@@ -177,7 +177,16 @@ def test_extra_tensors_reach_every_layer_and_have_gradients(fields):
   np.testing.assert_allclose((with_step - without) / 2, 1e-2 * tf.norm(expected), rtol=2e-2)
 
 
-@pytest.mark.parametrize('fields', [{}, dict(scan_layers=True), dict(position_embedding_type='learned')])
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {},
+    dict(scan_layers=True),
+    dict(position_embedding_type='learned'),
+    dict(position_embedding_type='alibi'),
+    dict(position_embedding_type='alibi', scan_layers=True),
+  ],
+)
 def test_packed_documents_are_those_alone_whatever_lies_beside_them(fields):
   model = made(**fields)
   rng = np.random.default_rng(2)
