@@ -4,6 +4,7 @@
 #
 #   benchmarks/gpu.sh                          .venv if it is there, else makes .venv-gpu by pip
 #   benchmarks/gpu.sh --venv=DIR               this environment, as it is: TensorFlow, Model Garden, PyTorch
+#   benchmarks/gpu.sh --torch_python=PATH      PyTorch from this interpreter's environment, whose CUDA may be another
 #   benchmarks/gpu.sh --wheels=DIR             makes .venv-gpu from these wheels, without a network
 #   benchmarks/gpu.sh --minutes=8 --results=gpu-results
 #   benchmarks/gpu.sh --dry_run                says what it would run; needs no GPU
@@ -11,23 +12,27 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-venv='' wheels='' minutes=8 results=gpu-results dry_run='' tiny=''
+venv='' wheels='' torch_python='' minutes=8 results=gpu-results dry_run='' tiny=''
 for argument in "$@"; do
   case $argument in
     --venv=*) venv=${argument#*=} ;;
+    --torch_python=*) torch_python=${argument#*=} ;;
     --wheels=*) wheels=${argument#*=} ;;
     --minutes=*) minutes=${argument#*=} ;;
     --results=*) results=${argument#*=} ;;
     --dry_run) dry_run=yes ;;
     --tiny) tiny=yes ;;
     --help | -h) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "error: $argument: no such option; there are --venv, --wheels, --minutes, --results, --dry_run, --tiny" >&2
+    *) echo "error: $argument: no such option; there are --venv, --torch_python, --wheels, --minutes, --results, --dry_run, --tiny" >&2
       exit 2 ;;
   esac
 done
 case $minutes in '' | *[!0-9]*) echo "error: --minutes=$minutes: must be a whole number" >&2; exit 2 ;; esac
 if [ -n "$venv" ] && [ ! -x "$venv/bin/python" ]; then
   echo "error: --venv=$venv: has no bin/python" >&2; exit 2
+fi
+if [ -n "$torch_python" ] && [ ! -x "$torch_python" ]; then
+  echo "error: --torch_python=$torch_python: no such program" >&2; exit 2
 fi
 if [ -n "$wheels" ] && [ ! -d "$wheels" ]; then
   echo "error: --wheels=$wheels: no such folder" >&2; exit 2
@@ -58,6 +63,7 @@ if [ -z "$venv" ]; then
     ${from[@]+"${from[@]}"} --editable '.[gpu]' torch transformers safetensors tokenizers
 fi
 python=$venv/bin/python
+[ -z "$torch_python" ] || export BENCH_TORCH_PYTHON=$torch_python
 
 if [ -n "$tiny" ]; then
   part gpt2 env CUDA_VISIBLE_DEVICES= "$python" -m benchmarks.gpt2 --tiny --batch_size=2 --turns=1 --libraries=ours,torch
@@ -66,9 +72,12 @@ fi
 if [ -z "$dry_run" ] && ! nvidia-smi >"$results/nvidia-smi.txt" 2>&1; then
   echo 'error: nvidia-smi: finds no GPU; --dry_run and --tiny need none' >&2; exit 2
 fi
-part devices "$python" -c "import tensorflow as tf, torch; print('TensorFlow', tf.__version__, \
-tf.config.list_physical_devices('GPU')); print('PyTorch', torch.__version__, torch.cuda.is_available())"
-part gpt2 "$python" -m benchmarks.gpt2 --turns=3 --seconds_allowed=90
+part devices "$python" -c "import tensorflow as tf; print('TensorFlow', tf.__version__, \
+tf.config.list_physical_devices('GPU'))"
+part torch "${torch_python:-$python}" -c "import torch; print('PyTorch', torch.__version__, torch.cuda.is_available())"
+part attention env PYTHONPATH=. "$python" -m pytest -q -p no:xdist -k on_a_gpu tests/language/modeling/fused_attention_test.py
+# Its programs take about a minute to compile.
+part gpt2 "$python" -m benchmarks.gpt2 --turns=3 --seconds_allowed=180 --libraries=ours,ours_cudnn,torch,torch_compile
 
 export BENCH_ON_GPU=1
 peers() { part "$1" "$python" -m benchmarks.peers "$1" "--peers=$2" --rounds=3 --seconds=0.5; }

@@ -12,6 +12,7 @@ from benchmarks.peers import protocol
 # Name -> module and its options.
 LIBRARIES = {
   'ours': ('ours', {}),
+  'ours_cudnn': ('ours', {'attn_implementation': 'cudnn'}),
   'ours_remat': ('ours', {'remat': 'block'}),
   'torch': ('plain_torch', {}),
   'torch_compile': ('plain_torch', {'compiled': True}),

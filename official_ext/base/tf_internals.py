@@ -241,6 +241,8 @@ def _async_helper(checkpoint):
 
 # Writes a part of a tensor in place, under XLA only; tf.tensor_scatter_nd_update writes row by row.
 dynamic_update_slice = xla.dynamic_update_slice
+# tf.raw_ops lacks it, and TensorFlow has no other way to XLA's fused attention.
+xla_custom_call = xla.custom_call_v2
 # They register a function to be called for every eager operation; tf.debugging has such checks, but only its own.
 add_op_callback = op_callbacks.add_op_callback
 remove_op_callback = op_callbacks.remove_op_callback
@@ -502,6 +504,22 @@ def replace_global_clipping(
     optimizer._global_clipnorm_fn = clip_pairs
   elif not is_legacy(optimizer) and limit:
     optimizer._clip_gradients = lambda grads: clip(grads, optimizer.global_clipnorm)
+
+
+def replace_search_for_duplicates(optimizer: tf_keras.optimizers.Optimizer, are_unique: Callable[[], bool]) -> None:
+  """Lets an optimizer search the indices of sparse gradients for equal ones only if asked; it has no public switch.
+
+  Args:
+    optimizer: without wrappers, legacy or new.
+    are_unique: asked with each gradient: whether its indices are unique.
+  """
+  name = '_resource_apply_sparse_duplicate_indices' if is_legacy(optimizer) else '_deduplicate_sparse_grad'
+  base = tf_keras.optimizers.legacy.Optimizer if is_legacy(optimizer) else tf_keras.optimizers.Optimizer
+  if getattr(type(optimizer), name) is not getattr(base, name):
+    return  # The class treats them in its own way.
+  original = getattr(optimizer, name)
+  unsearched = optimizer._resource_apply_sparse if is_legacy(optimizer) else lambda grads: grads
+  setattr(optimizer, name, lambda *args, **kwargs: (unsearched if are_unique() else original)(*args, **kwargs))
 
 
 def uses_weight_decay(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> bool:

@@ -437,6 +437,20 @@ def test_clipping_and_learning_rates_can_be_replaced(make):
   assert float(variable) == 0.0
 
 
+@pytest.mark.parametrize('make', [new.Adam, legacy.Adam])
+def test_an_optimizer_searches_for_equal_indices_only_if_asked(make):
+  def after_an_update(are_unique):
+    optimizer, variable = make(0.1), tf.Variable(tf.ones([3, 1]))
+    tf_internals.replace_search_for_duplicates(optimizer, lambda: are_unique)
+    gradient = tf.IndexedSlices(tf.ones([2, 1]), tf.constant([1, 1]), tf.constant([3, 1]))
+    optimizer.apply_gradients([(gradient, variable)])
+    return variable.numpy()[:, 0]
+
+  # Adam's first step is lr * g / |g|; taken for two rows, the mean has 1 + 1, and that of squares 1^2 + 1^2.
+  np.testing.assert_allclose(after_an_update(False), [1, 0.9, 1], rtol=1e-5)
+  np.testing.assert_allclose(after_an_update(True), [1, 1 - 0.1 * 2 / 2**0.5, 1], rtol=1e-5)
+
+
 def test_a_dynamic_loss_scale_shows_its_variables():
   scaled = tf_keras.mixed_precision.LossScaleOptimizer(legacy.SGD(0.1, momentum=0.5), initial_scale=8.0)
   assert 8.0 in [float(variable) for variable in tf_internals.loss_scale_variables(scaled)]

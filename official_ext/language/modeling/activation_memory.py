@@ -35,7 +35,7 @@ def of_step(config: decoder_config.DecoderConfig, shapes: TrainingShapes, dtype:
   """Bytes of the activations at the peak of a step.
 
   Args:
-    config: of the decoder; `remat` and `scan_layers` are read.
+    config: of the decoder; `remat`, `scan_layers` and `attn_implementation` are read.
     shapes: of the micro-batch.
     dtype: in which layers compute.
   """
@@ -91,6 +91,8 @@ def _attention(config, shapes, size):
   widths = 2 * config.hidden_size + 2 * queries + 2 * keys + config.post_norms * config.hidden_size
   if config.qk_norm:
     widths += queries + keys
+  if config.attn_implementation == decoder_config.CUDNN:  # The result, and a number of each row of scores.
+    return tokens * ((widths + queries) * size + heads * 4)
   scores = shapes.sequences * heads * shapes.length**2
   of_scores = 2 * size + (4 if config.attn_logit_softcapping else 0) + (size if config.attention_dropout else 0)
   return tokens * widths * size + scores * of_scores

@@ -9,10 +9,12 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import fused_attention
 from official_ext.language.modeling import key_value_cache
 from official_ext.language.modeling import layers
 from official_ext.language.modeling import rope
 from official_ext.training.model_parts import clusters
+from official_ext.training.step import step_random
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +31,7 @@ class LayerContext:
     cache: the keys and values before this call; None to see this call's own alone.
     extras: the arguments of the model for its layers: tensors by name.
     is_token: float32 [b, t], 0 for padding; None for tokens alone.
+    is_causal: whether, by the mask, each token sees itself and those before it, and all rows are alike.
   """
 
   mask: tf.Tensor
@@ -40,6 +43,7 @@ class LayerContext:
   cache: key_value_cache.LayerCache | None = None
   extras: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
   is_token: tf.Tensor | None = None
+  is_causal: bool = False
 
 
 class Attention(layers.Part):
@@ -109,6 +113,11 @@ class Attention(layers.Part):
     _, groups, s, _ = layers.sizes(keys)
     shared = heads // groups
     queries *= tf.cast(decoder_config.attention_multiplier(config), queries.dtype)
+    is_in_step = step_random.current_key() is not None
+    if config.attn_implementation == decoder_config.CUDNN and is_in_step and context.cache is None:
+      mask = None if context.is_causal else context.mask
+      y = fused_attention.attend(tf.transpose(queries, [0, 2, 1, 3]), keys, values, mask)
+      return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, t, heads * size])
     queries = tf.reshape(queries, [-1, t, groups, shared, size])
     queries = tf.reshape(tf.transpose(queries, [0, 2, 3, 1, 4]), [-1, groups, shared * t, size])
     scores = softcapped(tf.matmul(queries, keys, transpose_b=True), config.attn_logit_softcapping)

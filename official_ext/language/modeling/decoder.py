@@ -187,7 +187,7 @@ class Decoder(layers.Part):
 
     Args:
       input_ids: int32 [b, t].
-      positions: int32 [b, t]; None to count from 0 on in each document.
+      positions: int32 [b or 1, t]; None to count from 0 on in each document.
       segments: int32 [b, t], the number of each token's document, 0 for padding; None for one document a row. With a
         cache [b, s], of all its columns.
       cache: the keys and values of the columns before these; None to see this call's alone. In a graph, under XLA
@@ -232,7 +232,7 @@ class Decoder(layers.Part):
       raise ValueError('positions: must be given together with a cache')
     if segments is not None:
       return packed_documents.positions(segments)
-    return tf.broadcast_to(tf.range(tf.shape(input_ids)[1])[tf.newaxis], tf.shape(input_ids))
+    return tf.range(tf.shape(input_ids)[1])[tf.newaxis]
 
   def _seed(self):
     """A new seed of all layers' dropout: by the step's key in a training step; None if there is no dropout."""
@@ -260,7 +260,8 @@ class Decoder(layers.Part):
         scale = rope.query_scale(parameters, config.max_position_embeddings, positions)
         if not has_rope:  # By no angle at all: stacked layers need something of the same shape.
           cos, sin = tf.ones_like(cos), tf.zeros_like(sin)
-      found[kind] = attention.LayerContext(mask, cos, sin, scale, is_token=is_token)
+      is_causal = segments is None and cache is None and not window
+      found[kind] = attention.LayerContext(mask, cos, sin, scale, is_token=is_token, is_causal=is_causal)
     return found
 
   def _bias(self, positions, segments, cache):
@@ -301,7 +302,8 @@ class Decoder(layers.Part):
       if isinstance(number, int):
         return _of_layer(contexts[kind_of[number]], seed, number, extras)
       chosen = {name: part[of_layer[number]] for name, part in parts.items()}
-      context = attention.LayerContext(**chosen, is_token=contexts[kinds[0]].is_token)
+      is_causal = all(contexts[kind].is_causal for kind in kinds)
+      context = attention.LayerContext(**chosen, is_token=contexts[kinds[0]].is_token, is_causal=is_causal)
       return _of_layer(context, seed, number, extras)
 
     if cache is None:

@@ -13,6 +13,7 @@ NORMS = ('rms_norm', 'layer_norm')
 QK_NORM_OVER = ('head', 'separate_heads', 'projection')
 SEQUENTIAL, PARALLEL, PARALLEL_NORMS = 'sequential', 'parallel', 'parallel_norms'
 POSITIONS = ('rope', 'learned', 'alibi')
+EAGER, CUDNN = 'eager', 'cudnn'
 REMATS = ('none', 'block', 'attention', 'mlp')
 _COUNTS = ('vocab_size', 'hidden_size', 'intermediate_size', 'num_hidden_layers', 'num_attention_heads')
 _ANY = '[0, inf)'
@@ -82,6 +83,9 @@ class DecoderConfig(base_config.Config):
     mlp_only_layers: numbers of layers, from 0 on, that are not.
     router_aux_loss_coef: how much it costs in training if experts are used unevenly: `experts.router_loss` times this
       is in the model's `losses`.
+    attn_implementation: of the steps of training and evaluation. eager computes all scores. cudnn computes attention
+      fused, on NVIDIA GPUs in bfloat16 or float16: its memory grows with the length of rows, not with its square. See
+      `fused_attention`. Generation and exports are eager.
     attention_dropout: rate on the shares of attention, in training.
     residual_dropout: rate behind attention and MLP.
     embedding_dropout: rate behind the embedding.
@@ -92,6 +96,7 @@ class DecoderConfig(base_config.Config):
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
+    'attn_implementation': (EAGER, CUDNN),
     'hidden_act': ACTIVATIONS,
     'norm_type': NORMS,
     'qk_norm_over': QK_NORM_OVER,
@@ -161,6 +166,7 @@ class DecoderConfig(base_config.Config):
   decoder_sparse_step: int = 1
   mlp_only_layers: tuple[int, ...] = ()
   router_aux_loss_coef: float = 0.001
+  attn_implementation: str = EAGER
   attention_dropout: float = 0.0
   residual_dropout: float = 0.0
   embedding_dropout: float = 0.0
@@ -188,6 +194,7 @@ class DecoderConfig(base_config.Config):
 # The fields from which `layer_types` and the rest of a decoder are computed; the other fields may change without
 # another model.
 SETTINGS = (
+  'attn_implementation',
   'remat',
   'scan_layers',
   'attention_dropout',
@@ -255,6 +262,15 @@ def _check_heads(config):
   _require(
     config.head_dim or config.hidden_size % heads == 0,
     f'num_attention_heads: {heads} does not divide hidden_size {config.hidden_size}; set head_dim',
+  )
+  _require(
+    config.attn_implementation == EAGER or not (config.attn_logit_softcapping or config.attention_dropout),
+    f'attn_implementation: {config.attn_implementation} has neither attn_logit_softcapping nor attention_dropout; set '
+    f'them to 0, or attn_implementation={EAGER}',
+  )
+  _require(
+    config.attn_implementation == EAGER or config.position_embedding_type != 'alibi',
+    f'attn_implementation: {config.attn_implementation} adds no ALiBi to scores; set attn_implementation={EAGER}',
   )
   _require(head_dim(config) % 2 == 0, f'head_dim: {head_dim(config)} is odd; heads are rotated in pairs')
 

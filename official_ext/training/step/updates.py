@@ -113,8 +113,13 @@ class GuardedUpdate:
     constant_ids = {id(variable) for variable in constants}
     return list({id(v): v for v in variables if id(v) not in constant_ids}.values())
 
-  def reduced_gradients(self, *micro_batches: object) -> StepOutput:
-    """Runs forward and backward on every micro-batch, accumulates, and sums over the replicas."""
+  def reduced_gradients(self, *micro_batches: object, in_xla: bool = False) -> StepOutput:
+    """Runs forward and backward on every micro-batch, accumulates, and sums over the replicas.
+
+    Args:
+      *micro_batches: those of one step.
+      in_xla: whether XLA compiles all of this.
+    """
     before = [variable.read_value() for variable in self.step_local_variables]
     weights = self._weights(micro_batches)
     outputs, gradients = self._accumulated(micro_batches, weights)
@@ -138,7 +143,7 @@ class GuardedUpdate:
       inverse = tf.math.divide_no_nan(1.0, total[0])  # The gradients are of losses over the number of replicas.
       gradients = [gradient_tap.scale(g, inverse * num_replicas) for g in gradients]
       loss = mean_loss = mean_loss * inverse
-    gradients = [gradient_tap.without_duplicates(g) for g in gradients]
+    gradients = [gradient_tap.without_duplicates(g, in_xla) for g in gradients]
     norm = gradient_tap.global_norm(gradients, self._tap.on_cpu)
     ok = self._is_ok(norm, num_bad_losses, mean_loss)
     return StepOutput(ok, gradients, norm, loss, mean_loss, logs, before)
@@ -240,7 +245,7 @@ class GuardedUpdate:
   @do_not_convert
   def run_in_xla(self, micro_batches: Sequence[object]) -> None:
     """Makes the update, guarded without a condition around it, for which XLA would copy weights and slots."""
-    out = self.reduced_gradients(*micro_batches)
+    out = self.reduced_gradients(*micro_batches, in_xla=True)
     if self._tap.on_cpu:
       self._commit_in_loop(out)
     else:

@@ -289,6 +289,10 @@ def test_names_of_variables_tell_their_place():
     (dict(remat='blok'), "remat: 'blok' is not known; known are none, block, attention, mlp"),
     (dict(hidden_act='relu2'), "hidden_act: 'relu2' is not known"),
     (dict(vocab_size=0), 'vocab_size: 0 must be above 0'),
+    (
+      dict(attn_implementation='cudnn', position_embedding_type='alibi'),
+      'attn_implementation: cudnn adds no ALiBi to scores; set attn_implementation=eager',
+    ),
   ],
 )
 def test_a_decoder_that_cannot_be_built_is_refused_by_the_field(fields, message):

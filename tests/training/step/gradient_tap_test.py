@@ -191,7 +191,7 @@ def test_the_norm_of_sparse_gradients_without_duplicates_is_the_dense_norm(jit_c
 
   @tf.function(jit_compile=jit_compile)
   def norm_and_dense():
-    unique = gradient_tap.without_duplicates(gradient)
+    unique = gradient_tap.without_duplicates(gradient, in_xla=jit_compile)
     return gradient_tap.global_norm([unique, None, tf.constant([[2.0]])], on_cpu), tf.convert_to_tensor(unique)
 
   norm, values = norm_and_dense()
@@ -239,3 +239,39 @@ def test_build_makes_and_variables_of_names_all_that_an_update_writes(name):
   written = [v for v, value in zip(created, before) if v.numpy().tobytes() != value]
   assert {id(v) for v in written} <= {id(v) for v in found}
   assert any(v is optimizer.iterations for v in written)
+
+
+@pytest.mark.parametrize('jit_compile', [False, True], ids=['graph', 'xla'])
+@pytest.mark.parametrize(
+  'make',
+  [
+    legacy.Adam,
+    new.Adam,
+    lambda rate: new.SGD(rate, momentum=0.9),
+    new.RMSprop,
+    new.Adagrad,
+    lambda rate: optimization.legacy_adamw.AdamWeightDecay(rate, gradient_clip_norm=1.0),
+  ],
+  ids=['legacy adam', 'adam', 'momentum', 'rmsprop', 'adagrad', 'model garden'],
+)
+def test_a_sparse_gradient_updates_as_the_dense_one_after_a_single_search_for_equal_indices(make, jit_compile):
+  duplicated = sparse([[1.0, 2], [3, 4], [5, 6], [-3, 1]], [3, 1, 3, 1], rows=5)
+
+  def after_two_updates(gradient):
+    optimizer, variable = make(0.125), tf.Variable(tf.ones([5, 2]))
+    tap = gradient_tap.GradientTap(optimizer)
+    gradient_tap.build(optimizer, [variable])
+
+    @tf.function(jit_compile=jit_compile)
+    def update():
+      tap.apply_reduced([gradient_tap.without_duplicates(gradient, in_xla=jit_compile)], [variable])
+
+    update()
+    update()
+    operations = [operation.type for operation in update.get_concrete_function().graph.get_operations()]
+    return variable.numpy(), operations.count('Unique')
+
+  of_sparse, num_searches = after_two_updates(duplicated)
+  np.testing.assert_allclose(of_sparse, after_two_updates(tf.convert_to_tensor(duplicated))[0], rtol=1e-6)
+  assert num_searches == (0 if jit_compile else 1)
+  assert not np.array_equal(of_sparse, np.ones([5, 2]))
