@@ -47,8 +47,8 @@ class DecoderConfig(base_config.Config):
       (Falcon 40B).
     residual_multiplier: outputs of attention and MLP are multiplied by it before the sum (Granite).
     qk_norm: a norm of queries and keys, of type `norm_type` (Qwen3, Gemma 3, OLMo 2, Command R+).
-    qk_norm_over: what it norms: head, each head, with the same weights; separate_heads, each head, with separate weights
-      (Command R+); projection, the whole projection (OLMo 2).
+    qk_norm_over: what it norms: head, each head, with the same weights; separate_heads, each head, with separate
+      weights (Command R+); projection, the whole projection (OLMo 2).
     attention_bias: biases of q_proj, k_proj and v_proj.
     attention_out_bias: bias of o_proj.
     mlp_bias: biases of the MLP.

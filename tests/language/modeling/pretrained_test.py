@@ -255,7 +255,10 @@ def test_a_model_that_was_never_loaded_is_saved(tmp_path):
     (dict(attention_multiplier=0.3), 'attention_multiplier: 0.3 cannot be saved as llama, which has 0.35'),
     (dict(block_type='parallel'), 'block_type: .parallel. cannot be saved as llama, which has .sequential.'),
     (dict(model_type='falcon'), 'norm_type: .rms_norm. cannot be saved as falcon|gated_mlp: True cannot be saved'),
-    (dict(position_embedding_type='alibi'), "position_embedding_type: .alibi. cannot be saved as llama, which has .rope."),
+    (
+      dict(position_embedding_type='alibi'),
+      'position_embedding_type: .alibi. cannot be saved as llama, which has .rope.',
+    ),
     (dict(model_type='gemma', hidden_act='gelu'), "hidden_act: 'gelu' cannot be saved as gemma"),
     (dict(model_type='lama'), "model_type: the architecture 'lama' is not supported.*did you mean llama"),
   ],
@@ -361,7 +364,6 @@ def test_published_fields_are_read(name):
   config = family.read(families.find(name, 'model_type'), {**sizes, **PUBLISHED[name]}, 'config.json')
   assert config.norm_eps == 1e-5 and config.block_type == 'parallel' and config.attention_dropout == 0
   assert config.num_key_value_heads == {'falcon': 1, 'cohere': 4}[name]
-
 
 
 def test_the_layers_of_cohere2_are_read_from_published_fields():
