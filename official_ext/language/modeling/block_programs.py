@@ -37,7 +37,8 @@ class BlockPrograms:
     if id(block) not in self._variables:
       self._variables[id(block)] = _kind(block), block.variables
     kind, variables = self._variables[id(block)]
-    tensors = {name: value for name, value in vars(context).items() if value is not None}
+    # With a cache, `is_causal` is False, its default.
+    tensors = {name: value for name, value in vars(context).items() if value is not None and value is not False}
     inputs, weights = [x, *tf.nest.flatten(tensors)], [layer_weights.value_of(variable) for variable in variables]
     key = (kind, *tensors, *(tuple(value.shape) for value in inputs))
     if key not in self._programs:
