@@ -294,8 +294,8 @@ class Decoder(layers.Part):
     kind_of = decoder_config.layer_kinds(self.config)
     of_layer = tf.constant([kinds.index(kind) for kind in kind_of])
     stack = lambda name: tf.stack([getattr(contexts[kind], name) for kind in kinds])
-    names = ('mask', 'cos', 'sin', 'query_scale', 'bias')
-    names = [name for name in names if getattr(contexts[kinds[0]], name) is not None]
+    known = ('mask', 'cos', 'sin', 'query_scale', 'bias')
+    names = [name for name in known if getattr(contexts[kinds[0]], name) is not None]
     parts = {name: stack(name) for name in names}
 
     def context_of(number, extras):
