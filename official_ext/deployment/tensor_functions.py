@@ -218,7 +218,10 @@ def _references(trained: trained_model.TrainedModel, kind: str) -> Callable[[Any
 
 
 def _by_name(batch: Any, specs: Mapping[str, tf.TensorSpec]) -> dict[str, np.ndarray]:
-  """The entries of a batch that a signature takes: those of its names, or the only one of its shape and dtype.
+  """The entries of a batch that a signature takes.
+
+  An input gets the entry of its name; or the first one whose name ends with it, such as chosen_input_ids; or the only
+  one of its shape and dtype.
 
   Raises:
     UserError: an input has no entry.
@@ -226,9 +229,10 @@ def _by_name(batch: Any, specs: Mapping[str, tf.TensorSpec]) -> dict[str, np.nda
   entries = dict(zip(bad_examples.paths(batch), tf.nest.flatten(batch)))
   found = {}
   for name, spec in specs.items():
-    named = [tensor for path, tensor in entries.items() if path.split('/')[-1] == name]
-    fitting = [tensor for tensor in entries.values() if _fits(tensor, spec)]
-    chosen = [tensor for tensor in named if _fits(tensor, spec)] or (fitting if len(fitting) == 1 else [])
+    fitting = [(path.split('/')[-1], tensor) for path, tensor in entries.items() if _fits(tensor, spec)]
+    named = [tensor for path, tensor in fitting if path == name]
+    prefixed = [tensor for path, tensor in fitting if path.endswith(f'_{name}')]
+    chosen = named or prefixed or ([fitting[0][1]] if len(fitting) == 1 else [])
     if not chosen:
       listed = ', '.join(f'{path} {tensor.dtype.name} {tensor.shape}' for path, tensor in entries.items())
       raise errors.UserError(

@@ -19,8 +19,10 @@ from official_ext.deployment import litert_format
 from official_ext.deployment import onnx_format
 from official_ext.deployment import run_examples
 from official_ext.deployment import verifying
+from official_ext.language.modeling import lora
 from tests import tiers
 from tests.deployment import runs
+from tests.language.fine_tuning import tiny_models
 
 
 @pytest.fixture(scope='module')
@@ -206,3 +208,35 @@ def test_int8_of_a_detector_for_litert_is_refused_before_it_crashes():
   with pytest.raises(errors.UserError, match='crashes on detectors; use --quantize=dynamic or --format=onnx'):
     with exporting._computation(None, types.SimpleNamespace(kind='boxes'), options):
       pass
+
+
+_PAIR = {'prompt': 'What is it?', 'chosen': 'It is this.', 'rejected': 'No.'}
+
+
+@tiers.parametrize(
+  'experiment, record, quantization',
+  [
+    ('sft', {'prompt': 'What is it?', 'completion': 'It is this.'}, 'nf4'),
+    ('preference', _PAIR, 'none'),
+    ('reward_model', _PAIR, 'none'),
+  ],
+  fast=1,
+)
+def test_an_export_of_adapters_is_verified_on_the_data_of_its_run(experiment, record, quantization, tmp_path):
+  lines = [json.dumps({**record, 'prompt': f'{record["prompt"]} {number}'}) for number in range(20)]
+  (tmp_path / 'data.jsonl').write_text('\n'.join(lines) + '\n')
+  data = {'input_path': str(tmp_path / 'data.jsonl'), 'seq_length': 48}
+  task = {'model_path': tiny_models.write(tmp_path / 'base'), 'quantization': {'method': quantization}}
+  run = runs.make(tmp_path / 'run', experiment, {'task': {**task, 'train_data': data, 'validation_data': data}})
+  status, note, folder = export(run, '--examples=3')
+  assert status == 0 and note['verified'] is True
+  assert note['verification']['examples'] == 3 and note['verification']['split'] == 'validation_data'
+  assert [each['name'] for each in note['signature']['inputs']] == ['input_ids', 'segment_ids']
+  model = official_ext.load(run)
+  assert lora.adapters(model)
+  ids = tf.constant(np.random.default_rng(0).integers(0, 304, [2, 9]), tf.int32)
+  served = tf.saved_model.load(folder).signatures['serving_default']
+  found = served(input_ids=ids, segment_ids=tf.ones_like(ids))['logits']
+  np.testing.assert_allclose(found, model(ids), atol=1e-4)
+  with lora.switched_off(model):
+    assert np.abs(found - model(ids)).max() > 1e-3

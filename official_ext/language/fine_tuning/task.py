@@ -22,6 +22,7 @@ from official_ext.language.fine_tuning import classifiers
 from official_ext.language.fine_tuning import completions as completions_lib
 from official_ext.language.fine_tuning import reference as reference_lib
 from official_ext.language.fine_tuning import saved_folders
+from official_ext.language.fine_tuning import signatures
 from official_ext.language.modeling import activation_memory
 from official_ext.language.modeling import adapter_bases
 from official_ext.language.modeling import decoder as decoder_lib
@@ -386,6 +387,10 @@ class FineTuningTask(text_task.TextTask):
   def check_result(self, model: tf_keras.Model, folder: str) -> Sequence[str]:
     """See base class: the logits of the saved model equal the model's."""
     return saved_folders.check(self, model, folder)
+
+  def serving_function(self, model: tf_keras.Model) -> Any | None:
+    """See base class: `logits` of `input_ids` and `segment_ids`; None for a model with custom classes."""
+    return signatures.of_model(model)
 
 
 def _read(params: text_data.TextDataConfig, path: str) -> numbered_records.Records:

@@ -26,6 +26,7 @@ class LayerContext:
     cos: float32 [b, t, 1, pairs], see `rope.cos_and_sin`; None for no rotation.
     sin: the same.
     query_scale: float32 [b, t, 1, 1], the factor of queries; None for nothing.
+    bias: float32 [b or 1, heads, s], added to the scores of each key (ALiBi); None for nothing.
     seed: int64 [2], of this layer's dropout; None for none.
     cache: the keys and values before this call; None to see this call's own alone.
     extras: the arguments of the model for its layers: tensors by name.
@@ -37,6 +38,7 @@ class LayerContext:
   cos: tf.Tensor | None = None
   sin: tf.Tensor | None = None
   query_scale: tf.Tensor | None = None
+  bias: tf.Tensor | None = None
   seed: tf.Tensor | None = None
   cache: key_value_cache.LayerCache | None = None
   extras: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
@@ -71,8 +73,9 @@ class Attention(layers.Part):
     self.q_norm = self.k_norm = None
     if config.qk_norm:
       self._norms_projections = config.qk_norm_over == 'projection'
+      kind = config.norm_type, config.norm_bias
       make = lambda name, heads: layers.Norm(
-        heads * size if self._norms_projections else size, config.norm_eps, config.norm_offset, **self.inside(name)
+        _norm_shape(config, heads), config.norm_eps, config.norm_offset, *kind, **self.inside(name)
       )
       self.q_norm, self.k_norm = make('q_norm', heads), make('k_norm', groups)
 
@@ -119,7 +122,10 @@ class Attention(layers.Part):
     queries = tf.reshape(tf.transpose(queries, [0, 2, 3, 1, 4]), [-1, groups, shared * t, size])
     scores = softcapped(tf.matmul(queries, keys, transpose_b=True), config.attn_logit_softcapping)
     scores = tf.reshape(scores, [-1, groups, shared, t, s])
-    shares = _shares(values.dtype)(scores, context.mask[:, :, tf.newaxis])
+    constants = [context.mask[:, :, tf.newaxis]]
+    if context.bias is not None:
+      constants.append(tf.reshape(context.bias, [-1, groups, shared, 1, s]))
+    shares = _shares(values.dtype, len(constants))(scores, *constants)
     shares = layers.dropout(shares, config.attention_dropout, context.seed, 0)
     y = tf.matmul(tf.reshape(shares, [-1, groups, shared * t, s]), values)
     y = tf.reshape(y, [-1, groups, shared, t, size])
@@ -127,13 +133,22 @@ class Attention(layers.Part):
 
 
 @functools.cache
-def _shares(dtype):
-  """A function of (scores, mask): the softmax over the last axis, in a dtype."""
+def _shares(dtype, num_constants):
+  """A function of (scores, mask, and a bias of scores if there is one): the softmax over the last axis, in a dtype."""
 
-  def shares(scores, mask):
-    return tf.cast(tf.nn.softmax(tf.where(mask, tf.cast(scores, tf.float32), -1e30)), dtype)
+  def shares(scores, mask, bias=None):
+    scores = tf.cast(scores, tf.float32)
+    scores = scores if bias is None else scores + bias
+    return tf.cast(tf.nn.softmax(tf.where(mask, scores, -1e30)), dtype)
 
-  return clusters.cluster(shares, num_constants=1)
+  return clusters.cluster(shares, num_constants)
+
+
+def _norm_shape(config, num_heads):
+  """The shape of the weight of a norm of queries or keys."""
+  size = decoder_config.head_dim(config)
+  shapes = {'head': (size,), 'separate_heads': (num_heads, size), 'projection': (num_heads * size,)}
+  return shapes[config.qk_norm_over]
 
 
 def softcapped(scores: tf.Tensor, cap: float) -> tf.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from official_ext.language.modeling import alibi
 from official_ext.language.modeling import attention
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import experts
@@ -215,6 +216,9 @@ class Decoder(layers.Part):
       x += self.embed_positions(positions)
     x = layers.dropout(x, config.embedding_dropout, seed, config.num_hidden_layers)
     contexts = self._contexts(input_ids, positions, segments, cache)
+    if config.position_embedding_type == 'alibi':
+      bias = self._bias(positions, segments, cache)
+      contexts = {kind: _replace(context, bias=bias) for kind, context in contexts.items()}
     run = self._scanned if config.scan_layers else functools.partial(self._unrolled, run_block or _call_block)
     balances = training and config.router_aux_loss_coef > 0 and any(decoder_config.sparse_layers(config))
     with layer_reports.collected(balances) as reports:
@@ -260,6 +264,14 @@ class Decoder(layers.Part):
       found[kind] = attention.LayerContext(mask, cos, sin, scale, is_token=is_token, is_causal=is_causal)
     return found
 
+  def _bias(self, positions, segments, cache):
+    """The biases of all keys, scaled as scores are: float32 [b or 1, heads, s]."""
+    if cache is not None:  # Also of those that other calls have written.
+      columns = tf.range(cache.length)[tf.newaxis]
+      positions = columns if segments is None else packed_documents.positions(segments)
+    config = self.config
+    return decoder_config.attention_multiplier(config) * alibi.biases(config.num_attention_heads, positions)
+
   def _unrolled(self, run_block, x, contexts, seed, cache, extras):
     all_keys, all_values, index = [], [], None
     for number, (block, kind) in enumerate(zip(self.blocks, decoder_config.layer_kinds(self.config))):
@@ -282,7 +294,8 @@ class Decoder(layers.Part):
     kind_of = decoder_config.layer_kinds(self.config)
     of_layer = tf.constant([kinds.index(kind) for kind in kind_of])
     stack = lambda name: tf.stack([getattr(contexts[kind], name) for kind in kinds])
-    names = [name for name in ('mask', 'cos', 'sin', 'query_scale') if getattr(contexts[kinds[0]], name) is not None]
+    known = ('mask', 'cos', 'sin', 'query_scale', 'bias')
+    names = [name for name in known if getattr(contexts[kinds[0]], name) is not None]
     parts = {name: stack(name) for name in names}
 
     def context_of(number, extras):

@@ -10,9 +10,9 @@ from official_ext.language.modeling import rope
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 NORMS = ('rms_norm', 'layer_norm')
-QK_NORM_OVER = ('head', 'projection')
+QK_NORM_OVER = ('head', 'separate_heads', 'projection')
 SEQUENTIAL, PARALLEL, PARALLEL_NORMS = 'sequential', 'parallel', 'parallel_norms'
-POSITIONS = ('rope', 'learned')
+POSITIONS = ('rope', 'learned', 'alibi')
 EAGER, CUDNN = 'eager', 'cudnn'
 REMATS = ('none', 'block', 'attention', 'mlp')
 _COUNTS = ('vocab_size', 'hidden_size', 'intermediate_size', 'num_hidden_layers', 'num_attention_heads')
@@ -46,12 +46,14 @@ class DecoderConfig(base_config.Config):
       normed input, and both are added to it (Phi-2, Cohere); parallel_norms: in parallel, each with its own norm
       (Falcon 40B).
     residual_multiplier: outputs of attention and MLP are multiplied by it before the sum (Granite).
-    qk_norm: an RMSNorm of queries and keys (Qwen3, Gemma 3, OLMo 2).
-    qk_norm_over: what it norms: each head, with the same weights, or the whole projection (OLMo 2).
+    qk_norm: a norm of queries and keys, of type `norm_type` (Qwen3, Gemma 3, OLMo 2, Command R+).
+    qk_norm_over: what it norms: head, each head, with the same weights; separate_heads, each head, with separate
+      weights (Command R+); projection, the whole projection (OLMo 2).
     attention_bias: biases of q_proj, k_proj and v_proj.
     attention_out_bias: bias of o_proj.
     mlp_bias: biases of the MLP.
-    position_embedding_type: rope, or learned: a row for each position, added to the embedding (GPT-2).
+    position_embedding_type: rope; learned: a row for each position, added to the embedding (GPT-2); alibi: a bias of
+      scores for each head and key, scaled as the scores are, see alibi.py (Falcon-RW).
     max_position_embeddings: the longest context. With learned positions nothing longer can be run.
     rope_parameters: how heads are rotated.
     sliding_rope_parameters: the same for layers with a window; None for `rope_parameters`.
@@ -265,6 +267,10 @@ def _check_heads(config):
     config.attn_implementation == EAGER or not (config.attn_logit_softcapping or config.attention_dropout),
     f'attn_implementation: {config.attn_implementation} has neither attn_logit_softcapping nor attention_dropout; set '
     f'them to 0, or attn_implementation={EAGER}',
+  )
+  _require(
+    config.attn_implementation == EAGER or config.position_embedding_type != 'alibi',
+    f'attn_implementation: {config.attn_implementation} adds no ALiBi to scores; set attn_implementation={EAGER}',
   )
   _require(head_dim(config) % 2 == 0, f'head_dim: {head_dim(config)} is odd; heads are rotated in pairs')
 

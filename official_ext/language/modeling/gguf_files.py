@@ -78,6 +78,11 @@ def check(config: decoder_config.DecoderConfig, where: str) -> None:
   Raises:
     UserError: with the field.
   """
+  if config.position_embedding_type == 'alibi':  # The converter of llama.cpp would write rotations without a word.
+    raise errors.UserError(
+      f'{where}: position_embedding_type: alibi: llama.cpp computes {config.model_type} with rotations alone; convert '
+      'without --to=gguf'
+    )
   known = _FAMILIES.get(config.model_type)
   if known is None:
     raise errors.UserError(

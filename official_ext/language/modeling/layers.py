@@ -257,13 +257,13 @@ class Norm(Part):
   """RMSNorm, or LayerNorm: computed in float32, over the last axis.
 
   Attributes:
-    scale: [size].
-    bias: [size] of a LayerNorm; None of one without a bias, and of an RMSNorm.
+    scale: [size], or [..., size] with separate weights for each of the axes before, such as heads.
+    bias: of a LayerNorm, of the same shape; None of one without a bias, and of an RMSNorm.
   """
 
   def __init__(
     self,
-    size: int,
+    size: int | tuple[int, ...],
     epsilon: float,
     offset: float = 0.0,
     norm_type: str = 'rms_norm',
@@ -274,8 +274,9 @@ class Norm(Part):
     self._epsilon = epsilon
     self._offset = offset
     self._is_centered = norm_type == 'layer_norm'
-    self.scale = self.make_weight('scale', (size,), tf_keras.initializers.Constant(1 - offset))
-    self.bias = self.make_weight('bias', (size,), 'zeros') if self._is_centered and use_bias else None
+    shape = (size,) if isinstance(size, int) else size
+    self.scale = self.make_weight('scale', shape, tf_keras.initializers.Constant(1 - offset))
+    self.bias = self.make_weight('bias', shape, 'zeros') if self._is_centered and use_bias else None
 
   def call(self, x: tf.Tensor) -> tf.Tensor:
     """A tensor of x's shape and dtype."""

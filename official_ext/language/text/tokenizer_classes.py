@@ -19,7 +19,7 @@ REGISTERED: Mapping[str, str] = {
   **dict.fromkeys(('mistral', 'ministral3', 'mixtral'), 'MistralCommonBackend'),
   **dict.fromkeys(('gpt2', 'phi', 'starcoder2'), 'GPT2Tokenizer'),
   **dict.fromkeys(('phi3', 'granite', 'olmo2'), 'TokenizersBackend'),
-  'cohere': 'CohereTokenizer',
+  **dict.fromkeys(('cohere', 'cohere2'), 'CohereTokenizer'),
 }
 # Families whose registered class wins over every tokenizer_class: MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS.
 FORCED = ('phi3', 'qwen2')

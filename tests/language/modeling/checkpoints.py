@@ -3,6 +3,7 @@
 Import it only behind `pytest.importorskip('transformers')`.
 """
 
+import json
 import os
 
 os.environ['HF_HUB_OFFLINE'] = '1'
@@ -132,6 +133,18 @@ CASES = {
     'CohereConfig',
     dict(attention_bias=True, tie_word_embeddings=False, logit_scale=1.3, **_rope(rope_type='linear', factor=3.0)),
   ),
+  'cohere_qk_norm': (
+    'CohereConfig',
+    dict(use_qk_norm=True, layer_norm_eps=1e-3, logit_scale=0.7, **_rope(rope_type='default')),
+  ),
+  'cohere2': (
+    'Cohere2Config',
+    dict(layer_types=_MIXED, sliding_window=5, layer_norm_eps=1e-3, logit_scale=0.7, **_rope(rope_type='default')),
+  ),
+  'cohere2_pattern': (
+    'Cohere2Config',
+    dict(num_hidden_layers=5, sliding_window=4, attention_bias=True, tie_word_embeddings=False, **_rope(**_YARN)),
+  ),
   'phi': ('PhiConfig', dict(layer_norm_eps=1e-3, **_rope(rope_type='default', partial_rotary_factor=0.5))),
   'phi_whole': ('PhiConfig', dict(**_rope(rope_type='default', partial_rotary_factor=1.0))),
   'falcon': ('FalconConfig', dict(layer_norm_epsilon=1e-3, **_rope(rope_type='default'))),
@@ -146,6 +159,11 @@ CASES = {
   'falcon_sequential': (
     'FalconConfig',
     dict(parallel_attn=False, multi_query=False, bias=True, tie_word_embeddings=False, **_rope(rope_type='default')),
+  ),
+  'falcon_alibi': ('FalconConfig', dict(alibi=True, parallel_attn=False, multi_query=False, bias=True)),
+  'falcon_alibi_groups': (  # Six heads: a number whose slopes are not those of the paper's formula alone.
+    'FalconConfig',
+    dict(alibi=True, new_decoder_architecture=True, num_kv_heads=2, num_attention_heads=6, hidden_size=36),
   ),
   'qwen2_moe': (
     'Qwen2MoeConfig',
@@ -173,13 +191,19 @@ def config(name, **changes):
   cls, arguments = CASES[name]
   made = getattr(transformers, cls)
   sizes = {field: value for field, value in _SIZES.items() if hasattr(made, field)}
-  return made(**{**sizes, **arguments, **changes}, attn_implementation='eager')
+  return made(**{**sizes, **arguments, **changes}, attn_implementation=_attention(arguments))
+
+
+def _attention(fields):
+  """Of a configuration's fields. With eager, transformers 5 adds ALiBi to the scores twice."""
+  return 'sdpa' if fields.get('alibi') else 'eager'
 
 
 def random_model(configuration, seed=0):
   """A model with random norms and biases, and matrices large enough for logits of several units."""
   torch.manual_seed(seed)
-  model = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation='eager').eval()
+  how = _attention(configuration.to_dict())
+  model = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation=how).eval()
   with torch.no_grad():
     for name, parameter in model.named_parameters():
       scale = 0.3 if parameter.ndim == 1 else 0.15
@@ -190,8 +214,10 @@ def random_model(configuration, seed=0):
 
 def reloaded(folder):
   """The model of transformers for a folder; no key is missing or unexpected."""
+  with open(os.path.join(folder, 'config.json'), encoding='utf-8') as file:
+    how = _attention(json.load(file))
   model, info = transformers.AutoModelForCausalLM.from_pretrained(
-    folder, output_loading_info=True, attn_implementation='eager', dtype=torch.float32
+    folder, output_loading_info=True, attn_implementation=how, dtype=torch.float32
   )
   assert {name: keys for name, keys in info.items() if keys} == {}
   return model.eval()

@@ -177,7 +177,16 @@ def test_extra_tensors_reach_every_layer_and_have_gradients(fields):
   np.testing.assert_allclose((with_step - without) / 2, 1e-2 * tf.norm(expected), rtol=2e-2)
 
 
-@pytest.mark.parametrize('fields', [{}, dict(scan_layers=True), dict(position_embedding_type='learned')])
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {},
+    dict(scan_layers=True),
+    dict(position_embedding_type='learned'),
+    dict(position_embedding_type='alibi'),
+    dict(position_embedding_type='alibi', scan_layers=True),
+  ],
+)
 def test_packed_documents_are_those_alone_whatever_lies_beside_them(fields):
   model = made(**fields)
   rng = np.random.default_rng(2)
@@ -280,6 +289,10 @@ def test_names_of_variables_tell_their_place():
     (dict(remat='blok'), "remat: 'blok' is not known; known are none, block, attention, mlp"),
     (dict(hidden_act='relu2'), "hidden_act: 'relu2' is not known"),
     (dict(vocab_size=0), 'vocab_size: 0 must be above 0'),
+    (
+      dict(attn_implementation='cudnn', position_embedding_type='alibi'),
+      'attn_implementation: cudnn adds no ALiBi to scores; set attn_implementation=eager',
+    ),
   ],
 )
 def test_a_decoder_that_cannot_be_built_is_refused_by_the_field(fields, message):

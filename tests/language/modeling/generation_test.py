@@ -47,6 +47,7 @@ def generated(model, prompts, seed=0, **fields):
   [
     *('llama_3', 'llama_dynamic', 'mistral', 'gemma3', 'gpt2', 'qwen3_moe', 'gemma', 'starcoder2', 'granite', 'phi'),
     *('olmo2_yarn', 'mixtral_sliding', 'cohere', 'falcon', 'falcon_groups', 'qwen2_moe'),
+    *('cohere_qk_norm', 'cohere2', 'falcon_alibi', 'falcon_alibi_groups'),
   ],
   fast=1,
 )
@@ -143,9 +144,10 @@ def test_a_stream_gives_the_tokens_of_the_whole_and_a_seed_the_same_again(model)
   [
     {},
     {'layer_types': ()},
+    {'position_embedding_type': 'alibi'},
     {'num_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 8, 'mlp_only_layers': (1,)},
   ],
-  ids=['windows', 'alike', 'experts'],
+  ids=['windows', 'alike', 'alibi', 'experts'],
 )
 def test_block_by_block_the_same_tokens_are_drawn(changes):
   tf_keras.utils.set_random_seed(2)

@@ -354,6 +354,10 @@ GEMMA2 = dict(
 @pytest.mark.parametrize(
   'fields, message',
   [
+    (
+      dict(model_type='falcon', position_embedding_type='alibi'),
+      'position_embedding_type: alibi: llama.cpp computes falcon with rotations alone; convert without --to=gguf',
+    ),
     (dict(model_type='phi3'), 'model_type: phi3 is not written as GGUF, llama, mistral, qwen2'),
     (dict(hidden_act='gelu'), "hidden_act: 'gelu': llama.cpp computes llama with silu alone"),
     (dict(rope_parameters=rope.RopeParameters(rope_type='dynamic', factor=2.0)), 'rope_type: dynamic is not written'),

@@ -72,7 +72,7 @@ def edited(folder, target, remove=(), **fields):
 _OF_EACH_FAMILY = {config: name for name, (config, _) in reversed(checkpoints.CASES.items())}.values()
 
 
-@tiers.parametrize('name', checkpoints.CASES, fast=_OF_EACH_FAMILY)
+@tiers.parametrize('name', checkpoints.CASES, fast=[*_OF_EACH_FAMILY, 'cohere_qk_norm', 'falcon_alibi_groups'])
 def test_logits_are_those_of_transformers(made, tmp_path, name):
   folder, theirs = made(name)
   model = pretrained.load(folder)
@@ -96,7 +96,7 @@ def test_logits_are_those_of_transformers(made, tmp_path, name):
   'name',
   [
     *('falcon_groups', 'cohere', 'granite', 'olmo2', 'mixtral', 'qwen2_moe', 'phi', 'gemma', 'starcoder2'),
-    *('falcon', 'falcon_sequential', 'llama'),
+    *('falcon', 'falcon_sequential', 'falcon_alibi_groups', 'cohere_qk_norm', 'llama'),
   ],
   fast=1,
 )
@@ -255,6 +255,10 @@ def test_a_model_that_was_never_loaded_is_saved(tmp_path):
     (dict(attention_multiplier=0.3), 'attention_multiplier: 0.3 cannot be saved as llama, which has 0.35'),
     (dict(block_type='parallel'), 'block_type: .parallel. cannot be saved as llama, which has .sequential.'),
     (dict(model_type='falcon'), 'norm_type: .rms_norm. cannot be saved as falcon|gated_mlp: True cannot be saved'),
+    (
+      dict(position_embedding_type='alibi'),
+      'position_embedding_type: .alibi. cannot be saved as llama, which has .rope.',
+    ),
     (dict(model_type='gemma', hidden_act='gelu'), "hidden_act: 'gelu' cannot be saved as gemma"),
     (dict(model_type='lama'), "model_type: the architecture 'lama' is not supported.*did you mean llama"),
   ],
@@ -301,10 +305,11 @@ def test_a_configuration_that_is_not_implemented_is_refused_by_name(made, tmp_pa
     ('gemma3', dict(rope_parameters={'global': {}}), 'rope_parameters.global: this family has full_attention'),
     ('qwen3', dict(layer_types=['full_attention', 'linear_attention', 'full_attention']), 'layer_types: .*linear_att'),
     ('qwen3', dict(layer_types=['full_attention']), 'layer_types: 1 types for 3 layers'),
-    ('cohere', dict(use_qk_norm=True), 'use_qk_norm: True .* only False'),
+    ('cohere2', dict(rotary_pct=0.5), 'rotary_pct: 0.5 .* only 1.0'),
+    ('cohere2', dict(sliding_window=None), 'sliding_window: 0 must be above 0 for layers of type sliding_attention'),
     ('phi', dict(qk_layernorm=True), 'qk_layernorm: True .* only False'),
     ('phi', dict(tie_word_embeddings=True), 'lm_head_bias: the embedding is the head'),
-    ('falcon', dict(alibi=True), 'alibi: True .* only False'),
+    ('falcon_alibi', dict(attention_dropout=0.1), 'attention_dropout: 0.1 .* only 0.0'),
     ('mixtral', dict(router_jitter_noise=0.1), 'router_jitter_noise: 0.1 .* only 0.0'),
     ('gemma', dict(hidden_activation='gelu'), "hidden_activation: 'gelu' .* only 'gelu_pytorch_tanh'"),
   ],
@@ -361,6 +366,34 @@ def test_published_fields_are_read(name):
   assert config.num_key_value_heads == {'falcon': 1, 'cohere': 4}[name]
 
 
+def test_the_layers_of_cohere2_are_read_from_published_fields():
+  """Every fourth layer has neither window nor rotation. Fields of config.json of CohereLabs/tiny-aya-earth, but for
+  sizes; older files have a sliding_window_pattern in place of layer_types.
+  """
+  sizes = dict(vocab_size=96, hidden_size=32, intermediate_size=44, num_hidden_layers=8, num_attention_heads=4)
+  published = dict(
+    cache_implementation='hybrid',
+    layer_switch=4,
+    logit_scale=1.0,
+    order_of_interleaved_layers='local_attn_first',
+    position_embedding_type='rope_gptj',
+    rope_scaling=None,
+    rope_theta=50000,
+    rotary_pct=1.0,
+    sliding_window=4096,
+    sliding_window_pattern=4,
+    use_embedding_sharing=True,
+    use_gated_activation=True,
+    use_parallel_block=True,
+    use_parallel_embedding=False,
+    use_qk_norm=False,
+  )
+  config = family.read(families.find('cohere2', 'model_type'), {**sizes, **published}, 'config.json')
+  local, whole = (decoder_config.SLIDING, True), (decoder_config.FULL, False)
+  assert decoder_config.layer_kinds(config) == (*(local,) * 3, whole) * 2
+  assert config.sliding_window == 4096 and config.rope_parameters.rope_theta == 50000 and not config.qk_norm
+
+
 @pytest.mark.parametrize(
   'field, value', [('apply_residual_connection_post_layernorm', True), ('attention_dropout', 0.1)]
 )
@@ -370,7 +403,7 @@ def test_a_falcon_of_another_function_is_refused(field, value):
     family.read(families.find('falcon', 'model_type'), fields, 'config.json')
 
 
-@pytest.mark.parametrize('name', ['granite', 'cohere'])
+@pytest.mark.parametrize('name', ['granite', 'cohere', 'cohere2'])
 def test_a_classifier_that_transformers_does_not_have_is_refused(made, tmp_path, name):
   message = f'transformers has no classifier of {name}, so a folder cannot represent one'
   with pytest.raises(errors.UserError, match=message):

@@ -39,6 +39,7 @@ FAMILIES: dict[str, family.Family] = {
     granite.GRANITE,
     olmo2.OLMO2,
     cohere.COHERE,
+    cohere.COHERE2,
     falcon.FALCON,
   )
 }

@@ -1,4 +1,4 @@
-"""Falcon: queries, keys and values of each group of heads lie together in one tensor."""
+"""Falcon: queries, keys and values of each group of heads lie together in one tensor; Falcon-RW has ALiBi."""
 
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling.families import family
@@ -8,7 +8,12 @@ _SEQUENTIAL, _PARALLEL, _NORMS = decoder_config.SEQUENTIAL, decoder_config.PARAL
 
 
 def _read(fields):
-  """Groups and blocks: of Falcon 40B and later, with new_decoder_architecture, or of the first models."""
+  """Positions, groups and blocks."""
+  return {'position_embedding_type': 'alibi' if fields.get('alibi') else 'rope', **_read_blocks(fields)}
+
+
+def _read_blocks(fields):
+  """Of Falcon 40B and later, with new_decoder_architecture, or of the first models."""
   heads = fields['num_attention_heads']
   if fields.get('new_decoder_architecture'):
     has_one_norm = fields.get('num_ln_in_parallel_attn') == 1
@@ -24,6 +29,7 @@ def _write(config):
   is_old = kind == _SEQUENTIAL or (kind == _PARALLEL and groups in (1, config.num_attention_heads))
   fields = {'new_decoder_architecture': not is_old, 'num_kv_heads': groups, 'parallel_attn': kind != _SEQUENTIAL}
   fields['multi_query'] = groups == 1
+  fields['alibi'] = config.position_embedding_type == 'alibi'
   if is_old:
     return {**fields, 'num_kv_heads': config.num_attention_heads}
   return {**fields, 'num_ln_in_parallel_attn': 2 if kind == _NORMS else 1}
@@ -65,16 +71,22 @@ FALCON = family.Family(
     'initializer_range': family.Field(('initializer_range',), 0.02),
   },
   fixed={'gated_mlp': False, 'norm_type': 'layer_norm'},
-  # hidden_dropout is one of the sum of attention and MLP. Without alibi, transformers has no dropout in attention,
-  # and it ignores apply_residual_connection_post_layernorm.
+  # hidden_dropout is one of the sum of attention and MLP. transformers has dropout in attention with alibi alone, and
+  # then one of the output of attention too. It ignores apply_residual_connection_post_layernorm.
   neutral={
-    'alibi': False,
     'apply_residual_connection_post_layernorm': False,
     'attention_dropout': 0.0,
     'hidden_dropout': 0.0,
   },
   others=family.OtherFields(
-    ('new_decoder_architecture', 'num_ln_in_parallel_attn', 'num_kv_heads', 'multi_query', 'parallel_attn'),
+    (
+      'alibi',
+      'new_decoder_architecture',
+      'num_ln_in_parallel_attn',
+      'num_kv_heads',
+      'multi_query',
+      'parallel_attn',
+    ),
     _read,
     _write,
   ),

@@ -321,7 +321,7 @@ def comparable(config: decoder_config.DecoderConfig) -> json_types.JsonObject:
   if not config.num_experts:
     values['num_experts_per_tok'] = values['moe_intermediate_size'] = values['norm_topk_prob'] = None
     values['shared_expert_intermediate_size'] = None
-  if config.position_embedding_type == 'learned':
+  if config.position_embedding_type != 'rope':
     values['rope_parameters'] = values['sliding_rope_parameters'] = values['rope_interleaved'] = None
   return values
 

@@ -1,4 +1,4 @@
-"""How families define the layers with a window: six ways for `layer_types` and `sliding_window`."""
+"""How families define the layers with a window: seven ways for `layer_types` and `sliding_window`."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -78,10 +78,15 @@ def _every_other(fields, num_layers):
   return _listed(fields, lambda number: number % 2 == 0, num_layers), fields.get('sliding_window', 4096)
 
 
-def _all_but_every_nth(fields, num_layers):
+def _all_but_every_nth(fields, num_layers, default=6):
   """Gemma 3: all but the sixth, the twelfth, ..."""
-  pattern = fields.get('sliding_window_pattern') or fields.get('_sliding_window_pattern') or 6
+  pattern = fields.get('sliding_window_pattern') or fields.get('_sliding_window_pattern') or default
   return _listed(fields, lambda number: (number + 1) % pattern != 0, num_layers), fields.get('sliding_window', 4096)
+
+
+def _all_but_every_fourth(fields, num_layers):
+  """Command R7B: all but the fourth, the eighth, ..."""
+  return _all_but_every_nth(fields, num_layers, default=4)
 
 
 def _listed(fields, is_sliding, num_layers):
@@ -116,3 +121,4 @@ ALL_BUT_EVERY_NTH = LayerFields(
   _all_but_every_nth,
   _write_listed,
 )
+THREE_OF_FOUR = LayerFields(ALL_BUT_EVERY_NTH.names, _all_but_every_fourth, _write_listed)
