@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import tf_internals
-from official_ext.training.devices import distribute
 
 _NAMES = {tf.bfloat16: 'BF16', tf.float16: 'F16'}
 # cuDNN subtracts two of them, which must not overflow. JAX takes the same.
@@ -50,7 +49,7 @@ def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tens
 
 def _problem(queries, keys) -> str:
   """Why attention cannot be fused, and what to set; '' if it can."""
-  if distribute.device_type(tf.distribute.get_strategy()) != 'GPU':
+  if not _is_on_gpu():
     return 'needs an NVIDIA GPU, and this step runs on no GPU'
   capability, head_dim = _capability(), queries.shape[3]
   if capability < _LEAST_CAPABILITY:
@@ -69,6 +68,13 @@ def _problem(queries, keys) -> str:
   if tf_internals.is_op_determinism_enabled():
     return 'adds in no fixed order, and runtime.deterministic=true asks for one; set it to false'
   return ''
+
+
+def _is_on_gpu() -> bool:
+  """Whether the strategy of this step computes on GPUs."""
+  if not tf.distribute.has_strategy():
+    return bool(tf.config.list_logical_devices('GPU'))
+  return all('GPU' in device.upper() for device in tf.distribute.get_strategy().extended.worker_devices)
 
 
 def _masked_score(dtype):
