@@ -419,11 +419,17 @@ const LOG_TICKS = {
   },
 };
 
+/** The numbers beside a logarithmic axis from `low` to `high`: [{value, text}]. */
+export function logTicks(low, high) {
+  return LOG_TICKS.filter(null, LOG_TICKS.splits(null, 1, low, high)).filter((value) => value !== null).map((value) => ({value, text: tick(value)}));
+}
+
 /** Round numbers between two, about five. */
 function even(low, high) {
   const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((digit) => digit * power >= rough) * power, found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high; value += step) found.push(value);
+  // Of ends that a rounding error parts, the step is lost in the sum, and the end never reached.
+  for (let place = Math.ceil(low / step); place * step <= high && found.length < 20; place += 1) found.push(place * step);
   return found;
 }
 
