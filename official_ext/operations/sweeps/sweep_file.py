@@ -10,8 +10,8 @@ import math
 import re
 
 from official_ext.base import errors
-from official_ext.base import integers
 from official_ext.base import flat_params
+from official_ext.base import integers
 from official_ext.base import json_types
 from official_ext.base import suggestions
 from official_ext.base import yaml_text
