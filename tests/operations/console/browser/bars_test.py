@@ -170,6 +170,22 @@ def test_values_that_differ_by_a_rounding_error_have_axes(page, console, runs_fo
     assert _texts(section) == {'near/0': '0.6', 'near/1': '0.6'}
 
 
+def test_the_keyboard_keeps_its_place_when_values_of_a_live_run_come(page, bars, runs_folder):
+  section = bars()
+  section.get_by_label('Order of the bars').focus()
+  with open(runs_folder / 'a' / 'events.jsonl', 'a') as file:
+    file.write(json.dumps(event('eval', 40, accuracy=0.65)) + '\n')
+  try:
+    section.locator('tr', has_text='0.65').wait_for(timeout=20_000)
+    assert page.evaluate('document.activeElement.getAttribute("aria-label")') == 'Order of the bars'
+  finally:
+    with open(runs_folder / 'a' / 'events.jsonl', 'r+') as file:
+      lines = file.readlines()
+      file.seek(0)
+      file.writelines(lines[:-1])
+      file.truncate()
+
+
 @tiers.parametrize('theme', ['dark', 'light'], fast=1)
 def test_the_section_has_no_violation_and_fits_a_phone(new_page, bars, theme):
   page = new_page(viewport={'width': 390, 'height': 800}, color_scheme=theme, reduced_motion='reduce')
