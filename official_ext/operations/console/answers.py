@@ -18,6 +18,7 @@ from starlette import responses
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import integers
 from official_ext.base import json_types
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.console import wire_names
@@ -25,6 +26,7 @@ from official_ext.operations.runs import run_folder
 
 BODY = 'official_ext.body'  # The place where security.py leaves the body of a request.
 MAX_BODY_BYTES = 1 << 20
+MAX_INTEGER = (1 << 53) - 1  # The greatest that a browser reads without loss.
 _READ_AS_TEXT = ('.json', '.jsonl', '.yaml', '.log', '.txt', '.csv', '.tsv')
 
 Handler = Callable[[requests.Request], responses.Response]
@@ -113,6 +115,33 @@ def texts(values: Mapping[str, object], name: str) -> list[str]:
   if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
     raise errors.UserError(f'{name}: expected a list of texts')
   return [wire_names.read(one) for one in value]
+
+
+def integer(source: requests.Request | Mapping[str, object], name: str, least: int = 1) -> int:
+  """An integer that a request must have.
+
+  Args:
+    source: the request, for digits in its address, `?name=3`; or its body, for a number of JSON.
+    name: of the number.
+    least: the least possible one.
+
+  Raises:
+    UserError: it is missing, is something else, or is less than `least` or more than MAX_INTEGER.
+  """
+  return integers.check(_given_number(source, name), name, least, MAX_INTEGER)
+
+
+def optional_integer(source: requests.Request | Mapping[str, object], name: str, least: int = 1) -> int | None:
+  """The same for a number that may be missing, or null in a body: None."""
+  value = _given_number(source, name)
+  return None if value is None else integers.check(value, name, least, MAX_INTEGER)
+
+
+def _given_number(source: requests.Request | Mapping[str, object], name: str) -> object:
+  if not isinstance(source, requests.Request):
+    return source.get(name)
+  text = source.query_params.get(name)
+  return None if text is None else integers.from_text(text)
 
 
 def run_of(context: context_lib.Context, source: requests.Request | str) -> run_folder.Run:

@@ -57,7 +57,7 @@ class _Compare:
       query.get('x', 'step'),
       _number(request, 'first'),
       _number(request, 'last'),
-      int(_number(request, 'buckets') or 500),
+      answers.optional_integer(request, 'buckets') or 500,
       query.get('log') == '1',
     )
     read = curves.read(self._context.columns, runs, names, view, is_patient=False)
@@ -94,11 +94,11 @@ class _Compare:
     `{"values": [{"value", "step", "count", "is_coarse"} or null, ...]}`, in the order of the runs.
     """
     query = request.query_params
-    name, statistic, count = query.get('name', ''), query.get('value', 'last'), _number(request, 'count')
-    number = 10 if count is None else int(count)
+    name, statistic = query.get('name', ''), query.get('value', 'last')
+    count = answers.optional_integer(request, 'count') or 10
     found = []
     for run in self._runs(request):
-      found.append(curve_values.read(self._context.columns, run, name, statistic, number, is_patient=False))
+      found.append(curve_values.read(self._context.columns, run, name, statistic, count, is_patient=False))
       self._context.columns.trim()
     return answers.json({'values': [each and each.as_dict() for each in found]})
 

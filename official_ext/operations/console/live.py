@@ -32,6 +32,7 @@ from starlette import responses
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import integers
 from official_ext.base import json_types
 from official_ext.base.files import regular_files
 from official_ext.operations.console import answers
@@ -119,8 +120,8 @@ class Live:
     for number, place in enumerate(places):
       if len(known) == len(places):
         place.offset, place.mark = known[number]
-      elif number < len(given) and given[number].isdigit():
-        place.offset = int(given[number])
+      elif number < len(given):
+        place.offset = integers.check(integers.from_text(given[number]), 'from', least=0, most=answers.MAX_INTEGER)
     return topics, places
 
   def _run_to_watch(self, name: str) -> run_folder.Run:

@@ -1,7 +1,7 @@
 """A sweep from the form of a new run: the number of its points, its file, and its start.
 
 The contents of a request are those of the form, see new_run_api.py, of which `name` is the sweep's, and `{method,
-count, metric, goal, slots, parameters}`; a parameter is `{name, kind, values, low, high, count}`, see
+count, metric, goal, min_iter, slots, parameters}`; a parameter is `{name, kind, values, low, high, count}`, see
 sweeps/form_sweep.py.
 """
 
@@ -70,17 +70,9 @@ class _Page:
       run=new_run_api.new_run_of(self._context, body),
       ranges=form_sweep.ranges_of(body.get('parameters')),
       method=answers.text(body, 'method', 'grid'),
-      count=_whole(body, 'count', 10) or 10,
+      count=answers.optional_integer(body, 'count') or 10,
       metric=answers.text(body, 'metric', '').strip(),
       goal=answers.text(body, 'goal', ''),
-      slots=_whole(body, 'slots', None),
+      min_iter=answers.optional_integer(body, 'min_iter'),
+      slots=answers.optional_integer(body, 'slots'),
     )
-
-
-def _whole(body: Mapping[str, object], name: str, default: int | None) -> int | None:
-  value = body.get(name)
-  if value is None:
-    return default
-  if not json_types.is_int(value) or value < 1:
-    raise errors.UserError(f'{name}: expected a whole number of 1 or more')
-  return value

@@ -81,33 +81,24 @@ class _Queue:
     place = answers.text(body, 'place')
     if place not in _PLACES:
       raise errors.UserError(f'place: expected one of {", ".join(_PLACES)}')
-    neighbour = _number(body, 'neighbour') if place in ('before', 'after') else None
-    queue_changes.move(self._queue, _number(body, 'job'), place, neighbour)
+    neighbour = answers.integer(body, 'neighbour') if place in ('before', 'after') else None
+    queue_changes.move(self._queue, answers.integer(body, 'job'), place, neighbour)
 
   def pause(self, body: Mapping[str, object]) -> None:
     """Pauses a job, or all: `{"job": 3}` or `{}`."""
-    queue_changes.pause(self._queue, _number(body, 'job') if 'job' in body else None)
+    queue_changes.pause(self._queue, answers.integer(body, 'job') if 'job' in body else None)
 
   def resume(self, body: Mapping[str, object]) -> None:
     """Takes that back."""
-    queue_changes.resume(self._queue, _number(body, 'job') if 'job' in body else None)
+    queue_changes.resume(self._queue, answers.integer(body, 'job') if 'job' in body else None)
 
   def cancel(self, body: Mapping[str, object]) -> None:
     """Takes a job out: `{"job": 3, "kill": false}`."""
-    queue_changes.cancel(self._queue, _number(body, 'job'), body.get('kill') is True)
+    queue_changes.cancel(self._queue, answers.integer(body, 'job'), body.get('kill') is True)
 
   def start(self, request: requests.Request) -> responses.Response:
     """Starts a dispatcher that outlives this server: `{"slots": 2}`."""
     body = answers.body(request)
-    slots = _number(body, 'slots') if body.get('slots') is not None else None
-    if slots is not None and slots < 1:
-      raise errors.UserError(f'slots: expected 1 or more, got {slots}')
+    slots = answers.optional_integer(body, 'slots')
     dispatcher_start.start(self._queue, slots)
     return answers.json(self.values())
-
-
-def _number(body: Mapping[str, object], name: str) -> int:
-  value = body.get(name)
-  if not json_types.is_int(value):
-    raise errors.UserError(f'{name}: expected a whole number')
-  return value

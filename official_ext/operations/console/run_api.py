@@ -103,7 +103,7 @@ class _Run:
     mode = request.query_params.get('mode', 'train')
     if mode not in (*run.modes(), 'train'):
       raise errors.UserError(f'mode={mode}: {run.name} has {", ".join(run.modes()) or "none"}')
-    place = _whole_number(request, 'from')
+    place = answers.optional_integer(request, 'from', least=0)
     lines, end, follows = run_log.since(run.log_path(mode), place, _MAX_LINES)
     masked = [credentials.mask(line) for line in lines]
     return answers.json({'lines': masked, 'place': end, 'follows': follows})
@@ -159,7 +159,7 @@ class _Run:
   def image(self, request: requests.Request) -> responses.Response:
     """One of them as PNG."""
     run = answers.run_of(self._context, request)
-    offset, number = _whole_number(request, 'offset') or 0, _whole_number(request, 'number') or 0
+    offset, number = (answers.optional_integer(request, name, least=0) or 0 for name in ('offset', 'number'))
     file = request.query_params.get('file', '')
     answers.file_of(self._context, run, file)
     return responses.Response(run_images.read(run, file, offset, number), media_type='image/png')
@@ -201,12 +201,3 @@ def _line_of(function: Any) -> str:
   except (errors.UserError, errors.StorageError) as error:
     return errors.lines_of(error)[0]
   return ''
-
-
-def _whole_number(request: requests.Request, name: str) -> int | None:
-  text = request.query_params.get(name)
-  if text is None:
-    return None
-  if not (text.isascii() and text.isdecimal() and len(text) < 19):
-    raise errors.UserError(f'{name}={text[:100]}: expected a whole number')
-  return int(text)

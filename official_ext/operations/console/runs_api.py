@@ -129,9 +129,7 @@ class _Runs:
 
   def resume(self, run: run_folder.Run, body: Mapping[str, object]) -> json_types.JsonObject:
     """Resumes a run, detached; `{"train_steps": N}` extends it."""
-    train_steps = body.get('train_steps')
-    if train_steps is not None and not (json_types.is_int(train_steps) and 0 < train_steps < 1 << 53):
-      raise errors.UserError(f'train_steps={train_steps}: expected a whole number above 0')
+    train_steps = answers.optional_integer(body, 'train_steps')
     commands.to_resume(run, train_steps).start()
     return {'status': judged_status.of_run(run).status}
 

@@ -12,6 +12,7 @@ from starlette import routing
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import integers
 from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
@@ -177,9 +178,7 @@ class _Sweeps:
 
   def go_on(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_types.JsonObject:
     """Starts a controller that outlives this server: `{"slots": 2}`."""
-    slots = body.get('slots')
-    if slots is not None and (not isinstance(slots, int) or isinstance(slots, bool) or slots < 1):
-      raise errors.UserError('slots: expected a whole number of 1 or more')
+    slots = answers.optional_integer(body, 'slots')
     return {'pid': controller_start.start(folder, slots)}
 
   def retry(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_types.JsonObject:
@@ -199,6 +198,6 @@ class _Sweeps:
 
 def _numbers(body: Mapping[str, object]) -> list[int]:
   numbers = body.get('points', [])
-  if not isinstance(numbers, list) or not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
-    raise errors.UserError('points: expected a list of whole numbers')
-  return numbers
+  if not isinstance(numbers, list):
+    raise errors.UserError('points: expected a list of numbers of points')
+  return [integers.check(each, 'points', most=answers.MAX_INTEGER) for each in numbers]

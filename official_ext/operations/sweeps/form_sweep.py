@@ -11,12 +11,14 @@ import sys
 import tempfile
 
 from official_ext.base import errors
+from official_ext.base import integers
 from official_ext.base import json_types
 from official_ext.base import yaml_text
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import new_runs
 from official_ext.operations.runs import programs
+from official_ext.operations.sweeps import optuna_study
 from official_ext.operations.sweeps import sweep_file
 from official_ext.operations.sweeps import sweep_folder
 
@@ -104,10 +106,12 @@ class FormSweep:
   Attributes:
     run: the fields that all points share; its name is the sweep's.
     ranges: the fields that differ.
-    method: 'grid', all combinations, or 'random'.
-    count: the number of random points.
+    method: one of sweep_file.METHODS.
+    count: the number of points that 'random' draws and 'bayes' proposes.
     metric: the metric to optimize; '' for none.
     goal: 'minimize' or 'maximize'; '' for the default of a sweep's file.
+    min_iter: how many values of the metric a run has before Hyperband compares it, and may end it; None for no early
+      termination.
     slots: how many points train at the same time; None for the default.
   """
 
@@ -117,6 +121,7 @@ class FormSweep:
   count: int = 10
   metric: str = ''
   goal: str = ''
+  min_iter: int | None = None
   slots: int | None = None
 
   def values(self) -> json_types.JsonObject:
@@ -148,7 +153,9 @@ class FormSweep:
       found['program'] = program
     if self.metric:
       found['metric'] = {'name': self.metric, **({'goal': self.goal} if self.goal else {})}
-    if self.method == 'random':
+    if self.min_iter is not None:
+      found['early_terminate'] = {'type': 'hyperband', 'min_iter': self.min_iter}
+    if self.method != 'grid':
       found['run_cap'] = self.count
     return {**found, 'parameters': parameters, **({'flags': flags} if flags else {})}
 
@@ -159,8 +166,8 @@ class FormSweep:
       UserErrors: one line for each mistake that can be seen without the driver.
     """
     values = self.values()
-    if self.method not in ('grid', 'random'):
-      raise errors.UserError(f'method: {self.method}: expected grid or random')
+    if self.method == 'bayes':
+      optuna_study.check_installed()
     points = int(sweep_file.parse(values).num_points)
     if points > MAX_POINTS:
       raise errors.UserError(
@@ -237,8 +244,6 @@ def ranges_of(rows: object) -> tuple[Range, ...]:
   for row in rows:
     if not isinstance(row, Mapping) or not all(isinstance(row.get(name, ''), str) for name in texts):
       raise errors.UserError('parameters: expected a list of objects with texts')
-    count = row.get('count', 3)
-    if not json_types.is_int(count):
-      raise errors.UserError(f'{row.get("name")}: number of values: expected a whole number')
+    count = integers.check(row.get('count', 3), f'{row.get("name")}: number of values')
     found.append(Range(**{name: row[name].strip() for name in texts if name in row}, count=count))
   return tuple(found)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 
 from official_ext.base import errors
+from official_ext.base import integers
 from official_ext.base import json_types
 from official_ext.base import suggestions
 
@@ -100,7 +101,4 @@ def _bands(values: Mapping[str, object], eta: float, path: str) -> list[int]:
 
 
 def _positive(values: Mapping[str, object], key: str, path: str) -> int:
-  value = values[key]
-  if not json_types.is_int(value) or value < 1:
-    raise errors.UserError(f'{path}.{key}: expected an integer of 1 or more, got {value!r}')
-  return value
+  return integers.check(values[key], f'{path}.{key}')

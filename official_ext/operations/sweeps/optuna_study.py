@@ -4,6 +4,7 @@ Of Optuna's storage, pruners and loop nothing is used. Its input is in the folde
 """
 
 from collections.abc import Mapping, Sequence
+import importlib.util
 from typing import Any
 import warnings
 
@@ -15,6 +16,7 @@ from official_ext.operations.sweeps import sweep_file
 
 _MIN_POINTS = 4  # With fewer, an importance is meaningless.
 _STARTUP_POINTS = 10  # So many are drawn at random, before the model of those that were good is of use.
+_MISSING = "method: bayes needs Optuna: pip install 'official-ext[sweeps]'"
 
 
 def require() -> Any:
@@ -26,9 +28,19 @@ def require() -> Any:
   try:
     import optuna  # pylint: disable=g-import-not-at-top
   except ImportError as error:
-    raise errors.UserError("method: bayes needs Optuna: pip install 'official-ext[sweeps]'") from error
+    raise errors.UserError(_MISSING) from error
   optuna.logging.set_verbosity(optuna.logging.WARNING)
   return optuna
+
+
+def check_installed() -> None:
+  """Checks that Optuna is installed, without the second that its import takes.
+
+  Raises:
+    UserError: it is not installed.
+  """
+  if importlib.util.find_spec('optuna') is None:
+    raise errors.UserError(_MISSING)
 
 
 def ask(

@@ -11,6 +11,7 @@ import re
 
 from official_ext.base import errors
 from official_ext.base import flat_params
+from official_ext.base import integers
 from official_ext.base import json_types
 from official_ext.base import suggestions
 from official_ext.base import yaml_text
@@ -267,9 +268,7 @@ def _read_words(value: object, path: str) -> tuple[str, ...]:
 
 def _at_least(least: int):
   def read(value: json_types.Json, path: str) -> int:
-    if not json_types.is_int(value) or value < least:
-      raise errors.UserError(f'{path}: expected an integer of {least} or more, got {value!r}')
-    return value
+    return integers.check(value, path, least)
 
   return read
 

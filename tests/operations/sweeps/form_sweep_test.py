@@ -1,5 +1,7 @@
 """A sweep around a new run, from the values of a form."""
 
+import sys
+
 import pytest
 
 from official_ext.base import errors
@@ -59,6 +61,22 @@ def test_random_points_are_drawn_from_ranges(tmp_path):
   assert values['metric'] == {'name': 'accuracy', 'goal': 'maximize'}
 
 
+def test_a_bayesian_search_has_its_metric_and_ends_bad_runs(tmp_path):
+  ranges = ({'name': 'a', 'kind': 'log', 'low': '1e-4', 'high': '0.1'}, {'name': 'b', 'values': '1, 2'})
+  given = {'method': 'bayes', 'count': 20, 'metric': 'accuracy', 'goal': 'maximize', 'min_iter': 4}
+  values, points = _sweep(tmp_path, *ranges, **given).check()
+  found = sweep_file.parse(values)
+  assert points == found.num_points == 20
+  assert (found.method, found.metric.goal, found.early_terminate.bands[:3]) == ('bayes', 'maximize', (4, 12, 36))
+  assert [each.distribution for each in found.parameters] == ['log_uniform_values', 'categorical']
+
+
+def test_without_optuna_a_bayesian_search_is_refused_before_a_process(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'optuna', None)
+  with pytest.raises(errors.UserError, match=r"^method: bayes needs Optuna: pip install 'official-ext\[sweeps\]'$"):
+    _sweep(tmp_path, {'name': 'a', 'values': '1, 2'}, method='bayes', metric='loss').check()
+
+
 @pytest.mark.parametrize(
   'ranges, values, expected',
   [
@@ -71,7 +89,9 @@ def test_random_points_are_drawn_from_ranges(tmp_path):
     ([{'name': 'a', 'kind': 'log', 'low': '0', 'high': '1'}], {}, 'a: 0: a range by ratios must begin above 0'),
     ([{'name': 'a', 'kind': 'linear', 'low': '0', 'high': '1', 'count': 1}], {}, 'must be from 2 to 1000'),
     ([{'name': 'a', 'kind': 'cubic'}], {}, 'a: cubic: expected one of values, linear, log'),
-    ([{'name': 'a', 'values': '1, 2'}], {'method': 'bayes'}, 'method: bayes: expected grid or random'),
+    ([{'name': 'a', 'values': '1, 2'}], {'method': 'annealing'}, "method: 'annealing' is invalid; choose one of grid,"),
+    ([{'name': 'a', 'values': '1, 2'}], {'method': 'bayes'}, 'metric: method bayes needs one'),
+    ([{'name': 'a', 'values': '1, 2'}], {'min_iter': 3}, 'metric: early_terminate needs one'),
     ([{'name': 'a', 'values': '1, 2'}], {'metric': 'accuracy'}, 'accuracy requires goal: maximize'),
     ([{'name': 'a', 'values': '1, 2'}], {'method': 'random', 'count': 1001}, '1,001 points: the form starts 1,000'),
   ],

@@ -107,24 +107,25 @@ export function csvOfBars(rows, title, isGrouped) {
   return [head, ...lines].map((row) => `${row.map(cell).join(',')}\r\n`).join('');
 }
 
-const BAR = {width: 720, left: 220, right: 150, row: 24, top: 36};
+const BAR = {width: 720, left: 220, right: 150, row: 24, top: 36, axis: 18};
 
-/** The picture of bars. `drawn`: `found` rows, `part(value)` from 0 to 100, `zero`, as compare_bars.js has them; `style` as of svgOf. */
-export function svgOfBars(title, {found, part, zero, finite}, textOf, style) {
-  const height = BAR.top + BAR.row * found.length + 10, place = (share) => BAR.left + (BAR.width - BAR.left - BAR.right) * share / 100;
+/** The picture of bars. `drawn`: as compare_bars.js has it; `style` as of svgOf. */
+export function svgOfBars(title, {found, part, zero, has, ticks}, textOf, style) {
+  const bottom = BAR.top + BAR.row * found.length, height = bottom + 10 + (ticks.length ? BAR.axis : 0), place = (share) => BAR.left + (BAR.width - BAR.left - BAR.right) * share / 100;
   const text = (x, y, anchor, content) => `<text x="${x.toFixed(1)}" y="${y}" text-anchor="${anchor}" fill="${escape(style.text)}">${escape(content)}</text>`;
+  const grid = ticks.flatMap(({at, text: label}) => [`<line x1="${place(at).toFixed(1)}" y1="${BAR.top}" x2="${place(at).toFixed(1)}" y2="${bottom}" stroke="${escape(style.line)}"/>`, text(place(at), bottom + BAR.axis, 'middle', label)]);
   const lines = found.flatMap((row, index) => {
     const y = BAR.top + BAR.row * (index + 0.5), colour = escape(style.colourOf(row.style.colour)), label = row.label.length > 34 ? `${row.label.slice(0, 33)}…` : row.label;
-    const at = finite(row.value) ? place(part(row.value)) : null, from = place(zero);
+    const at = has(row.value) ? place(part(row.value)) : null, from = place(zero);
     const line = (x1, y1, x2, y2) => `<line x1="${x1.toFixed(1)}" y1="${y1}" x2="${x2.toFixed(1)}" y2="${y2}" stroke="${escape(style.text)}" stroke-width="1.5"/>`;
-    const ends = finite(row.value) && finite(row.deviation) ? [row.value - row.deviation, row.value + row.deviation].map((value) => place(part(value))) : [];
+    const ends = has(row.value) && Number.isFinite(row.deviation) ? [row.value - row.deviation, row.value + row.deviation].map((value) => place(part(value))) : [];
     return [text(BAR.left - 8, y + 4, 'end', label),
       ...(at === null ? [] : [`<rect x="${Math.min(from, at).toFixed(1)}" y="${y - 8}" width="${Math.abs(at - from).toFixed(1)}" height="16" fill="${colour}" fill-opacity="0.75"/>`]),
       ...(ends.length ? [line(ends[0], y, ends[1], y), ...ends.map((x) => line(x, y - 5, x, y + 5))] : []),
-      ...(row.members.length > 1 ? row.members.filter(([, value]) => finite(value)).map(([, value]) => `<circle cx="${place(part(value)).toFixed(1)}" cy="${y}" r="3" fill="${colour}" stroke="${escape(style.background)}"/>`) : []),
+      ...(row.members.length > 1 ? row.members.filter(([, value]) => has(value)).map(([, value]) => `<circle cx="${place(part(value)).toFixed(1)}" cy="${y}" r="3" fill="${colour}" stroke="${escape(style.background)}"/>`) : []),
       text(BAR.width - BAR.right + 10, y + 4, 'start', textOf(row))];
   });
   return [`<svg xmlns="http://www.w3.org/2000/svg" width="${BAR.width}" height="${height}" viewBox="0 0 ${BAR.width} ${height}" role="img" font-family="${escape(style.font)}" font-size="12">`,
     `<title>${escape(title)}</title>`, `<rect width="100%" height="100%" fill="${escape(style.background)}"/>`,
-    `<text x="12" y="22" font-size="14" font-weight="600" fill="${escape(style.text)}">${escape(title)}</text>`, ...lines, '</svg>', ''].join('\n');
+    `<text x="12" y="22" font-size="14" font-weight="600" fill="${escape(style.text)}">${escape(title)}</text>`, ...grid, ...lines, '</svg>', ''].join('\n');
 }

@@ -133,10 +133,10 @@ export function plot({title, sync, zoom, actions = []}) {
     if (model.outliers === false) [low, high] = withoutOutliers(expanded, model, [low, high]);
     if (low === null || high === null || !Number.isFinite(low)) return model.logY ? [1, 10] : [0, 1];
     if (model.logY) {
-      const first = Math.log10(low), last = Math.log10(high), pad = 0.05 * (last - first) || 0.5;
+      const first = Math.log10(low), last = Math.log10(high), pad = last - first > 1e-9 ? 0.05 * (last - first) : 0.5;
       return [10 ** (first - pad), 10 ** (last + pad)];
     }
-    const pad = 0.06 * (high - low) || Math.abs(high) * 0.1 || 1;
+    const pad = high - low > 1e-12 * Math.abs(high) ? 0.06 * (high - low) : Math.abs(high) * 0.1 || 1; // A rounding error is no range.
     return [low - pad, high + pad];
   }
 
@@ -419,11 +419,17 @@ const LOG_TICKS = {
   },
 };
 
+/** The numbers beside a logarithmic axis from `low` to `high`: [{value, text}]. */
+export function logTicks(low, high) {
+  return LOG_TICKS.filter(null, LOG_TICKS.splits(null, 1, low, high)).filter((value) => value !== null).map((value) => ({value, text: tick(value)}));
+}
+
 /** Round numbers between two, about five. */
 function even(low, high) {
   const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((digit) => digit * power >= rough) * power, found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high; value += step) found.push(value);
+  // Of ends that a rounding error parts, the step is lost in the sum, and the end never reached.
+  for (let place = Math.ceil(low / step); place * step <= high * (1 + 1e-9) && found.length < 20; place += 1) found.push(place * step);
   return found;
 }
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import statistics
 from xml.etree import ElementTree
 
@@ -14,6 +15,8 @@ from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
 _ACCURACIES = {'a': (0.5, 0.7, 0.6), 'b': (0.1, 0.2, 0.4), 'seeds/0': (0.8, 0.9, 0.3), 'seeds/1': (0.2, 0.2, 0.1)}
+# Of two of them an axis of logarithms has no place.
+_GAPS = {'a': 100.0, 'b': 0.0, 'seeds/0': 1.0, 'seeds/1': -0.1}
 
 _SHOWS = '(text) => document.querySelector(".bars td.number").innerText === text'
 
@@ -22,7 +25,7 @@ _SHOWS = '(text) => document.querySelector(".bars td.number").innerText === text
 def runs(runs_folder):
   for name, values in _ACCURACIES.items():
     events = [event('train', step, training_loss=1 / step, examples_per_second=9.0) for step in range(1, 31)]
-    events += [event('eval', 10 * number, accuracy=value) for number, value in enumerate(values, 1)]
+    events += [event('eval', 10 * number, accuracy=value, gap=_GAPS[name]) for number, value in enumerate(values, 1)]
     folders.make(runs_folder, name, events, identity=folders.ended_process(), status='finished')
 
 
@@ -111,6 +114,60 @@ def test_groups_have_the_mean_the_deviation_and_a_dot_for_each_run(page, bars, t
   # A run that is hidden is left out of its group.
   page.get_by_role('button', name='seeds/1', exact=True).click()
   section.get_by_text('0.3 (1 of 2 runs)').wait_for()
+
+
+def test_a_logarithmic_axis_has_bars_by_ratios_and_its_numbers(page, bars, new_page, tmp_path):
+  section = bars()
+  section.get_by_label('Log axis').check()
+  section.locator('.bars-axis').wait_for()
+  assert section.get_by_label('From zero').is_disabled()
+  widths = {name: width for name, (_, _, width) in _rows(section).items()}
+  shares = {name: math.log(values[-1]) for name, values in _ACCURACIES.items()}
+  ratio = lambda of: (of['a'] - of['b']) / (of['a'] - of['seeds/1'])
+  assert ratio(widths) == pytest.approx(ratio(shares), rel=0.02)
+  assert section.locator('.bars-axis span').all_inner_texts() == ['0.2', '0.4', '0.6']
+  section.get_by_text('Bars begin at 0.09').wait_for()
+  drawing = ElementTree.parse(downloads.save(page, 'Bars as SVG', tmp_path)).getroot()
+  drawn = dict(zip(_ACCURACIES, (float(each.get('width')) for each in drawing.findall('{*}rect')[1:]), strict=True))
+  assert ratio(drawn) == pytest.approx(ratio(shares), rel=0.02)
+  assert {'0.2', '0.4', '0.6'} <= {each.text for each in drawing.findall('{*}text')}
+  other = new_page()
+  other.goto(page.url)  # The link, and so a saved view, holds it.
+  again = other.get_by_role('region', name='Bars')
+  again.locator('.bars-axis').wait_for()
+  assert _texts(again) == _texts(section)
+
+
+def test_values_that_are_not_above_zero_have_no_bar_on_a_logarithmic_axis(bars):
+  section = bars('&bar=eval/gap&barlog=1')
+  section.locator('.bars-axis').wait_for()
+  assert section.locator('.bars-fill').count() == 2 and section.get_by_text('not above 0').count() == 2
+  assert section.locator('.bars-axis span').all_inner_texts() == ['1', '2', '5', '10', '20', '50', '100'][::2]
+  assert _texts(section) == {name: f'{value:g}' for name, value in _GAPS.items()}
+
+
+def test_a_logarithmic_axis_of_groups_ends_deviations_at_its_lower_end(bars):
+  section = bars('&bar=eval/gap&barlog=1&group=folder')
+  row = section.locator('tr', has_text='seeds')
+  row.locator('.bars-spread').wait_for()
+  assert row.locator('.bars-dot').count() == 1  # Of 1 and -0.1.
+  left, line = (
+    row.locator(each).evaluate('(node) => node.getBoundingClientRect().left') for each in ('.bars-spread', '.bars-line')
+  )
+  assert left == pytest.approx(line, abs=1)
+
+
+def test_values_that_differ_by_a_rounding_error_have_axes(page, console, runs_folder):
+  """Curves, bars and the scatter: their steps are not lost in sums, which would never end."""
+  for name, value in (('near/0', 0.6), ('near/1', math.nextafter(0.6, 1))):
+    folders.make(
+      runs_folder, name, [event('eval', 1, accuracy=value)], identity=folders.ended_process(), status='finished'
+    )
+  for query in ('', '&barlog=1&logy=1'):
+    page.goto(f'{console.url}/compare?run=near/0&run=near/1{query}')
+    section = page.get_by_role('region', name='Bars')
+    section.locator('.bars-fill').first.wait_for()
+    assert _texts(section) == {'near/0': '0.6', 'near/1': '0.6'}
 
 
 def test_the_keyboard_keeps_its_place_when_values_of_a_live_run_come(page, bars, runs_folder):

@@ -1,6 +1,7 @@
 """A sweep from the form of a new run, in a real browser."""
 
 import pytest
+import yaml
 
 from official_ext.operations.queue import queue_folder
 from tests.operations.console.browser import axe
@@ -52,13 +53,43 @@ def test_values_of_fields_give_a_number_of_points_by_the_keyboard(form, new_page
   assert other.get_by_label('Upper end of field 2').input_value() == '64'
   assert not axe.violations(other)
   other.get_by_label('Method').select_option('Random points')
-  other.get_by_label('Random points').fill('7')
+  other.get_by_label('Number of points').fill('7')
   _points(other, '7 points')
   other.get_by_label('Lower end of field 2').fill('99')
   other.get_by_text('batch_size: 99 is not below 64').wait_for()
   assert other.get_by_role('button', name='Start sweep').is_disabled()
   other.get_by_role('button', name='Remove field 2 from the sweep').click()
   _points(other, '7 points')
+
+
+def test_a_bayesian_search_that_ends_bad_runs(form, new_page):
+  page = form()
+  page.get_by_text('Sweep: several values of some fields').click()
+  page.get_by_label('Name of field 1').fill('learning_rate')
+  page.get_by_label('Kind of the values of field 1').select_option('range by ratios')
+  page.get_by_label('Lower end of field 1').fill('1e-4')
+  page.get_by_label('Upper end of field 1').fill('1e-1')
+  assert page.get_by_label('Number of values of field 1').is_visible()
+  assert not page.get_by_label('Number of points').is_visible()
+  page.get_by_label('Method').select_option('bayes')
+  page.get_by_label('Number of points').fill('20')
+  page.get_by_label('Metric to optimize').fill('')
+  page.get_by_text('metric: method bayes needs one').wait_for()
+  page.get_by_label('Metric to optimize').fill('accuracy')
+  page.get_by_label('Goal').select_option('maximize')
+  page.get_by_label('Early termination').select_option('hyperband')
+  page.get_by_label('Values of the metric before the first comparison').fill('5')
+  _points(page, '20 points')
+  page.get_by_text('Its file').click()
+  file = yaml.safe_load(page.get_by_label('The file of the sweep').inner_text())
+  assert (file['method'], file['run_cap'], file['metric']) == ('bayes', 20, {'name': 'accuracy', 'goal': 'maximize'})
+  assert file['early_terminate'] == {'type': 'hyperband', 'min_iter': 5}
+  assert file['parameters']['learning_rate'] == {'distribution': 'log_uniform_values', 'min': 1e-4, 'max': 1e-1}
+  # The link holds it.
+  other = form(page.url.split('?')[1], new_page())
+  _points(other, '20 points')
+  assert other.get_by_label('Values of the metric before the first comparison').input_value() == '5'
+  assert not axe.violations(other)
 
 
 def test_a_phone_has_room_for_it(form, new_page):

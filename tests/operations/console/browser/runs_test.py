@@ -351,6 +351,23 @@ def test_an_empty_folder_says_what_to_do(page, tmp_path, start_console):
   assert f'--model_dir={tmp_path}/digits' in page.locator('.command code').inner_text()
 
 
+def test_the_first_runs_of_an_empty_folder_get_their_columns(page, tmp_path, start_console):
+  page.goto(start_console(tmp_path).url)
+  page.get_by_role('heading', name='No runs yet').wait_for()
+  heads = lambda: [each for each in page.locator('thead').inner_text().split() if each in ('loss', 'accuracy', 'Status')]
+  folders.make(tmp_path, 'first', [])
+  page.get_by_role('link', name='first').wait_for()
+  assert heads() == ['Status']
+  for events, expected in (
+    ([event('train', 1, loss=0.5)], ['Status', 'loss']),
+    ([event('train', 2, loss=0.4), event('eval', 2, accuracy=0.75)], ['Status', 'accuracy', 'loss']),
+  ):
+    folders.make(tmp_path, 'first', events)
+    page.locator('thead', has_text=expected[1]).wait_for()
+    assert heads() == expected
+  page.locator('tbody tr', has_text='0.75').wait_for()
+
+
 @pytest.mark.slow
 def test_a_thousand_runs_are_filtered_and_sorted_at_once(page, tmp_path, start_console):
   """From the key to the rows; benchmarks/console.py holds the figure of 100 ms for the server's judgement, alone."""

@@ -6,7 +6,8 @@ import {errorList} from '../parts.js';
 
 const PAUSE_MS = 250; // After the last key, until the server is asked.
 const KINDS = [['values', 'values'], ['linear', 'range'], ['log', 'range by ratios']];
-const METHODS = [['grid', 'Grid: all combinations'], ['random', 'Random points']];
+const METHODS = [['grid', 'Grid: all combinations'], ['random', 'Random points'], ['bayes', 'Bayesian: points learn from results']];
+const ENDS = [['', 'Runs train to the end'], ['hyperband', 'Hyperband ends bad runs']];
 const GOALS = [['', 'goal'], ['maximize', 'maximize'], ['minimize', 'minimize']];
 const EMPTY = {name: '', kind: 'values', values: '', low: '', high: '', count: 3};
 
@@ -21,7 +22,7 @@ let number = 0;
  * @returns {Object} `node`; `check()`, when the form has changed; `tellNames()`, when its fields have.
  */
 export function sweepPart({kept, formOf, names, metric, changed, started, signal}) {
-  const state = {name: '', method: 'grid', count: 10, metric: null, goal: null, slots: 1, ...kept, rows: kept?.rows?.map((row) => ({...EMPTY, ...row})) ?? []};
+  const state = {name: '', method: 'grid', count: 10, metric: null, goal: null, early: '', minIter: 3, slots: 1, ...kept, rows: kept?.rows?.map((row) => ({...EMPTY, ...row})) ?? []};
   const id = `sweep-${++number}`, list = element('datalist', {id: `${id}-names`}), rows = element('div', {class: 'sweep-rows'});
   const count = element('b', {role: 'status', class: 'sweep-points'}), problem = element('div', {}), file = element('pre', {tabindex: 0, 'aria-label': 'The file of the sweep'});
   const text = element('p', {class: 'hint', role: 'status'});
@@ -31,9 +32,10 @@ export function sweepPart({kept, formOf, names, metric, changed, started, signal
     oninput: (event) => change(name, type === 'number' ? Math.max(1, Math.round(Number(event.target.value)) || 1) : event.target.value), ...more});
   const choice = (label, value, choices, act) => element('select', {'aria-label': label, onchange: (event) => act(event.target.value)},
     choices.map(([each, words]) => element('option', {value: each, selected: each === value}, words)));
-  const nameInput = input('Name of the sweep', 'name'), countInput = input('Random points', 'count', 'number', {min: 1, class: 'sweep-number'});
+  const nameInput = input('Name of the sweep', 'name'), countInput = input('Number of points', 'count', 'number', {min: 1, class: 'sweep-number'});
   const metricInput = input('Metric to optimize', 'metric', 'text', {placeholder: 'none'}), goalInput = choice('Goal', state.goal ?? '', GOALS, (value) => change('goal', value));
   const numberOf = element('label', {class: 'inline'}, 'points', countInput);
+  const bandsOf = element('label', {class: 'inline'}, 'after', input('Values of the metric before the first comparison', 'minIter', 'number', {min: 1, class: 'sweep-number'}), 'values');
   const start = element('button', {class: 'primary', type: 'button', disabled: true, onclick: begin}, 'Start sweep');
   const add = element('button', {class: 'small', type: 'button', onclick: () => {
     state.rows.push({...EMPTY});
@@ -52,13 +54,18 @@ export function sweepPart({kept, formOf, names, metric, changed, started, signal
       change('method', value);
       draw();
     }), numberOf, element('label', {class: 'inline'}, 'Metric', metricInput), goalInput,
+    choice('Early termination', state.early, ENDS, (value) => {
+      change('early', value);
+      draw();
+    }), bandsOf,
     element('label', {class: 'inline'}, 'Runs at once', input('Runs at the same time', 'slots', 'number', {min: 1, class: 'sweep-number'}))),
   problem, element('div', {class: 'toolbar'}, start, count), text,
   element('details', {}, element('summary', {}, 'Its file'), file));
 
   /** The rows of the fields. */
   function draw() {
-    numberOf.hidden = state.method !== 'random';
+    numberOf.hidden = state.method === 'grid';
+    bandsOf.hidden = state.early !== 'hyperband';
     replace(rows, state.rows.map((row, index) => {
       const which = `${index + 1}`, cell = (label, name, more = {}) => element('input', {type: 'text', 'aria-label': `${label} of field ${which}`, value: row[name], spellcheck: 'false',
         autocomplete: 'off', oninput: (event) => edit(row, name, event.target.value), ...more});
@@ -96,7 +103,8 @@ export function sweepPart({kept, formOf, names, metric, changed, started, signal
   }
 
   function body() {
-    return {...formOf(), name: state.name.trim(), method: state.method, count: state.count, metric: metricInput.value, goal: goalInput.value, slots: state.slots, parameters: state.rows};
+    return {...formOf(), name: state.name.trim(), method: state.method, count: state.count, metric: metricInput.value, goal: goalInput.value,
+      min_iter: state.early === 'hyperband' ? state.minIter : null, slots: state.slots, parameters: state.rows};
   }
 
   /** Asks the server for the number of points, after a pause. */

@@ -182,12 +182,26 @@ class RunsPage {
       this.endLoading?.();
       this.setColumns();
       this.loadNames().catch(toastError);
+      this.wasEmpty = !this.runs.size;
+    } else if (this.runs.size && (this.wasEmpty || this.hasMoreColumns())) {
+      this.wasEmpty = false;
+      this.defaults = null;
+      this.setColumns();
+      this.loadNames().catch(toastError);
     }
     this.arrange();
     // Their differences are others.
     if ((all ?? changed).some(({name}) => name === this.baseline)) this.table.refresh(Object.keys(this.kinds ?? {}));
     this.judgeSoon(1000);
     if (this.known && (all || changed.length)) this.loadFieldsSoon();
+  }
+
+  /** Whether runs have metrics for default columns now: the first runs of a folder begin without. They stay once one is of evaluations. */
+  hasMoreColumns() {
+    if (this.columns.length || this.hasEvaluations) return false;
+    const all = [...this.runs.values()];
+    this.hasEvaluations = all.some((run) => Object.keys(run.evaluation).length > 0);
+    return columns.defaultColumns(all).join() !== this.defaults?.join();
   }
 
   loadFieldsSoon() {
