@@ -25,7 +25,7 @@ export function axisOf(name, values, distribution = '') {
   // A grid of powers of ten, as of learning rates, is one of a logarithm too.
   const kind = low > 0 && (LOG.test(distribution) || (distribution === 'categorical' && high / low >= 50)) ? 'log' : 'linear';
   if (!finite.length) [low, high] = [0, 1];
-  // A rounding error is no range: steps of its size are lost in a sum.
+  // Ends that differ by a rounding error: steps of that size are lost in a sum.
   if (high - low <= 1e-12 * Math.max(Math.abs(low), Math.abs(high))) [low, high] = kind === 'log' ? [low / 2, high * 2] : [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
   const of = kind === 'log' ? Math.log : (value) => value;
   const place = (value) => {

@@ -136,7 +136,7 @@ export function plot({title, sync, zoom, actions = []}) {
       const first = Math.log10(low), last = Math.log10(high), pad = last - first > 1e-9 ? 0.05 * (last - first) : 0.5;
       return [10 ** (first - pad), 10 ** (last + pad)];
     }
-    const pad = high - low > 1e-12 * Math.abs(high) ? 0.06 * (high - low) : Math.abs(high) * 0.1 || 1; // A rounding error is no range.
+    const pad = high - low > 1e-12 * Math.abs(high) ? 0.06 * (high - low) : Math.abs(high) * 0.1 || 1; // Not for a rounding error.
     return [low - pad, high + pad];
   }
 
