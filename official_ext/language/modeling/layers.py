@@ -151,7 +151,8 @@ class Part(tf_keras.layers.Layer):
     step = max(1, size * _CAST_AT_ONCE // matrix.shape.num_elements())
     sizes_of_parts = [min(step, size - start) for start in range(0, size, step)]
     parts = [[part] for part in tf.split(matrix, sizes_of_parts, axis)] if len(sizes_of_parts) > 1 else [[matrix]]
-    return product_of_packed(x, parts, lambda arrays: tf.cast(arrays[0], self.compute_dtype), transpose_b)
+    cast = lambda other, part: tf.cast(ordering.after(part, other), self.compute_dtype)
+    return product_of_packed(x, parts, cast, transpose_b)
 
 
 class Linear(Part):
@@ -207,7 +208,7 @@ def product(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Te
 def product_of_packed(
   x: tf.Tensor,
   parts: Sequence[Sequence[tf.Tensor]],
-  unpack: Callable[[Sequence[tf.Tensor]], tf.Tensor],
+  unpack_after: Callable[..., tf.Tensor],
   transpose_b: bool = False,
 ) -> tf.Tensor:
   """The product of `x` with matrices side by side, each of which is there no longer than it is used.
@@ -219,13 +220,14 @@ def product_of_packed(
   Args:
     x: [..., in].
     parts: of each matrix the arrays that it is made of: constants, from which no gradient is asked.
-    unpack: makes a matrix, of x's dtype: [in, out], or [out, in] with `transpose_b`.
-    transpose_b: see `unpack`.
+    unpack_after: makes a matrix of (a tensor with one element that it waits for, see ordering.py, and the arrays), of
+      x's dtype: [in, out], or [out, in] with `transpose_b`.
+    transpose_b: see `unpack_after`.
 
   Returns:
     [..., the sum of all out].
   """
-  matrix_after = lambda arrays, other: unpack(ordering.all_after(arrays, other))
+  matrix_after = lambda arrays, other: unpack_after(ordering.element_of(other), *arrays)
 
   @tf.custom_gradient
   def rows(x):

@@ -39,7 +39,7 @@ class StepTraits:
     sparse_gradients: whether gradients are IndexedSlices, for which not every optimizer has an XLA kernel.
     input_bytes: bytes of one replica's batch; 0 if shapes are not static.
     in_memory: whether a program can gather its batches by itself.
-    xla_error: why XLA cannot compile the step; empty if it can, or was not tried.
+    xla_error: why XLA cannot compile the step; empty if it can, or was not asked: only if it would compile it.
   """
 
   num_updates: int = 1
@@ -219,6 +219,13 @@ def _is_mixed(traits: StepTraits, device_type: str, fast_products: Collection[st
   return 'bfloat16' in fast_products if traits.bfloat16_products else traits.clusters and 'float32' in fast_products
 
 
+def may_have_clusters(
+  num_weights: int, *, enable_xla: bool | str, device_type: str, fast_products: Collection[str]
+) -> bool:
+  """Whether the plan of a step is likely to compile clusters, before its trace. The arguments: see `choose_plan`."""
+  return enable_xla == 'auto' and device_type == 'CPU' and num_weights >= _MANY_WEIGHTS and bool(fast_products)
+
+
 def _stackable_steps(input_bytes: int) -> int:
   """The number of batches of this size that are worth stacking."""
   return max(1, min(_MAX_STEPS_PER_EXECUTION, _MAX_STACKED_BYTES // max(input_bytes, 1)))
@@ -261,6 +268,11 @@ def _nodes(graph):
   definition = graph.as_graph_def()
   groups = [definition.node, *(function.node_def for function in definition.library.function)]
   return [node for group in groups for node in group]
+
+
+def num_weights(model: object) -> int:
+  """The numbers in all weights of a model; those that it has not made yet do not count."""
+  return sum(variable.shape.num_elements() or 0 for variable in getattr(model, 'variables', ()))
 
 
 def is_number(value: Any) -> bool:
