@@ -145,7 +145,7 @@ class Part(tf_keras.layers.Layer):
   def product_of(self, x: tf.Tensor, variable: tf.Variable, transpose_b: bool = False) -> tf.Tensor:
     """See `product`, with a variable as the matrix. Frozen weights are not kept in the compute dtype beside its own."""
     if not self.is_frozen or variable.dtype == self.compute_dtype:
-      return product(x, self.value(variable), transpose_b)
+      return product(x, self.value(variable), transpose_b=transpose_b)
     matrix, axis = layer_weights.value_of(variable), 0 if transpose_b else 1
     size = matrix.shape[axis]
     step = max(1, size * _CAST_AT_ONCE // matrix.shape.num_elements())
@@ -191,18 +191,20 @@ class Linear(Part):
     return self.value(self.kernel, tf.float32)
 
 
-def product(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
-  """The product x matrix over the last axis, as one product of matrices.
+def product(x: tf.Tensor, *matrices: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
+  """The product x matrix over the last axis, as one product of matrices; with several, x times each in turn.
 
   tf.matmul with a batch would make a gradient of the matrix for every example, and add them up: 15 % of a step.
 
   Args:
     x: [..., in].
-    matrix: [in, out], or [out, in] with `transpose_b`.
-    transpose_b: see `matrix`.
+    *matrices: [in, out], or [out, in] with `transpose_b`.
+    transpose_b: see `matrices`.
   """
-  y = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), matrix, transpose_b=transpose_b)
-  return tf.reshape(y, [*sizes(x)[:-1], matrix.shape[0] if transpose_b else matrix.shape[1]])
+  y = tf.reshape(x, [-1, x.shape[-1]])
+  for matrix in matrices:
+    y = tf.matmul(y, matrix, transpose_b=transpose_b)
+  return tf.reshape(y, [*sizes(x)[:-1], y.shape[-1]])
 
 
 def product_of_packed(
@@ -220,26 +222,24 @@ def product_of_packed(
   Args:
     x: [..., in].
     parts: of each matrix the arrays that it is made of: constants, from which no gradient is asked.
-    unpack_after: makes a matrix of (a tensor with one element that it waits for, see ordering.py, and the arrays), of
-      x's dtype: [in, out], or [out, in] with `transpose_b`.
+    unpack_after: makes a matrix of (a tensor that it waits for, see ordering.py, and the arrays), of x's dtype: [in,
+      out], or [out, in] with `transpose_b`.
     transpose_b: see `unpack_after`.
 
   Returns:
     [..., the sum of all out].
   """
-  matrix_after = lambda arrays, other: unpack_after(ordering.element_of(other), *arrays)
-
   @tf.custom_gradient
   def rows(x):
     found: list[tf.Tensor] = []
     for arrays in parts:
-      matrix = matrix_after(arrays, found[-1] if found else x)
+      matrix = unpack_after(found[-1] if found else x, *arrays)
       found.append(tf.matmul(x, matrix, transpose_b=transpose_b))
 
     def gradient(dy):
       dx = None
       for arrays, of_part in zip(parts, tf.split(dy, [y.shape[-1] for y in found], axis=-1)):
-        matrix = matrix_after(arrays, of_part if dx is None else dx)
+        matrix = unpack_after(of_part if dx is None else dx, *arrays)
         added = tf.matmul(of_part, matrix, transpose_b=not transpose_b)
         dx = added if dx is None else dx + added
       return dx

@@ -19,7 +19,6 @@ from official_ext.language.modeling import nf4
 from official_ext.language.modeling import unmade
 from official_ext.training.model_parts import clusters
 from official_ext.training.model_parts import layer_weights
-from official_ext.training.model_parts import ordering
 
 _FORMATS: dict[str, ModuleType] = {'nf4': nf4, 'int8': int8}
 METHODS = ('none', *_FORMATS)
@@ -158,11 +157,10 @@ class QuantizedLinear(layers.Part):
 def _unpacking(packing, form, names, dtype):
   """A function of (a tensor that it waits for, the arrays of these names): the kernel, [out, in]. See clusters.py."""
 
-  def unpacked(other, *arrays):
-    arrays = ordering.all_after(arrays, other)
+  def unpacked(*arrays):
     return packing.dequantize(form._replace(**dict(zip(names, arrays))), dtype)
 
-  return clusters.cluster(unpacked, num_constants=1 + len(names))
+  return clusters.constant_cluster(unpacked)
 
 
 def expect(module: tf.Module, config: QuantizationConfig) -> None:

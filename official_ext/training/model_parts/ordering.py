@@ -14,12 +14,6 @@ def after(value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
   return all_after([value], other)[0]
 
 
-def element_of(other: tf.Tensor) -> tf.Tensor:
-  """The first element of a tensor, of shape [1]; [0] of an empty one. No gradient flows into `other`."""
-  element = tf.stop_gradient(other)
-  return element if other.shape.rank == 1 and other.shape[0] in (0, 1) else tf.reshape(element, [-1])[:1]
-
-
 def all_after(values: Sequence[tf.Tensor], other: tf.Tensor) -> list[tf.Tensor]:
   """`values`, but only after `other`.
 
@@ -30,6 +24,7 @@ def all_after(values: Sequence[tf.Tensor], other: tf.Tensor) -> list[tf.Tensor]:
     values: of number types, of any shapes.
     other: floating, of any shape; empty too, as on a replica without examples. No gradient flows into it.
   """
-  never = tf.reduce_any(element_of(other) > float('inf'))
+  element = tf.reshape(tf.stop_gradient(other), [-1])[:1]
+  never = tf.reduce_any(element > float('inf'))
   zeros = {dtype: tf.cast(never, dtype) for dtype in dict.fromkeys(value.dtype for value in values)}
   return [value + zeros[value.dtype] for value in values]

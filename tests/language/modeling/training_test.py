@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tf_keras
 
 from official_ext.language.modeling import decoder
@@ -103,7 +102,7 @@ def test_a_step_is_traced_as_its_plan_is_expected_to_be_and_once_more_after_a_wr
   with monkeypatch.context() as patch:
     if is_mixed:  # XLA is not asked about a step that it is not to compile.
       patch.setattr(task_step, 'compiler_error', None)
-    trainer.train(tf.constant(2))
+    harness.train(trainer, 2)
   assert (trainer.plan.clusters, trainer.plan.jit_compile) == (is_mixed, not is_mixed)
   assert len(traces) == num_traces
   assert_same(weights(trained(2, dict(num_hidden_layers=1), enable_xla=False)), weights(trainer))

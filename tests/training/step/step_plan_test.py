@@ -124,7 +124,7 @@ def test_the_table_of_the_rule_is_the_rule():
     for flags in CPUS.values():
       products = processor.fast_products_of(f'flags : {flags}', {})
       plans.append(str(choose(traits, fast_products=products)))
-    rule[step] = [re.search(r'\\((no XLA|XLA between products|XLA)', plan)[1] for plan in plans]
+    rule[step] = [re.search(r'\((no XLA|XLA between products|XLA)', plan)[1] for plan in plans]
   assert found == rule
 
 
