@@ -229,6 +229,7 @@ def product_of_packed(
   Returns:
     [..., the sum of all out].
   """
+
   @tf.custom_gradient
   def rows(x):
     found: list[tf.Tensor] = []

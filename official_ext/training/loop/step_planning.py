@@ -56,9 +56,7 @@ def choose_plan(
   )
 
 
-def may_have_clusters(
-  model: tf.Module, runtime: definitions.RuntimeConfig, strategy: tf.distribute.Strategy
-) -> bool:
+def may_have_clusters(model: tf.Module, runtime: definitions.RuntimeConfig, strategy: tf.distribute.Strategy) -> bool:
   """Whether a step of the model is likely to be planned with clusters, before its trace: see step_plan.py."""
   return not runtime.mesh.sizes() and step_plan.may_have_clusters(
     step_plan.num_weights(model),
