@@ -227,6 +227,8 @@ class TaskStep:
 
     def of_replica():
       if not found:  # Only on the first replica.
+        # A trace inside of XLA's would be another one. It is new only after a wrong guess of the probe.
+        self._function.get_concrete_function(self.input_specs, tf.TensorSpec([], tf.int64))
         found.append(compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs))
 
     tf.function(lambda: self._parts.strategy.run(of_replica), autograph=False).get_concrete_function()
