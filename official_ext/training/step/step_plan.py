@@ -215,7 +215,7 @@ def _is_mixed(traits: StepTraits, device_type: str, fast_products: Collection[st
   """Whether products are TensorFlow's, and XLA compiles the parts between them."""
   if device_type != 'CPU' or traits.num_weights < _MANY_WEIGHTS or not traits.static_shapes or traits.convolutions:
     return False
-  # In float32 these products gain memory and a shorter start alone, and many small operations would lose both.
+  # In float32 these products gain a little, a shorter start and memory; many small operations would lose all of it.
   return 'bfloat16' in fast_products if traits.bfloat16_products else traits.clusters and 'float32' in fast_products
 
 
