@@ -145,13 +145,14 @@ class Part(tf_keras.layers.Layer):
   def product_of(self, x: tf.Tensor, variable: tf.Variable, transpose_b: bool = False) -> tf.Tensor:
     """See `product`, with a variable as the matrix. Frozen weights are not kept in the compute dtype beside its own."""
     if not self.is_frozen or variable.dtype == self.compute_dtype:
-      return product(x, self.value(variable), transpose_b)
+      return product(x, self.value(variable), transpose_b=transpose_b)
     matrix, axis = layer_weights.value_of(variable), 0 if transpose_b else 1
     size = matrix.shape[axis]
     step = max(1, size * _CAST_AT_ONCE // matrix.shape.num_elements())
     sizes_of_parts = [min(step, size - start) for start in range(0, size, step)]
     parts = [[part] for part in tf.split(matrix, sizes_of_parts, axis)] if len(sizes_of_parts) > 1 else [[matrix]]
-    return product_of_packed(x, parts, lambda arrays: tf.cast(arrays[0], self.compute_dtype), transpose_b)
+    cast = lambda other, part: tf.cast(ordering.after(part, other), self.compute_dtype)
+    return product_of_packed(x, parts, cast, transpose_b)
 
 
 class Linear(Part):
@@ -190,24 +191,26 @@ class Linear(Part):
     return self.value(self.kernel, tf.float32)
 
 
-def product(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
-  """The product x matrix over the last axis, as one product of matrices.
+def product(x: tf.Tensor, *matrices: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
+  """The product x matrix over the last axis, as one product of matrices; with several, x times each in turn.
 
   tf.matmul with a batch would make a gradient of the matrix for every example, and add them up: 15 % of a step.
 
   Args:
     x: [..., in].
-    matrix: [in, out], or [out, in] with `transpose_b`.
-    transpose_b: see `matrix`.
+    *matrices: [in, out], or [out, in] with `transpose_b`.
+    transpose_b: see `matrices`.
   """
-  y = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), matrix, transpose_b=transpose_b)
-  return tf.reshape(y, [*sizes(x)[:-1], matrix.shape[0] if transpose_b else matrix.shape[1]])
+  y = tf.reshape(x, [-1, x.shape[-1]])
+  for matrix in matrices:
+    y = tf.matmul(y, matrix, transpose_b=transpose_b)
+  return tf.reshape(y, [*sizes(x)[:-1], y.shape[-1]])
 
 
 def product_of_packed(
   x: tf.Tensor,
   parts: Sequence[Sequence[tf.Tensor]],
-  unpack: Callable[[Sequence[tf.Tensor]], tf.Tensor],
+  unpack_after: Callable[..., tf.Tensor],
   transpose_b: bool = False,
 ) -> tf.Tensor:
   """The product of `x` with matrices side by side, each of which is there no longer than it is used.
@@ -219,25 +222,25 @@ def product_of_packed(
   Args:
     x: [..., in].
     parts: of each matrix the arrays that it is made of: constants, from which no gradient is asked.
-    unpack: makes a matrix, of x's dtype: [in, out], or [out, in] with `transpose_b`.
-    transpose_b: see `unpack`.
+    unpack_after: makes a matrix of (a tensor that it waits for, see ordering.py, and the arrays), of x's dtype: [in,
+      out], or [out, in] with `transpose_b`.
+    transpose_b: see `unpack_after`.
 
   Returns:
     [..., the sum of all out].
   """
-  matrix_after = lambda arrays, other: unpack(ordering.all_after(arrays, other))
 
   @tf.custom_gradient
   def rows(x):
     found: list[tf.Tensor] = []
     for arrays in parts:
-      matrix = matrix_after(arrays, found[-1] if found else x)
+      matrix = unpack_after(found[-1] if found else x, *arrays)
       found.append(tf.matmul(x, matrix, transpose_b=transpose_b))
 
     def gradient(dy):
       dx = None
       for arrays, of_part in zip(parts, tf.split(dy, [y.shape[-1] for y in found], axis=-1)):
-        matrix = matrix_after(arrays, of_part if dx is None else dx)
+        matrix = unpack_after(of_part if dx is None else dx, *arrays)
         added = tf.matmul(of_part, matrix, transpose_b=not transpose_b)
         dx = added if dx is None else dx + added
       return dx

@@ -129,7 +129,7 @@ class LoraLinear(layers.Part):
   def _adapted(self, x, y):
     """The layer's output for x, without the bias, if the frozen layer's is y."""
     dropped = layers.dropout(x, self.dropout_rate, layer_weights.seed_here(), self._site)
-    added = layers.product(layers.product(dropped, self.value(self.lora_a)), self.value(self.lora_b))
+    added = layers.product(dropped, self.value(self.lora_a), self.value(self.lora_b))
     added *= tf.cast(self.scaling, added.dtype)
     if self.lora_magnitude is None:
       return y + added

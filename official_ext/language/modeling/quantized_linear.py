@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from official_ext.language.modeling import int8
 from official_ext.language.modeling import layers
 from official_ext.language.modeling import nf4
 from official_ext.language.modeling import unmade
+from official_ext.training.model_parts import clusters
 from official_ext.training.model_parts import layer_weights
 
 _FORMATS: dict[str, ModuleType] = {'nf4': nf4, 'int8': int8}
@@ -128,8 +130,8 @@ class QuantizedLinear(layers.Part):
   def product(self, x: tf.Tensor) -> tf.Tensor:
     """X kernel, in the compute dtype."""
     arrays = [layer_weights.value_of(getattr(self, name)) for name in self._names]
-    unpack = lambda arrays: self._unpacked(arrays, self.compute_dtype)
-    return layers.product_of_packed(x, [arrays], unpack, transpose_b=True)
+    unpack_after = _unpacking(self._format, self._form, self._names, self.compute_dtype)
+    return layers.product_of_packed(x, [arrays], unpack_after, transpose_b=True)
 
   def matrix(self) -> tf.Tensor:
     """The kernel, float32 [in, out]; [rows, in, out] of stacked layers, outside of their loop."""
@@ -149,6 +151,16 @@ class QuantizedLinear(layers.Part):
   def num_weights(self) -> int:
     """How many numbers the layer represents, packed or not."""
     return max(1, self.num_rows) * self.output_size * (self.input_size + (self.bias is not None))
+
+
+@functools.cache
+def _unpacking(packing, form, names, dtype):
+  """A function of (a tensor that it waits for, the arrays of these names): the kernel, [out, in]. See clusters.py."""
+
+  def unpacked(*arrays):
+    return packing.dequantize(form._replace(**dict(zip(names, arrays))), dtype)
+
+  return clusters.constant_cluster(unpacked)
 
 
 def expect(module: tf.Module, config: QuantizationConfig) -> None:

@@ -9,6 +9,7 @@ _OFF = ('0', 'false')
 # The values of `ONEDNN_MAX_CPU_ISA`, if oneDNN shall be as fast as is assumed here:
 # https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 _UNLIMITED = ('', 'ALL', 'DEFAULT')
+_WITH_AVX2 = ('AVX2', 'AVX512', 'AVX10')
 _WITH_BFLOAT16 = ('AVX512_CORE_BF16', 'AVX512_CORE_FP16', 'AVX512_CORE_AMX', 'AVX10_1_512')
 
 
@@ -23,17 +24,18 @@ def fast_products() -> frozenset[str]:
 
 
 def fast_products_of(cpuinfo: str, environment: Mapping[str, str]) -> frozenset[str]:
-  """See `fast_products`: bfloat16 and float32 where the CPU multiplies bfloat16 itself (AVX-512 BF16, and so AMX).
+  """See `fast_products`: float32 with AVX2; bfloat16 too if the CPU multiplies it (AVX-512 BF16, and so AMX).
 
-  XLA multiplies bfloat16 as float32. In float32 both are as fast. CPUs without the instructions were not measured.
+  XLA multiplies bfloat16 as float32. In float32 both are as fast. CPUs without AVX2 were not measured.
 
   Args:
     cpuinfo: the text of /proc/cpuinfo.
     environment: the variables of the process: `TF_ENABLE_ONEDNN_OPTS` and `ONEDNN_MAX_CPU_ISA` may switch these off.
   """
   flags = next((line.partition(':')[2].split() for line in cpuinfo.splitlines() if line.startswith('flags')), [])
-  if 'avx512_bf16' not in flags or environment.get('TF_ENABLE_ONEDNN_OPTS', '1').lower() in _OFF:
-    return frozenset()
   allowed = environment.get('ONEDNN_MAX_CPU_ISA', environment.get('DNNL_MAX_CPU_ISA', 'DEFAULT')).upper()
-  is_whole = allowed in _UNLIMITED or allowed.startswith(_WITH_BFLOAT16)
-  return frozenset(('bfloat16', 'float32')) if is_whole else frozenset()
+  is_off = environment.get('TF_ENABLE_ONEDNN_OPTS', '1').lower() in _OFF
+  if is_off or 'avx2' not in flags or not (allowed in _UNLIMITED or allowed.startswith(_WITH_AVX2)):
+    return frozenset()
+  has_bfloat16 = 'avx512_bf16' in flags and (allowed in _UNLIMITED or allowed.startswith(_WITH_BFLOAT16))
+  return frozenset(('bfloat16', 'float32')) if has_bfloat16 else frozenset(('float32',))

@@ -362,27 +362,35 @@ class Trainer(base_evaluator.Evaluator):
     if step.plan is not None:
       return
     with self.strategy.scope():
-      traits = step.probe(self.step_inputs.take_one, self._train_iter, check_xla=runtime.enable_xla == 'auto')
+      guess = step_planning.may_have_clusters(self.model, runtime, self.strategy)
+      traits = step.probe(self.step_inputs.take_one, self._train_iter, guess)
       in_memory = self._in_memory()
       traits = dataclasses.replace(traits, in_memory=in_memory is not None)
       if self.parameter_groups is not None:  # Frozen variables have slots too: a later run may train them.
         gradient_tap.build(self.optimizer, self.model.trainable_variables)
-      plan = step_planning.choose_plan(
-        traits,
-        self.config.trainer,
-        runtime,
-        self.strategy,
-        type(self.task).__name__,
-        self._batch_size,
-        single_trace=step.parts.single_trace,
-        owns_loop=self.owns_loop,
-        inputs_by=type(self).__name__ if self._takes_own_inputs() else '',
-      )
+      plan = self._plan_of(traits)
+      if runtime.enable_xla == 'auto' and plan.jit_compile:  # Asked last: it takes as long as the trace.
+        traits = dataclasses.replace(traits, xla_error=step.xla_error())
+        plan = self._plan_of(traits)
       step.set_plan(plan, traits, in_memory)
     if self._gathers():  # The plan may have changed: an update that XLA cannot compile is split off.
       self.step_inputs.in_memory = in_memory
     self.check_variables()  # Some models have no variables until their first call.
     logging.info('Training step: %s', step.plan)
+
+  def _plan_of(self, traits: step_plan.StepTraits) -> step_plan.StepPlan:
+    step = self.training_step
+    return step_planning.choose_plan(
+      traits,
+      self.config.trainer,
+      self.config.runtime,
+      self.strategy,
+      type(self.task).__name__,
+      self._batch_size,
+      single_trace=step.parts.single_trace,
+      owns_loop=self.owns_loop,
+      inputs_by=type(self).__name__ if self._takes_own_inputs() else '',
+    )
 
   @tf.autograph.experimental.do_not_convert
   def _plan_inside_a_trace(self):

@@ -56,6 +56,16 @@ def choose_plan(
   )
 
 
+def may_have_clusters(model: tf.Module, runtime: definitions.RuntimeConfig, strategy: tf.distribute.Strategy) -> bool:
+  """Whether a step of the model is likely to be planned with clusters, before its trace: see step_plan.py."""
+  return not runtime.mesh.sizes() and step_plan.may_have_clusters(
+    step_plan.num_weights(model),
+    enable_xla=runtime.enable_xla,
+    device_type=distribute.device_type(strategy),
+    fast_products=processor.fast_products(),
+  )
+
+
 def _mesh_plan(
   traits: step_plan.StepTraits, runtime: definitions.RuntimeConfig, task_name: str, batch_size: int, owns_loop: bool
 ) -> step_plan.StepPlan:

@@ -11,6 +11,8 @@ import threading
 
 import tensorflow as tf
 
+from official_ext.training.model_parts import ordering
+
 _local = threading.local()
 
 
@@ -67,8 +69,34 @@ def cluster(function: Callable[..., tf.Tensor], num_constants: int = 0) -> Calla
 
   @functools.wraps(function)
   def run(*args: object) -> tf.Tensor:
-    if getattr(_local, 'names', None) is not None:
-      _local.names.add(function.__qualname__)
+    _note(function)
     return once(*args) if _is_wanted() else function(*args)
 
   return run
+
+
+def constant_cluster(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+  """`cluster` of a function of constants, from which no gradient is asked, that is to run late: see ordering.py.
+
+  Args:
+    function: tensors to a tensor, without variables and randomness.
+
+  Returns:
+    A function of (a tensor, and the arguments of `function`), which runs only after that tensor is there.
+  """
+  compiled_function = tf.function(function, jit_compile=True, autograph=False)
+
+  @functools.wraps(function)
+  def run(other: tf.Tensor, *args: tf.Tensor) -> tf.Tensor:
+    _note(function)
+    if not _is_wanted():
+      return function(*ordering.all_after(args, other))
+    with tf.control_dependencies([other]):  # A graph heeds it, unlike XLA.
+      return compiled_function(*args)
+
+  return run
+
+
+def _note(function):
+  if getattr(_local, 'names', None) is not None:
+    _local.names.add(function.__qualname__)

@@ -39,7 +39,7 @@ class StepTraits:
     sparse_gradients: whether gradients are IndexedSlices, for which not every optimizer has an XLA kernel.
     input_bytes: bytes of one replica's batch; 0 if shapes are not static.
     in_memory: whether a program can gather its batches by itself.
-    xla_error: why XLA cannot compile the step; empty if it can, or was not tried.
+    xla_error: why XLA cannot compile the step; empty if it can, or was not asked: only if it would compile it.
   """
 
   num_updates: int = 1
@@ -215,8 +215,15 @@ def _is_mixed(traits: StepTraits, device_type: str, fast_products: Collection[st
   """Whether products are TensorFlow's, and XLA compiles the parts between them."""
   if device_type != 'CPU' or traits.num_weights < _MANY_WEIGHTS or not traits.static_shapes or traits.convolutions:
     return False
-  # In float32 these products gain memory and a shorter start alone, and many small operations would lose both.
+  # In float32 these products gain a little, a shorter start and memory; many small operations would lose all of it.
   return 'bfloat16' in fast_products if traits.bfloat16_products else traits.clusters and 'float32' in fast_products
+
+
+def may_have_clusters(
+  num_weights: int, *, enable_xla: bool | str, device_type: str, fast_products: Collection[str]
+) -> bool:
+  """Whether the plan of a step is likely to compile clusters, before its trace. The arguments: see `choose_plan`."""
+  return enable_xla == 'auto' and device_type == 'CPU' and num_weights >= _MANY_WEIGHTS and bool(fast_products)
 
 
 def _stackable_steps(input_bytes: int) -> int:
@@ -261,6 +268,11 @@ def _nodes(graph):
   definition = graph.as_graph_def()
   groups = [definition.node, *(function.node_def for function in definition.library.function)]
   return [node for group in groups for node in group]
+
+
+def num_weights(model: object) -> int:
+  """The numbers in all weights of a model; those that it has not made yet do not count."""
+  return sum(variable.shape.num_elements() or 0 for variable in getattr(model, 'variables', ()))
 
 
 def is_number(value: Any) -> bool:

@@ -65,6 +65,7 @@ class TaskStep:
     self._sparse_gradients = False
     self._arguments = {'model': parts.model, 'optimizer': parts.optimizer, 'metrics': parts.metrics}
     self._function = tf.function(self._forward_backward, autograph=False)
+    self._compiles_clusters = False  # In `_function`.
     self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=distribute.device_type(parts.strategy) == 'CPU')
     self.variables: list[tf.Variable] = []
     self.input_specs: Any = None
@@ -133,12 +134,13 @@ class TaskStep:
     """The functions of the step for a plan, after `probe`."""
     if plan.eager:
       return StepFunctions(self._forward_backward, self._whole_step)
+    self._compile_clusters(plan.clusters)
     # In updates, replicas meet, as they may in the forward pass: then no separate function can contain them.
     owns_function = self._parts.single_trace and not self._merge_calls
     whole_step = tf.function(self._whole_step, autograph=False) if owns_function else self._whole_step
     forward_backward = self._traceable
-    if plan.clusters:  # A new trace: that of the probe has none.
-      forward_backward, whole_step = map(_with_clusters, (self._forward_backward, self._whole_step))
+    if plan.clusters:
+      forward_backward, whole_step = self._function, _with_clusters(self._whole_step)
     if plan.execution == 'mesh':  # Not the trace of the probe: a mesh has operations and layouts that differ.
       forward_backward = self._forward_backward
     if plan.execution == 'split':
@@ -162,28 +164,33 @@ class TaskStep:
     """The step up to its update: a separate function, or, if replicas meet in it, a part of the present graph."""
     return self._forward_backward if self._merge_calls else self._function
 
+  def _compile_clusters(self, is_wanted: bool) -> None:
+    """Makes `_function` compile clusters, or not: without a new trace if its own has what is wanted."""
+    if is_wanted != self._compiles_clusters and (self._has_clusters or self.input_specs is None):
+      self._function = (
+        _with_clusters(self._forward_backward) if is_wanted else tf.function(self._forward_backward, autograph=False)
+      )
+      self._compiles_clusters = is_wanted
+
   # Probing.
 
   def probe(
-    self, next_inputs: Callable[[Any], object], iterator: tf.data.Iterator, check_xla: bool
+    self, next_inputs: Callable[[Any], object], iterator: tf.data.Iterator, compiles_clusters: bool = False
   ) -> step_plan.StepTraits:
     """Traces one step without running it. Cross-replica context.
 
     Args:
       next_inputs: the trainer's `next_train_inputs`.
       iterator: the training iterator, not consumed.
-      check_xla: whether to ask XLA if it can compile the step.
+      compiles_clusters: whether to trace it as a plan with clusters needs it. A wrong guess costs another trace.
 
     Returns:
-      The traits of the step.
+      The traits of the step, but for `xla_error`: see the method of that name.
     """
-    xla_errors: list[str] = []
-    check_xla = check_xla and not self._merge_calls
+    self._compile_clusters(compiles_clusters)
 
     def of_replica(inputs):  # A function of Python's: a strategy would trace TensorFlow's for all replicas at once.
       self._traceable(inputs, tf.constant(0, tf.int64))
-      if check_xla and not xla_errors and step_plan.input_traits(self.input_specs)[0]:
-        xla_errors.append(self._compiler_error())  # Only on the first replica.
 
     def one_step(iterator):
       self._parts.strategy.run(of_replica, args=(next_inputs(iterator),))
@@ -194,7 +201,7 @@ class TaskStep:
       if 'merge_call' not in str(error):
         raise
       # Only the graph of the replicas' threads can contain a step in which they meet.
-      self._merge_calls, check_xla = True, False
+      self._merge_calls = True
       graph = tf.function(one_step, autograph=False).get_concrete_function(iterator).graph
     static_shapes, input_bytes = step_plan.input_traits(self.input_specs)
     return step_plan.StepTraits(
@@ -203,17 +210,29 @@ class TaskStep:
       convolutions=step_plan.has_convolutions(graph),
       bfloat16_products=step_plan.has_bfloat16_products(graph),
       clusters=self._has_clusters,
-      num_weights=sum(v.shape.num_elements() or 0 for v in getattr(self._parts.model, 'variables', ())),
+      num_weights=step_plan.num_weights(self._parts.model),
       merge_calls=self._merge_calls,
       static_shapes=static_shapes,
       sparse_gradients=self._sparse_gradients,
       input_bytes=input_bytes,
-      xla_error=xla_errors[0] if xla_errors else '',
     )
 
-  def _compiler_error(self) -> str:
-    """Why XLA cannot turn the traced step into HLO; '' if it can. Runs nothing."""
-    return compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs)
+  def xla_error(self) -> str:
+    """Why XLA cannot turn the probed step into HLO; '' if it can. Runs nothing. Cross-replica context.
+
+    It takes as long as the trace. Call it for a step whose inputs have static shapes, and in which no replicas meet.
+    """
+    found: list[str] = []
+    self._compile_clusters(False)
+
+    def of_replica():
+      if not found:  # Only on the first replica.
+        # A trace inside of XLA's would be another one. It is new only after a wrong guess of the probe.
+        self._function.get_concrete_function(self.input_specs, tf.TensorSpec([], tf.int64))
+        found.append(compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs))
+
+    tf.function(lambda: self._parts.strategy.run(of_replica), autograph=False).get_concrete_function()
+    return found[0]
 
 
 def compiler_error(function: Callable[[Any], object], specs: object) -> str:

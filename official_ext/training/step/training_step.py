@@ -29,6 +29,7 @@ class TrainingStep:
   Attributes:
     parts: the objects that it reads and writes.
     probe: see `TaskStep.probe`.
+    xla_error: see `TaskStep.xla_error`.
     plan: how the step is run; None before `set_plan`.
     means: the means of the steps' logs; None before `set_plan`.
     input_shapes: the shapes that a compiled step has seen.
@@ -47,6 +48,7 @@ class TrainingStep:
     self._execution: executions.Execution | None = None
     self._mesh_execution: mesh_execution.MeshExecution | None = None
     self.probe: Callable[..., step_plan.StepTraits] = self._task_step.probe
+    self.xla_error: Callable[[], str] = self._task_step.xla_error
     self.plan: step_plan.StepPlan | None = None
     self.means: step_means.StepMeans | None = None
     self.input_shapes = InputShapes(parts.strategy)

@@ -8,6 +8,7 @@ from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.training.devices import processor
 from official_ext.training.step import step_plan
+from official_ext.training.step import task_step
 from tests.training.loop import harness
 
 CONFIG = decoder_config.DecoderConfig(
@@ -81,6 +82,30 @@ def test_in_float32_the_rule_of_a_cpu_with_amx_does_what_a_graph_does_dropout_in
     mixed.plan.clusters == ('float32' in processor.fast_products()) and mixed.plan.jit_compile != mixed.plan.clusters
   )
   assert_same(weights(trained(fields=fields, enable_xla=False)), weights(mixed))
+
+
+@pytest.mark.parametrize('products, num_traces', [({'float32'}, 1), ({'bfloat16'}, 2)], ids=['right', 'wrong'])
+def test_a_step_is_traced_as_its_plan_is_expected_to_be_and_once_more_after_a_wrong_guess(
+  products, num_traces, monkeypatch
+):
+  traces = []
+
+  class Task(task()):
+    def forward(self, inputs, model, training):
+      traces.append(training)
+      return super().forward(inputs, model, training)
+
+  monkeypatch.setattr(step_plan, '_MANY_WEIGHTS', 1)
+  monkeypatch.setattr(processor, 'fast_products', lambda: products)
+  trainer = harness.make_trainer(Task, data=DATA, enable_xla='auto')
+  is_mixed = num_traces == 1
+  with monkeypatch.context() as patch:
+    if is_mixed:  # XLA is not asked about a step that it is not to compile.
+      patch.setattr(task_step, 'compiler_error', None)
+    harness.train(trainer, 2)
+  assert (trainer.plan.clusters, trainer.plan.jit_compile) == (is_mixed, not is_mixed)
+  assert len(traces) == num_traces
+  assert_same(weights(trained(2, enable_xla=False)), weights(trainer))
 
 
 @pytest.mark.slow

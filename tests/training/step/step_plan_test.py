@@ -1,9 +1,29 @@
 """The shape of a step is a pure function of its trace and of the configuration."""
 
+import re
+
 import pytest
 import tensorflow as tf
 
+from official_ext.training.devices import processor
 from official_ext.training.step import step_plan
+from tests import documents
+
+# docs/contributing/update.md has a table of the rule: a column for each of these CPUs, by the flags of /proc/cpuinfo.
+CPUS = {
+  'AVX2': 'avx avx2 fma',
+  'AVX-512': 'avx avx2 fma avx512f avx512bw avx512_vnni',
+  'AVX-512 BF16 or AMX': 'avx avx2 fma avx512f avx512bw avx512_vnni avx512_bf16 amx_bf16',
+}
+# And a row for each of these steps.
+STEPS = {
+  'products in float32, fewer than 2^20 weights': dict(clusters=True, num_weights=2**20 - 1),
+  "products in float32, this library's decoders": dict(clusters=True, num_weights=2**20),
+  'products in float32, other layers': dict(num_weights=2**20),
+  'products in bfloat16, fewer than 2^20 weights': dict(bfloat16_products=True, num_weights=2**20 - 1),
+  'products in bfloat16': dict(bfloat16_products=True, clusters=True, num_weights=2**20),
+  'convolutions': dict(convolutions=True, clusters=True, num_weights=2**20),
+}
 
 # Products in bfloat16, in a model that is not small, and our decoder in float32.
 BFLOAT16 = dict(bfloat16_products=True, num_weights=2**20)
@@ -90,6 +110,35 @@ def test_steps_per_execution(traits, settings, steps):
   assert plan.execution == 'fused' and plan.steps_per_execution == steps
   assert plan.unroll == traits.get('convolutions', False)
   assert plan.gathers == ('in_memory' in traits and 'device_type' not in settings and steps > 1)
+
+
+def test_the_table_of_the_rule_is_the_rule():
+  page = documents.read('docs/contributing/update.md')
+  rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in page.splitlines() if line.startswith('|')]
+  start = next(number for number, row in enumerate(rows) if row[0] == 'step')
+  head, found = rows[start], {row[0]: row[1:] for row in rows[start + 2 : start + 2 + len(STEPS)]}
+  assert head[1:] == list(CPUS)
+  rule = {}
+  for step, traits in STEPS.items():
+    plans = []
+    for flags in CPUS.values():
+      products = processor.fast_products_of(f'flags : {flags}', {})
+      plans.append(str(choose(traits, fast_products=products)))
+    rule[step] = [re.search(r'\((no XLA|XLA between products|XLA)', plan)[1] for plan in plans]
+  assert found == rule
+
+
+@pytest.mark.parametrize('enable_xla, device, weights, products, expected', [
+  ('auto', 'CPU', 2**20, {'float32'}, True),
+  ('auto', 'CPU', 2**20, set(), False),
+  ('auto', 'CPU', 2**20 - 1, {'float32'}, False),
+  ('auto', 'GPU', 2**20, {'float32'}, False),
+  (True, 'CPU', 2**20, {'float32'}, False),
+])  # fmt: skip
+def test_clusters_are_expected_where_a_plan_may_have_them(enable_xla, device, weights, products, expected):
+  settings = dict(enable_xla=enable_xla, device_type=device, fast_products=products)
+  assert step_plan.may_have_clusters(weights, **settings) == expected
+  assert choose(dict(clusters=True, num_weights=weights), **settings).clusters == expected
 
 
 def test_convolutions_are_found_inside_functions():
