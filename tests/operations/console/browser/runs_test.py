@@ -354,7 +354,9 @@ def test_an_empty_folder_says_what_to_do(page, tmp_path, start_console):
 def test_the_first_runs_of_an_empty_folder_get_their_columns(page, tmp_path, start_console):
   page.goto(start_console(tmp_path).url)
   page.get_by_role('heading', name='No runs yet').wait_for()
-  heads = lambda: [each for each in page.locator('thead').inner_text().split() if each in ('loss', 'accuracy', 'Status')]
+  heads = lambda: [
+    each for each in page.locator('thead').inner_text().split() if each in ('loss', 'accuracy', 'Status')
+  ]
   folders.make(tmp_path, 'first', [])
   page.get_by_role('link', name='first').wait_for()
   assert heads() == ['Status']
