@@ -78,7 +78,12 @@ class Protocol(h11_impl.H11Protocol):
 
   def _make_room(self) -> None:
     """Closes the connection that has waited longest, if its client or all clients have too many."""
-    waiting = [each for each in self.connections if isinstance(each, Protocol) and each.is_waiting]
+    # One that is closed already is in the list until the loop turns: after a burst, all of them.
+    waiting = [
+      each
+      for each in self.connections
+      if isinstance(each, Protocol) and each.is_waiting and not each.transport.is_closing()
+    ]
     own = [each for each in waiting if each.host == self.host]
     for group, limit in ((own, MAX_WAITING), (waiting, MAX_ALL_WAITING)):
       if len(group) > limit:

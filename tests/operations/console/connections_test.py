@@ -10,6 +10,7 @@ import pytest
 
 from official_ext.operations.console import connections
 from official_ext.operations.console import token_attempts
+from tests.operations.console import servers
 from tests.operations.runs import folders
 
 _PASSWORD = 'correct-horse-battery-staple'
@@ -65,6 +66,22 @@ def test_a_thousand_half_open_connections_keep_nobody_out(console, connect):
     assert [run['name'] for run in console.get('/api/runs')['runs']] == ['one']
     assert time.monotonic() - begun < connections.SECONDS / 2  # Not by their deadline.
   finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_connections_that_come_at_once_keep_nobody_out(root):
+  """They wait for a server that is busy, and are accepted in one turn of its loop."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
+  listener = socket.create_server(('127.0.0.1', 0), backlog=2000)
+  opened = [socket.create_connection(listener.getsockname(), timeout=10) for _ in range(1200)]
+  console = servers.Console(root, listener=listener)
+  try:
+    assert [run['name'] for run in console.get('/api/runs')['runs']] == ['one']
+  finally:
+    for each in opened:
+      each.close()
+    console.close()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
