@@ -25,6 +25,7 @@ def cases(dtype):
   rms_norm = layers.Norm(16, 1e-6, offset=1.0, name='rms_norm', dtype=dtype)
   norm_of = lambda norm: layers._norm(norm._epsilon, norm._offset, norm._is_centered)
   mask = tf.linalg.band_part(tf.ones([5, 5], tf.bool), -1, 0)
+  bias = drawn(2, 1, 5, seed=5)
   angles = drawn(3, 5, 1, 2, seed=7)
   labels = tf.constant([[1, 2, losses.IGNORED_LABEL], [0, 15, 3]])
   x = drawn(3, 5, 16, dtype=dtype)
@@ -34,7 +35,11 @@ def cases(dtype):
     'gated silu': (layers.activation('silu', is_gated=True), [x, drawn(3, 5, 16, dtype=dtype, seed=3)]),
     'layer norm': (norm_of(layer_norm), [x, *weights]),
     'rms norm': (norm_of(rms_norm), [x, weights[0]]),
-    'shares': (lambda s: attention._shares(tf.as_dtype(dtype))(s, mask), [drawn(2, 5, 5, dtype=dtype)]),
+    'shares': (lambda s: attention._shares(tf.as_dtype(dtype), 1)(s, mask), [drawn(2, 5, 5, dtype=dtype)]),
+    'biased shares': (
+      lambda s: attention._shares(tf.as_dtype(dtype), 2)(s, mask, bias),
+      [drawn(2, 5, 5, dtype=dtype)],
+    ),
     'rotated': (lambda x: rope.rotated(x, tf.cos(angles), tf.sin(angles)), [drawn(3, 5, 2, 4, dtype=dtype)]),
     'log_probs': (lambda x: losses.log_probs(x, labels), [drawn(2, 3, 16, dtype=dtype)]),
   }
