@@ -143,7 +143,14 @@ CASES = {
   ),
   'cohere2_pattern': (
     'Cohere2Config',
-    dict(num_hidden_layers=5, sliding_window=4, attention_bias=True, tie_word_embeddings=False, **_rope(**_YARN)),
+    dict(
+      num_hidden_layers=5,
+      sliding_window=4,
+      attention_bias=True,
+      tie_word_embeddings=False,
+      logit_scale=0.7,
+      **_rope(**_YARN),
+    ),
   ),
   'phi': ('PhiConfig', dict(layer_norm_eps=1e-3, **_rope(rope_type='default', partial_rotary_factor=0.5))),
   'phi_whole': ('PhiConfig', dict(**_rope(rope_type='default', partial_rotary_factor=1.0))),
