@@ -68,6 +68,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'hang_watch',
     'cluster',
     'meeting',
+    'device_types',
     'mesh_strategy',
     'workers',
     'processor',

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import tf_internals
+from official_ext.training.devices import device_types
 
 _NAMES = {tf.bfloat16: 'BF16', tf.float16: 'F16'}
 # cuDNN subtracts two of them, which must not overflow. JAX takes the same.
@@ -43,13 +44,13 @@ def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tens
   if problem:
     raise errors.UserError(f'attn_implementation: cudnn {problem}; or set eager')
   if mask is None:
-    return _causal(queries, keys, values)
-  return _masked(queries, keys, values, tf.where(mask, tf.zeros([], queries.dtype), _masked_score(queries.dtype)))
+    return _fused(queries, keys, values)
+  return _fused(queries, keys, values, tf.where(mask, tf.zeros([], queries.dtype), _masked_score(queries.dtype)))
 
 
 def _problem(queries, keys) -> str:
   """Why attention cannot be fused, and what to set; '' if it can."""
-  if not _is_on_gpu():
+  if device_types.device_type(tf.distribute.get_strategy()) != 'GPU':
     return 'needs an NVIDIA GPU, and this step runs on no GPU'
   capability, head_dim = _capability(), queries.shape[3]
   if capability < _LEAST_CAPABILITY:
@@ -70,13 +71,6 @@ def _problem(queries, keys) -> str:
   return ''
 
 
-def _is_on_gpu() -> bool:
-  """Whether the strategy of this step computes on GPUs."""
-  if not tf.distribute.has_strategy():
-    return bool(tf.config.list_logical_devices('GPU'))
-  return all('GPU' in device.upper() for device in tf.distribute.get_strategy().extended.worker_devices)
-
-
 def _masked_score(dtype):
   return tf.constant(_MASKED_SCORES[dtype], dtype)
 
@@ -89,15 +83,14 @@ def _capability() -> tuple[int, ...]:
 
 
 @tf.custom_gradient
-def _causal(queries, keys, values):
-  y, statistics = _forward(queries, keys, values)
-  return y, lambda dy: tuple(_backward(queries, keys, values, statistics, y, dy))
+def _fused(queries, keys, values, *bias):
+  """Attention with a bias of the scores, which has no gradient; without one, causal."""
+  y, statistics = _forward(queries, keys, values, *bias)
 
+  def gradient(dy):
+    return *_backward(queries, keys, values, statistics, y, dy, *bias), *[None] * len(bias)
 
-@tf.custom_gradient
-def _masked(queries, keys, values, bias):
-  y, statistics = _forward(queries, keys, values, bias)
-  return y, lambda dy: (*_backward(queries, keys, values, statistics, y, dy, bias), None)
+  return y, gradient
 
 
 @functools.partial(tf.function, jit_compile=True, autograph=False)

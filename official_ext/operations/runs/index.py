@@ -172,14 +172,13 @@ def _files_of(run: run_folder.Run, names: list[str]) -> dict[str, str | None]:
   """The path of each file that a summary needs; None for a missing one."""
   modes = run_folder.modes_in(names)
   mode = modes[0] if modes else 'train'
-  part_of_mode = '' if 'train' in mode else f'.{mode}'
   files = {
-    'record': f'run{part_of_mode}.json',
-    'started': f'started{part_of_mode}.json',
-    'stop_request': f'stop{part_of_mode}.json',
+    'record': run_folder.name_of_mode('run', 'json', mode),
+    'started': run_folder.name_of_mode('started', 'json', mode),
+    'stop_request': run_folder.name_of_mode('stop', 'json', mode),
     'notes': notes.FILE,
     'archived': trash.ARCHIVED,
-    'events': f'events{part_of_mode}.jsonl',
+    'events': run_folder.name_of_mode('events', 'jsonl', mode),
   }
   there = set(names)
   return {part: f'{run.path}/{name}' if name in there else None for part, name in files.items()}

@@ -48,7 +48,7 @@ class Run:
 
   def file_of_mode(self, stem: str, extension: str, mode: str = 'train') -> str:
     """The path of a file that each mode has: `run.log` of those that train, `run.eval.log`."""
-    return self.file(f'{stem}.{extension}' if 'train' in mode else f'{stem}.{mode}.{extension}')
+    return self.file(name_of_mode(stem, extension, mode))
 
   def log_path(self, mode: str = 'train') -> str:
     """The path of the output of a process that was started detached: `run.log`."""
@@ -79,6 +79,11 @@ class Run:
   def exists(self) -> bool:
     """Whether the folder is still that of a run."""
     return is_run(self.path)
+
+
+def name_of_mode(stem: str, extension: str, mode: str = 'train') -> str:
+  """The name of a file that each mode has: see `Run.file_of_mode`."""
+  return f'{stem}.{extension}' if 'train' in mode else f'{stem}.{mode}.{extension}'
 
 
 def modes_in(names: Iterable[str]) -> list[str]:

@@ -134,20 +134,6 @@ def describe(strategy: tf.distribute.Strategy, runtime: definitions.RuntimeConfi
   return f'{replicas} replica{"s" if replicas > 1 else ""} on {short}{hardware}, {name}, {policy}'
 
 
-def device_type(strategy: tf.distribute.Strategy) -> str:
-  """'CPU', 'GPU' or 'TPU': the devices of the strategy's replicas."""
-  if isinstance(strategy, tf.distribute.TPUStrategy):
-    return 'TPU'
-  if isinstance(
-    strategy,
-    (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.OneDeviceStrategy),
-  ):
-    devices = strategy.extended.worker_devices
-  else:
-    devices = [device.name for device in tf.config.list_logical_devices('GPU')]
-  return 'GPU' if any('GPU' in device.upper() for device in devices) else 'CPU'
-
-
 def _set_virtual_cpus(count: int) -> None:
   """Splits the CPU into `count` logical devices, unless it has as many already."""
   cpus = tf.config.list_physical_devices('CPU')

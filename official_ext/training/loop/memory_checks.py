@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base.processes import machine_memory
-from official_ext.training.devices import distribute
+from official_ext.training.devices import device_types
 from official_ext.training.loop import experiment_run
 from official_ext.training.model_parts import model_size
 
@@ -89,7 +89,7 @@ def estimate(experiment: experiment_run.Experiment, size: model_size.ModelSize, 
     return None
   copies = 2 if experiment.params.trainer.gradient_accumulation_steps > 1 else 1
   gradients = copies * size.gradient_bytes
-  kind = distribute.device_type(strategy)
+  kind = device_types.device_type(strategy)
   if kind == 'GPU':
     total = _gpu_bytes()
     return MemoryEstimate(size.weight_bytes + size.slot_bytes, gradients, activations, 0, total, total)
@@ -112,7 +112,7 @@ def check_least(task: Any, optimizer: str | None, strategy: tf.distribute.Strate
   Raises:
     UserError: it cannot fit.
   """
-  kind = distribute.device_type(strategy)
+  kind = device_types.device_type(strategy)
   least = getattr(task, 'least_weights', lambda: None)()
   if least is None or kind == 'TPU':
     return

@@ -12,7 +12,7 @@ from official_ext.base import errors
 from official_ext.base import model_garden_internals
 from official_ext.data import pipelines
 from official_ext.training.checkpoints import warm_start
-from official_ext.training.devices import distribute
+from official_ext.training.devices import device_types
 from official_ext.training.loop import input_report
 from official_ext.training.loop import training_input
 
@@ -107,4 +107,4 @@ def _comes_from_tensorflow(error: BaseException) -> bool:
 
 
 def _is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
-  return isinstance(strategy, tf.distribute.OneDeviceStrategy) and distribute.device_type(strategy) == 'CPU'
+  return isinstance(strategy, tf.distribute.OneDeviceStrategy) and device_types.device_type(strategy) == 'CPU'

@@ -5,7 +5,7 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.training.config import definitions
 from official_ext.training.config import mesh_config
-from official_ext.training.devices import distribute
+from official_ext.training.devices import device_types
 from official_ext.training.devices import processor
 from official_ext.training.step import step_plan
 
@@ -45,7 +45,7 @@ def choose_plan(
   return step_plan.choose_plan(
     traits,
     enable_xla=runtime.enable_xla,
-    device_type=distribute.device_type(strategy),
+    device_type=device_types.device_type(strategy),
     single_trace=single_trace,
     steps_per_execution=config.steps_per_execution if owns_loop else 1,
     inputs_by=inputs_by,
@@ -61,7 +61,7 @@ def may_have_clusters(model: tf.Module, runtime: definitions.RuntimeConfig, stra
   return not runtime.mesh.sizes() and step_plan.may_have_clusters(
     step_plan.num_weights(model),
     enable_xla=runtime.enable_xla,
-    device_type=distribute.device_type(strategy),
+    device_type=device_types.device_type(strategy),
     fast_products=processor.fast_products(),
   )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from official_ext.base import tf_internals
-from official_ext.training.devices import distribute
+from official_ext.training.devices import device_types
 from official_ext.training.model_parts import clusters
 from official_ext.training.step import collective_traces
 from official_ext.training.step import gradient_tap
@@ -66,7 +66,7 @@ class TaskStep:
     self._arguments = {'model': parts.model, 'optimizer': parts.optimizer, 'metrics': parts.metrics}
     self._function = tf.function(self._forward_backward, autograph=False)
     self._compiles_clusters = False  # In `_function`.
-    self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=distribute.device_type(parts.strategy) == 'CPU')
+    self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=device_types.device_type(parts.strategy) == 'CPU')
     self.variables: list[tf.Variable] = []
     self.input_specs: Any = None
     self.log_names: list[str] = []
@@ -165,7 +165,7 @@ class TaskStep:
     return self._forward_backward if self._merge_calls else self._function
 
   def _compile_clusters(self, is_wanted: bool) -> None:
-    """Makes `_function` compile clusters, or not: without a new trace if its own has what is wanted."""
+    """Makes `_function` compile clusters, or not: keeps a trace that suits."""
     if is_wanted != self._compiles_clusters and (self._has_clusters or self.input_specs is None):
       self._function = (
         _with_clusters(self._forward_backward) if is_wanted else tf.function(self._forward_backward, autograph=False)

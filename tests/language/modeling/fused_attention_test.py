@@ -47,9 +47,9 @@ def gradients(function):
 
 def calls(mask):
   """The custom calls of forward and backward: [(target, shapes of operands, shapes of results, settings)]."""
-  unchecked = fused_attention._causal  # On a machine without a GPU, too.
+  unchecked = fused_attention._fused  # On a machine without a GPU, too.
   if mask is not None:
-    unchecked = lambda *args: fused_attention._masked(*args, tf.cast(mask, tf.bfloat16))
+    unchecked = lambda *args: fused_attention._fused(*args, tf.cast(mask, tf.bfloat16))
   text = gradients(unchecked).experimental_get_compiler_ir(*tensors())(stage='hlo')
   found = []
   for line in text.splitlines():
