@@ -13,12 +13,16 @@ import sys
 from typing import TYPE_CHECKING
 import warnings
 
+from official_ext.base import deferred_imports
+
 # Model Garden is Keras 2 code. Without this TensorFlow loads Keras 3 too, for nothing.
 os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 # TensorFlow's C++ code logs every missing GPU and every end of a data set. What fails is raised in Python.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # Of tensorflow_hub and tensorboard; setup.py takes a setuptools that has it.
 warnings.filterwarnings('ignore', 'pkg_resources is deprecated as an API', UserWarning)
+# Before anything imports TensorFlow.
+deferred_imports.install()
 
 __version__ = '0.2.0'
 

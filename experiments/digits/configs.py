@@ -8,6 +8,9 @@ from official.modeling.hyperparams import base_config
 
 import official_ext as ext
 
+NUM_CLASSES = 10
+MAX_PIXEL = 16
+
 
 @dataclasses.dataclass
 class DigitsModelConfig(base_config.Config):

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow_datasets as tfds
 
-NUM_CLASSES = 10
-MAX_PIXEL = 16
+from . import configs
+
 _NUM_VALIDATION = 360
 _SPLIT_SEED = 0
 
@@ -24,7 +24,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
       features=tfds.features.FeaturesDict(
         {
           'image': tfds.features.Image(shape=(8, 8, 1), dtype=np.uint8, encoding_format='png'),
-          'label': tfds.features.ClassLabel(num_classes=NUM_CLASSES),
+          'label': tfds.features.ClassLabel(num_classes=configs.NUM_CLASSES),
         }
       ),
       supervised_keys=('image', 'label'),

@@ -10,15 +10,16 @@ import tf_keras
 import official_ext as ext
 
 from . import configs
-from . import digits_dataset
 from . import model as model_lib
 
 
 @functools.cache
 def _source(name: str, split: str, data_dir: str, on_bad_example: str) -> ext.ArraySource:
   """A split, read once and kept in memory, the images scaled from 0..16 to [0, 1]."""
+  from . import digits_dataset  # noqa: F401  # It registers the builder; TFDS is imported only if it is asked for.
+
   arrays = ext.cached_source(ext.TfdsSource(name, split, data_dir), on_bad_example=on_bad_example).arrays
-  images = arrays['image'].astype(np.float32) / digits_dataset.MAX_PIXEL
+  images = arrays['image'].astype(np.float32) / configs.MAX_PIXEL
   return ext.ArraySource({'image': images, 'label': arrays['label']})
 
 
@@ -29,7 +30,7 @@ class DigitsTask(ext.Task):
   def build_model(self) -> tf_keras.Model:
     """A model from images, [b, 8, 8, 1], to logits, [b, 10]."""
     config = self.config.model
-    return model_lib.build_conv_net(config.filters, config.hidden_size, config.dropout_rate, digits_dataset.NUM_CLASSES)
+    return model_lib.build_conv_net(config.filters, config.hidden_size, config.dropout_rate, configs.NUM_CLASSES)
 
   def build_inputs(
     self, params: ext.DataConfig, input_context: tf.distribute.InputContext | None = None

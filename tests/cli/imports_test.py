@@ -22,12 +22,14 @@ status = main.main()
 with open(report, 'w') as file:
   json.dump([status, sorted(sys.modules)], file)
 """
-# pandas and scipy are not among them: TensorFlow and tf_keras import both, if they are installed.
 NEVER = {
+  'googleapiclient',
   'keras',
   'matplotlib',
   'official.nlp',
   'official.vision',
+  'pandas',
+  'scipy',
   'sklearn',
   'tensorflow_models',
   'torch',

@@ -18,6 +18,7 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import protocols
+from official_ext.base import tf_internals
 from official_ext.data import in_memory as in_memory_lib
 from official_ext.training.loop import base_evaluator
 from official_ext.training.loop import loop_parts
@@ -331,10 +332,11 @@ class Trainer(base_evaluator.Evaluator):
       self._train_loop_fn = self.create_train_loop_fn()
     return self._train_loop_fn
 
+  @tf_internals.autograph_unconverted
   def train_step(self, iterator):
     """One update: see base class."""
     if self._is_async:
-      super().train_step(iterator)  # On a worker.
+      tf_internals.autograph_called(super().train_step)(iterator)  # On a worker.
       return
     if self.training_step.plan is None:  # A subclass owns the loop, and its trace has come here first.
       self._plan_inside_a_trace()

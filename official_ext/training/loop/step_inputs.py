@@ -46,6 +46,7 @@ class StepInputs:
     self._seed = seed
     self._num_micro_steps = num_micro_steps
 
+  @tf_internals.autograph_unconverted
   def take(self, iterator: tf.data.Iterator, steps_ahead: int = 0) -> list[Any]:
     """Takes the micro-batches of one step, and notes how long that took. Cross-replica context, on the host.
 
@@ -70,6 +71,7 @@ class StepInputs:
     """The number of the first batch of the next step, or of one further ahead: int64 scalar."""
     return (self._global_step.read_value() + steps_ahead + self.data_offset.read_value()) * self._num_micro_steps
 
+  @tf_internals.autograph_unconverted
   def take_one(self, iterator: tf.data.Iterator, micro_step: int = 0, steps_ahead: int = 0) -> Any:
     """Calls `next_train_inputs`, which may read the step and its seeds. Cross-replica context.
 
@@ -79,7 +81,7 @@ class StepInputs:
       steps_ahead: the number of the step, counted from the next one.
     """
     with step_random.step_key(self._key(micro_step, steps_ahead)):
-      return self._next_inputs(iterator)
+      return tf_internals.autograph_called(self._next_inputs)(iterator)
 
   @tf.autograph.experimental.do_not_convert
   def _key(self, micro_step, steps_ahead):

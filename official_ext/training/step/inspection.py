@@ -13,10 +13,6 @@ import time
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto import summary_pb2
-from tensorboard.plugins.histogram import metadata as histogram_metadata
-from tensorboard.plugins.scalar import summary_v2 as scalars
-from tensorboard.util import tensor_util
 import tensorflow as tf
 import tf_keras
 
@@ -148,6 +144,13 @@ class Inspector:
 
   def _write(self, shown, step):
     """Writes all values in one record: `tf.summary.scalar` takes a millisecond each, `tf.summary.histogram` many."""
+    # pylint: disable=g-import-not-at-top
+    # Here: they bring TensorBoard's own part of TensorFlow, which a training that does not inspect need not import.
+    from tensorboard.compat.proto import summary_pb2
+    from tensorboard.plugins.histogram import metadata as histogram_metadata
+    from tensorboard.plugins.scalar import summary_v2 as scalars
+    from tensorboard.util import tensor_util
+
     summary = summary_pb2.Summary()
     for name, value in zip(self._names[_SCALARS], shown[_SCALARS].numpy()):
       summary.value.extend(scalars.scalar_pb(f'inspect/{name}', value).value)
