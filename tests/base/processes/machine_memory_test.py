@@ -1,6 +1,8 @@
 """The memory of the machine and the limits of cgroups, of both versions, from files as the kernel writes them."""
 
+import ctypes
 import os
+import platform
 
 import pytest
 
@@ -58,3 +60,25 @@ def test_the_resident_memory_grows_with_what_is_written():
   held = bytearray(b'1') * (64 * 2**20)
   assert 60 * 2**20 < machine_memory.resident() - before < 100 * 2**20
   del held
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='malloc_trim is of glibc')
+def test_freed_memory_is_given_back_although_the_end_of_the_heap_is_in_use():
+  libc = ctypes.CDLL(None)
+  libc.malloc.restype, libc.free.argtypes, libc.memset.argtypes = (
+    ctypes.c_void_p,
+    [ctypes.c_void_p],
+    [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t],
+  )
+  size, number = 64 * 1024, 1024  # 64 MiB, in blocks too small to be mapped separately.
+  blocks = [libc.malloc(size) for _ in range(number)]
+  for block in blocks:
+    libc.memset(block, 1, size)
+  end = libc.malloc(size)
+  for block in blocks:
+    libc.free(block)
+  before = machine_memory.resident()
+  machine_memory.release_freed()
+  given_back = before - machine_memory.resident()
+  libc.free(end)
+  assert given_back > size * number / 2
