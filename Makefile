@@ -38,7 +38,7 @@ MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-test .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check pythons smoke manifests soak powercut bench bench-quick experiments docs clean
+.PHONY: .venv .venv-test .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check newer-tensorflow pythons smoke manifests soak powercut bench bench-quick experiments docs clean
 
 .venv: $(CORE_STAMP)
 
@@ -118,6 +118,13 @@ check: .venv-test
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:xdist tests/import_direction_test.py
+
+# `make test` with a TensorFlow that Model Garden does not ask for: see docs/how_to/newer_tensorflow.md.
+NEWER := tensorflow~=2.21.0 tf-keras~=2.21.0 tensorflow-text~=2.21.0
+newer-tensorflow:
+	$(MAKE) VENV=.venv-newer .venv-test
+	.venv-newer/bin/python -m pip install --disable-pip-version-check --no-deps $(NEWER)
+	$(MAKE) VENV=.venv-newer test
 
 # The smoke part of the tests on each installed Python, in a separate environment: PYTHONS='python3.12 /path/to/python3.13'.
 pythons:

@@ -55,12 +55,16 @@ FunctionT = TypeVar('FunctionT', bound=Callable[..., object])
 
 # The logs of the C++ code.
 
-# absl::SetMinLogLevel(absl::LogSeverityAtLeast), of the version of Abseil in TensorFlow 2.20.
-_SET_MIN_LOG_LEVEL = '_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE'
+# By the version of TensorFlow: absl::SetMinLogLevel(absl::LogSeverityAtLeast) of its Abseil, and the level to set. All
+# of 2.21 logs by Abseil, also what TF_CPP_MIN_LOG_LEVEL=3 hides in 2.20: errors, such as those of a missing driver.
+_SET_MIN_LOG_LEVEL = {
+  '2.20': ('_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE', 1),
+  '2.21': ('_ZN4absl12lts_2025081414SetMinLogLevelENS0_18LogSeverityAtLeastE', 3),
+}
 
 
 def hide_remarks() -> bool:
-  """Hides the information logs of TensorFlow's C++ code, such as its first program of XLA; warnings and errors stay.
+  """Hides the information logs of TensorFlow's C++ code, such as its first program of XLA, but those of its import.
 
   A part of that code logs by Abseil itself, past TF_CPP_MIN_LOG_LEVEL; Python has no way to set Abseil's level. If that
   variable is '0', nothing is hidden.
@@ -72,11 +76,12 @@ def hide_remarks() -> bool:
     return True
   try:
     library = ctypes.CDLL(os.path.join(tf.sysconfig.get_lib(), 'libtensorflow_framework.so.2'))
-    set_level = getattr(library, _SET_MIN_LOG_LEVEL)
-  except (OSError, AttributeError):
+    name, level = _SET_MIN_LOG_LEVEL[tf.__version__.rpartition('.')[0]]
+    set_level = getattr(library, name)
+  except (OSError, AttributeError, KeyError):
     return False
   set_level.argtypes, set_level.restype = [ctypes.c_int], None
-  set_level(1)  # Warnings.
+  set_level(level)
   return True
 
 
@@ -520,6 +525,17 @@ def replace_search_for_duplicates(optimizer: tf_keras.optimizers.Optimizer, are_
   original = getattr(optimizer, name)
   unsearched = optimizer._resource_apply_sparse if is_legacy(optimizer) else lambda grads: grads
   setattr(optimizer, name, lambda *args, **kwargs: (unsearched if are_unique() else original)(*args, **kwargs))
+
+
+def is_resource_variable(variable: Any) -> bool:
+  """Whether a variable is one of a single device, not spread over replicas or a mesh; its class has no public name."""
+  return type(variable) is resource_variable_ops.ResourceVariable
+
+
+def adam_slots(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> tuple[tf.Variable, tf.Variable]:
+  """The averages of a variable's gradients and of their squares in a new Adam or AdamW, which names them in private."""
+  index = optimizer._index_dict[optimizer._var_key(variable)]
+  return optimizer._momentums[index], optimizer._velocities[index]
 
 
 def uses_weight_decay(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> bool:

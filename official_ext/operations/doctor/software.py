@@ -90,7 +90,7 @@ def probe_tensorflow(seconds: float) -> tuple[check_results.Result, json_types.J
   Returns:
     The finding, and what tensorflow_probe.py prints; None if the import failed.
   """
-  reinstall = "pip install --force-reinstall 'tensorflow>=2.20,<2.21'"
+  reinstall = "pip install --force-reinstall 'tensorflow>=2.20,<2.22'"
   try:
     done = subprocess.run(
       [sys.executable, '-m', _PROBE], capture_output=True, text=True, timeout=seconds, check=False, errors='replace'
