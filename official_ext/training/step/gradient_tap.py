@@ -19,7 +19,6 @@ import tf_keras
 from official_ext.base import model_garden_internals
 from official_ext.base import tf_internals
 from official_ext.training.optimization import parameter_groups
-from official_ext.training.optimization import shared_updates
 from official_ext.training.step import updates_watch
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
@@ -64,7 +63,6 @@ class GradientTap:
     self.on_cpu = on_cpu
     # Its own norm is slow on a CPU, and would be computed a second time.
     tf_internals.replace_global_clipping(inner_optimizer(optimizer), self._clip_by_global_norm)
-    shared_updates.share(inner_optimizer(optimizer))
     # Not of one thread: replicas meet in a legacy optimizer's update, which another thread then makes for all.
     self._num_applying = 0
     tf_internals.replace_search_for_duplicates(inner_optimizer(optimizer), lambda: self._num_applying > 0)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_ext.base import tf_internals
 from official_ext.training.devices import device_types
 from official_ext.training.model_parts import clusters
+from official_ext.training.optimization import shared_updates
 from official_ext.training.step import collective_traces
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import step_parts
@@ -67,6 +68,8 @@ class TaskStep:
     self._function = tf.function(self._forward_backward, autograph=False)
     self._compiles_clusters = False  # In `_function`.
     self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=device_types.device_type(parts.strategy) == 'CPU')
+    if not settings.mesh.sizes():  # A mesh has variables that no function may write.
+      shared_updates.share(gradient_tap.inner_optimizer(parts.optimizer))
     self.variables: list[tf.Variable] = []
     self.input_specs: Any = None
     self.log_names: list[str] = []
