@@ -4,6 +4,7 @@ from typing import Any
 
 from benchmarks.peers import entries
 from benchmarks.peers.work import digits
+from benchmarks.peers.work import generation
 
 Peer = entries.Peer
 
@@ -93,15 +94,30 @@ CHECKPOINT = entries.Workload(
   most=1,
 )
 
-GENERATION = entries.Workload(
-  'i',
-  'generation',
-  'continuing 4 prompts of 16 tokens by 96, greedily, with a cache: decoder of 4 layers of 256, family llama',
-  'tokens',
-  lambda: None,
-  Peer('ours', 'generation'),
-  (Peer('transformers', 'generation_transformers', packages=('torch', 'transformers', *entries.TENSORFLOW), goal=3.0),),
-  other_rounds=5,
+
+def _generation(name: str, description: str, **sizes: Any) -> entries.Workload:
+  packages = ('torch', 'transformers', *entries.TENSORFLOW)
+  return entries.Workload(
+    'i',
+    name,
+    f'continuing {description}, with a cache: decoder of 4 layers of 256, family llama',
+    'tokens',
+    lambda: generation.Continuations(**sizes),
+    Peer('ours', 'generation'),
+    (Peer('transformers', 'generation_transformers', packages=packages, goal=3.0),),
+    other_rounds=5,
+  )
+
+
+GENERATION = _generation('generation', '4 prompts of 16 tokens by 96, greedily')
+GENERATION_BATCH = _generation('generation_batch', '32 prompts of 16 tokens by 96, greedily', batch=32)
+GENERATION_PROMPT = _generation('generation_prompt', '4 prompts of 1,000 tokens by 96, greedily', prompt_tokens=1000)
+GENERATION_DRAWN = _generation(
+  'generation_drawn',
+  '4 prompts of 16 tokens by 96, drawn at temperature 0.8 with top_k 50 and top_p 0.9',
+  temperature=0.8,
+  top_k=50,
+  top_p=0.9,
 )
 
 ADAPTERS = entries.Workload(

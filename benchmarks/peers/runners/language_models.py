@@ -9,8 +9,6 @@ import numpy as np
 
 from benchmarks.peers.work import training
 
-BATCH, PROMPT, NEW = 4, 16, 96
-
 
 def make_folder(folder: pathlib.Path, layers: int, width: int) -> None:
   """Writes the model; the same numbers at each call."""
@@ -25,14 +23,9 @@ def make_folder(folder: pathlib.Path, layers: int, width: int) -> None:
     num_hidden_layers=layers,
     num_attention_heads=4,
     num_key_value_heads=4,
-    max_position_embeddings=512,
+    max_position_embeddings=2048,
   )
   ext.pretrained.save(ext.LanguageModel(config), str(folder))
-
-
-def prompts() -> list[list[int]]:
-  """Token ids, as long as each other."""
-  return [[(37 * row + 11 * column) % 512 for column in range(PROMPT)] for row in range(BATCH)]
 
 
 def rows(batch: int = 4, length: int = 128) -> training.Work:
