@@ -18,7 +18,7 @@ from official_ext.data import extras
 from official_ext.language.text import tokenizer as tokenizer_lib
 
 # The patterns of pre-tokenizers below which `_PIECE` was shown to cut. In none of them a match goes on from a letter or
-# a digit to an ASCII character that is neither, apart from the apostrophe, or from anything but whitespace to a blank.
+# a digit to an ASCII character that is neither, or from anything but whitespace to a blank.
 _PATTERNS = tuple(
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
   + digits
@@ -27,7 +27,7 @@ _PATTERNS = tuple(
 )
 # Letters and digits of every version of Unicode: libraries for regular expressions have different versions.
 _LETTERS = 'A-Za-z0-9\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0391-\u03a1\u03a3-\u03c9\u0400-\u0481\u048a-\u052f'
-_JOINING = "'\x80-\U0010ffff"  # May belong to the word in front of them.
+_JOINING = '\x80-\U0010ffff'  # May belong to the word in front of them.
 _PIECE = re.compile(
   rf' ?[{_LETTERS}]++(?![{_JOINING}])'  # A word: most pieces. The rest finds the same end for everything else.
   rf'|(?!\Z) *+(?:[^ {_LETTERS}]++(?:(?<=\s) ++)?+|[{_LETTERS}]++(?=[{_JOINING}]))*+(?:[{_LETTERS}]++)?+'

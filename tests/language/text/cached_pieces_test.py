@@ -32,8 +32,9 @@ PARTS = [
 
 @functools.cache
 def trained():
+  """A definition, with tokens of many of the parts that follow each other."""
   topics = [document['text'] for document in python_topics.documents('train')]
-  return json.dumps(tokenizer_training.train(topics[:20], 600).definition())
+  return json.dumps(tokenizer_training.train([*topics[:20], *random_texts('train', 2000)], 2000).definition())
 
 
 def tokenizer_of(pattern='', normalizer=None, begins=False):
