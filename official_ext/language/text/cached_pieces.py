@@ -17,7 +17,7 @@ import numpy as np
 from official_ext.data import extras
 from official_ext.language.text import tokenizer as tokenizer_lib
 
-# The patterns of pre-tokenizers below which `_PIECE` was shown to cut. In none of them a match goes on from a letter or
+# The patterns of pre-tokenizers below which `_PIECE` was shown to cut. In none of them a match extends from a letter or
 # a digit to an ASCII character that is neither, or from anything but whitespace to a blank.
 _PATTERNS = tuple(
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
