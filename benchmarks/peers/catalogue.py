@@ -28,6 +28,9 @@ WORKLOADS: tuple[entries.Workload, ...] = (
   fine_tuning_workloads.SFT_LORA,
   fine_tuning_workloads.DPO,
   fine_tuning_workloads.GRPO,
+  fine_tuning_workloads.SFT_BF16,
+  fine_tuning_workloads.DPO_BF16,
+  fine_tuning_workloads.GRPO_BF16,
 )
 
 

@@ -22,7 +22,9 @@ _EXPERIMENTS = {'sft': 'sft', 'dpo': 'preference', 'grpo': 'grpo'}
 _REWARD = 'first_half'
 
 
-def settings(work: fine_tuning.Tuning, folder: pathlib.Path, records: pathlib.Path, steps_per_loop: int) -> list[str]:
+def settings(
+  work: fine_tuning.Tuning, folder: pathlib.Path, records: pathlib.Path, steps_per_loop: int, bfloat16: bool = False
+) -> list[str]:
   """The command's --set."""
   found = {
     'model_path': folder,
@@ -41,6 +43,8 @@ def settings(work: fine_tuning.Tuning, folder: pathlib.Path, records: pathlib.Pa
     'task.train_data.use_chat_template': 'false',
     'task.use_lora': str(bool(work.lora_rank)).lower(),
   }
+  if bfloat16:
+    found['runtime.mixed_precision_dtype'] = 'bfloat16'
   if work.lora_rank:
     found |= {'lora_rank': work.lora_rank, 'lora_alpha': 2 * work.lora_rank}
   if work.method == 'grpo':
@@ -61,12 +65,12 @@ def settings(work: fine_tuning.Tuning, folder: pathlib.Path, records: pathlib.Pa
   return [f'{name}={value}' for name, value in found.items()]
 
 
-def measurement(work: fine_tuning.Tuning, steps_per_loop: int) -> protocol.Measurement:
-  """Steps, in whole loops."""
+def measurement(work: fine_tuning.Tuning, steps_per_loop: int, bfloat16: bool = False) -> protocol.Measurement:
+  """Steps, in whole loops; with `bfloat16` in mixed precision."""
   ext.register_reward(_REWARD)(lambda completions, **columns: fine_tuning.reward(completions))
   place = tempfile.TemporaryDirectory()
   folder = pathlib.Path(place.name)
-  sets = settings(work, folder, work.write(folder), steps_per_loop)
+  sets = settings(work, folder, work.write(folder), steps_per_loop, bfloat16)
   flags = types.SimpleNamespace(experiment=_EXPERIMENTS[work.method], set=sets)
   params = parser.parse_configuration(flags, print_return=False)
   distribute.configure(params.runtime)
@@ -86,4 +90,4 @@ def measurement(work: fine_tuning.Tuning, steps_per_loop: int) -> protocol.Measu
     return {name.removeprefix('training_'): float(logs[name]) for name in ('training_loss', 'reward') if name in logs}
 
   parameters = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
-  return protocol.Measurement(run, steps_per_loop, parameters, loss, lambda: str(trainer.plan), close=place.cleanup)
+  return protocol.Measurement(run, steps_per_loop, parameters, loss, lambda: str(trainer.plan), bfloat16, place.cleanup)

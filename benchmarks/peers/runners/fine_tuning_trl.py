@@ -1,5 +1,6 @@
 """The same fine-tuning by TRL's SFTTrainer, DPOTrainer and GRPOTrainer, in PyTorch, from the same folder."""
 
+import collections
 from collections.abc import Mapping
 import os
 import pathlib
@@ -59,7 +60,9 @@ class _Turns(transformers.TrainerCallback):
       self._left = self._loops.get()
 
 
-def _trainer(work: fine_tuning.Tuning, folder: pathlib.Path, records: pathlib.Path, steps_per_loop: int) -> Any:
+def _trainer(
+  work: fine_tuning.Tuning, folder: pathlib.Path, records: pathlib.Path, steps_per_loop: int, bfloat16: bool
+) -> Any:
   """TRL's trainer; fields that are not set here have TRL's defaults."""
   options: dict[str, Any] = {
     'output_dir': str(folder / 'trl'),
@@ -70,7 +73,7 @@ def _trainer(work: fine_tuning.Tuning, folder: pathlib.Path, records: pathlib.Pa
     'max_grad_norm': work.clip_norm,
     'logging_steps': steps_per_loop,
     'gradient_checkpointing': False,
-    'bf16': False,
+    'bf16': bfloat16,
     'use_cpu': not torch.cuda.is_available(),
     'save_strategy': 'no',
     'report_to': [],
@@ -94,13 +97,13 @@ def _trainer(work: fine_tuning.Tuning, folder: pathlib.Path, records: pathlib.Pa
   )
 
 
-def measurement(work: fine_tuning.Tuning, steps_per_loop: int) -> protocol.Measurement:
-  """Steps, in multiples of the loop, whose mean loss is logged."""
+def measurement(work: fine_tuning.Tuning, steps_per_loop: int, bfloat16: bool = False) -> protocol.Measurement:
+  """Steps, in multiples of the loop, whose mean loss is logged; with `bfloat16` under the trainer's autocast."""
   torch.set_num_threads(len(os.sched_getaffinity(0)))
   place = tempfile.TemporaryDirectory()
   folder = pathlib.Path(place.name)
   records = work.write(folder)
-  trainer = _trainer(work, folder, records, steps_per_loop)
+  trainer = _trainer(work, folder, records, steps_per_loop, bfloat16)
   rows = torch.as_tensor(work.check_rows()).long()
 
   def loss() -> float:
@@ -110,6 +113,10 @@ def measurement(work: fine_tuning.Tuning, steps_per_loop: int) -> protocol.Measu
     model.train()
     return float(found)
 
+  products = collections.Counter[str]()
+  linear = next(module for module in trainer.model.modules() if isinstance(module, torch.nn.Linear))
+  linear.register_forward_hook(lambda module, args, output: products.update([str(output.dtype)]))
+  note = lambda: 'products in ' + ', '.join(f'{name} ({count} calls)' for name, count in products.items())
   turns = _Turns(trainer, steps_per_loop)
   parameters = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
-  return protocol.Measurement(turns.run, steps_per_loop, parameters, loss, close=place.cleanup)
+  return protocol.Measurement(turns.run, steps_per_loop, parameters, loss, note, bfloat16, place.cleanup)

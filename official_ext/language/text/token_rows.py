@@ -16,12 +16,14 @@ from official_ext.data import record_report
 from official_ext.data import row_encoding
 from official_ext.data.prepare import pieces as pieces_lib
 from official_ext.language.text import best_fit
+from official_ext.language.text import cached_pieces
 from official_ext.language.text import text_formats
 from official_ext.language.text import text_rows
 from official_ext.language.text import token_store
 from official_ext.language.text import tokenizer as tokenizer_lib
 
 _TOKENIZER = 'tokenizer'  # The folder of the tokenizer in a prepared folder.
+_MAX_THREADS = 4  # Of the tokenizer in a process that looks pieces up.
 _PATH = 'prepare'  # Replaces a dotted path in errors, which name flags here.
 
 
@@ -130,14 +132,14 @@ def rows(
   settings = job['settings']
   names = (*text_formats.OF_ROWS, 'label_column')
   text = text_formats.TextFields(**{name: settings[name] for name in names if name in settings})
-  tokenizer = _tokenizer(os.path.join(job['folder'], _TOKENIZER), settings['tokenizer'])
+  tokenizer, encode_batch = _tokenizer(os.path.join(job['folder'], _TOKENIZER), settings['tokenizer'])
   # The format was found once, for all shards: a broken record at the beginning of one must not change it.
   first = numbered_records.ListRecords([dict.fromkeys(job['columns'])])
   text_format = text_formats.TextFormat(text, tokenizer, first, _PATH)
   size = text.seq_length
   limits = token_store.Limits(text.max_input_length, text.max_content_length, 0 if text.packing == 'wrapped' else size)
   with tempfile.TemporaryDirectory(prefix='.tokens-', suffix='.partial', dir=job['folder']) as place:
-    store = token_store.write_store(place, records, text_format, tokenizer, limits, leaves_out)
+    store = token_store.write_store(place, records, text_format, tokenizer, limits, leaves_out, encode_batch)
     vars(report).update(vars(store.report))
     for row, parts in enumerate(_parts(store, text_format.name, text.packing, size)):
       label = b'' if store.desirable is None else bytes(store.desirable[row : row + 1])
@@ -162,8 +164,11 @@ def _parts(store, example_format, how, size) -> Iterator[list[text_rows.Part]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(folder: str, digest: str) -> tokenizer_lib.Tokenizer:
+def _tokenizer(folder: str, digest: str) -> tuple[tokenizer_lib.Tokenizer, token_store.EncodeBatch]:
+  """(the tokenizer, the faster of its functions that encode plain texts)."""
   found = tokenizer_lib.Tokenizer.load(folder)
   if found.digest != digest:
     raise errors.UserError(f'{folder}: is another tokenizer than the preparation began with; prepare another folder')
-  return found
+  # With many threads whole texts take less time: pieces are looked up by one.
+  encoder = cached_pieces.encoder(found) if int(os.environ.get('RAYON_NUM_THREADS') or 1) <= _MAX_THREADS else None
+  return found, encoder.encode_batch if encoder else found.encode_batch

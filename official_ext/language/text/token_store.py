@@ -5,7 +5,7 @@ key of all that they depend on: the records' content, the tokenizer, the setting
 """
 
 import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -22,6 +22,8 @@ from official_ext.language.text import tokenizer as tokenizer_lib
 
 VERSION = 2  # To be raised when other tokens come from the same texts, or other records are refused.
 _RECORDS_PER_BLOCK = 512
+
+EncodeBatch = Callable[[Sequence[str], bool], list[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,14 +106,24 @@ def write_store(
   tokenizer: tokenizer_lib.Tokenizer,
   limits: Limits,
   leaves_out: bool,
+  encode_batch: EncodeBatch | None = None,
 ) -> TokenStore:
   """Writes the tokens of records into an empty folder, and returns them; beside `open_store`, without the cache.
+
+  Args:
+    place: the folder.
+    records: see `open_store`.
+    text_format: see `open_store`.
+    tokenizer: see `open_store`.
+    limits: of lengths.
+    leaves_out: whether bad records are left out.
+    encode_batch: gives the same as `Tokenizer.encode_batch`; None: that one.
 
   Raises:
     BadExampleError: see `open_store`.
     OSError: there is no room for the tokens.
   """
-  _Writer(records, text_format, tokenizer, limits, leaves_out).write(place)
+  _Writer(records, text_format, tokenizer, limits, leaves_out, encode_batch).write(place)
   return _read(place)
 
 
@@ -138,10 +150,11 @@ def _mapped(path: str, dtype: Any) -> np.ndarray:
 class _Writer:
   """Turns records into tokens, block by block."""
 
-  def __init__(self, records, text_format, tokenizer, limits, leaves_out):
+  def __init__(self, records, text_format, tokenizer, limits, leaves_out, encode_batch=None):
     self._records = records
     self._format = text_format
     self._tokenizer = tokenizer
+    self._encode_batch = encode_batch or tokenizer.encode_batch
     self._limits = limits
     self._leaves_out = leaves_out
     self._report = record_report.RecordReport(records=len(records))
@@ -216,7 +229,7 @@ class _Writer:
     for adds in (False, True):
       plain = [n for n, text in enumerate(texts) if text.add_special_tokens == adds and _is_plain(text)]
       other = [n for n, text in enumerate(texts) if text.add_special_tokens == adds and not _is_plain(text)]
-      for n, ids in zip(plain, self._tokenizer.encode_batch([texts[n].text for n in plain], adds)):
+      for n, ids in zip(plain, self._encode_batch([texts[n].text for n in plain], adds)):
         is_prompt = not texts[n].learned
         found[n] = ids, np.full(len(ids), not is_prompt, np.uint8), len(ids) if is_prompt else 0
       for n, (ids, offsets) in zip(
