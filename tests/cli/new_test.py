@@ -183,7 +183,7 @@ def test_a_package_has_an_entry_point_and_its_test_passes(tmp_path, checkout, mo
 def test_a_package_may_be_like_an_experiment(checkout):
   new.run('numerals', like='digits', as_package=True)
   task = (checkout / 'numerals/src/numerals/task.py').read_text()
-  assert 'from . import numerals_dataset\n' in task and 'experiments' not in task
+  assert '  from . import numerals_dataset  #' in task and 'experiments' not in task
   assert 'import numerals  # noqa' in (checkout / 'numerals/tests/numerals_test.py').read_text()
 
 
