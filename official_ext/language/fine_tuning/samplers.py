@@ -114,7 +114,9 @@ class ModelSampler:
     """
     # The cache of keys and values is made for XLA. Inside of another XLA program this is a part of it.
     self._draw = tf.function(
-      lambda model, *args: generation.sample(model, config, *args), jit_compile=True, autograph=False
+      lambda model, count, *args: generation.sample(model, config, *args, count=count),
+      jit_compile=True,
+      autograph=False,
     )
 
   def prepare(self, model: Any, prompt_length: int) -> None:
@@ -129,5 +131,5 @@ class ModelSampler:
     self, model: Any, prompts: tf.Tensor, mask: tf.Tensor, count: int, seed: tf.Tensor
   ) -> generation.Samples:
     """See base class."""
-    found: generation.Samples = self._draw(model, *(tf.repeat(rows, count, axis=0) for rows in (prompts, mask)), seed)
+    found: generation.Samples = self._draw(model, count, prompts, mask, seed)
     return found

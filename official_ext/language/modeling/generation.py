@@ -86,25 +86,35 @@ def start(
   mask: tf.Tensor,
   seed: tf.Tensor,
   run_block: RunBlock | None = None,
+  count: int = 1,
 ) -> State:
   """Reads the prompts, and draws the first token. Eagerly or under XLA.
 
   Args:
     model: a language model.
     config: how to draw.
-    input_ids: int32 [b, t] of static shape, padded on the left.
-    mask: int32 [b, t], 0 for padding.
+    input_ids: int32 [p, t] of static shape, padded on the left.
+    mask: int32 [p, t], 0 for padding.
     seed: int64 [2].
     run_block: see `decoder.Decoder.call`.
+    count: continuations of each prompt, which is read once.
+
+  Returns:
+    The state of b = p * count rows, those of a prompt beside each other.
   """
-  batch_size, length = input_ids.shape
-  room = tf.ones([batch_size, config.max_new_tokens], tf.int32)
+  num_prompts, length = input_ids.shape
+  room = tf.ones([num_prompts, config.max_new_tokens], tf.int32)
   segments = tf.concat([mask, room], axis=1)
   dtype = tf.as_dtype(model.decoder.compute_dtype)
-  cache = key_value_cache.empty(model.config, batch_size, length + config.max_new_tokens, dtype)
+  cache = key_value_cache.empty(model.config, num_prompts, length + config.max_new_tokens, dtype)
   hidden, cache = model.decoder(
     input_ids, positions=packed_documents.positions(mask), segments=segments, cache=cache, run_block=run_block
   )
+  logits = model.logits(hidden[:, -1])
+  if count > 1:
+    input_ids, mask, segments, logits = (tf.repeat(rows, count, axis=0) for rows in (input_ids, mask, segments, logits))
+    cache = key_value_cache.repeated(cache, count)
+  batch_size = num_prompts * count
   state = State(
     step=tf.constant(-1),
     tokens=tf.zeros([batch_size], tf.int32),
@@ -116,7 +126,7 @@ def start(
     seen=_seen(input_ids, mask, model.config.vocab_size if config.repetition_penalty != 1 else 0),
     seed=seed,
   )
-  return _drawn(model.logits(hidden[:, -1]), config, state)
+  return _drawn(logits, config, state)
 
 
 def advance(
@@ -143,13 +153,14 @@ def sample(
   mask: tf.Tensor,
   seed: tf.Tensor,
   run_block: RunBlock | None = None,
+  count: int = 1,
 ) -> Samples:
   """Continues prompts up to their ends; part of a larger program, such as a training step. Eagerly or under XLA.
 
   Args: those of `start`.
   """
-  state = start(model, config, input_ids, mask, seed, run_block)
-  batch_size, length = input_ids.shape[0], config.max_new_tokens
+  state = start(model, config, input_ids, mask, seed, run_block, count)
+  batch_size, length = state.tokens.shape[0], config.max_new_tokens
   arrays = [tf.TensorArray(dtype, length, element_shape=[batch_size]) for dtype in (tf.int32, tf.float32, tf.int32)]
   padding = tf.fill([batch_size], config.pad_token_id), tf.zeros([batch_size]), tf.zeros([batch_size], tf.int32)
   # The part that a loop that ends early does not write.

@@ -72,6 +72,13 @@ def extended(cache: LayerCache, keys: tf.Tensor, values: tf.Tensor) -> LayerCach
   )
 
 
+def repeated(cache: KeyValueCache, count: int) -> KeyValueCache:
+  """With `count` rows for each sequence, beside each other."""
+  # From the end, since stacked layers have one axis more.
+  repeat = lambda tensors: tuple(tf.repeat(tensor, count, axis=tensor.shape.rank - 4) for tensor in tensors)
+  return KeyValueCache(repeat(cache.keys), repeat(cache.values), cache.index)
+
+
 def with_row(stack: tf.Tensor, row: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
   """A stack of all layers' keys or values with another row i."""
   return tf_internals.dynamic_update_slice(stack, row[tf.newaxis], tf.stack([i, 0, 0, 0, 0]))

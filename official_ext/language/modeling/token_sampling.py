@@ -75,12 +75,16 @@ def processed(logits: tf.Tensor, config: GenerationConfig, seen: tf.Tensor | Non
   if not config.temperature:
     return logits
   logits /= config.temperature
+  ordered = None
   if 0 < config.top_k < logits.shape[-1]:
-    logits = _without(logits, logits < tf.math.top_k(logits, config.top_k).values[:, -1:])
+    ordered = tf.math.top_k(logits, config.top_k).values
+    logits = _without(logits, logits < ordered[:, -1:])
   if config.top_p < 1:
-    ordered = tf.sort(logits, axis=-1, direction='DESCENDING')
+    # Those that top_k left are in order already, but for others that equal the last one, and stay or go with it.
+    ordered = tf.sort(logits, axis=-1, direction='DESCENDING') if ordered is None else ordered
+    shares = tf.exp(ordered - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))
     # A token stays if those before it have not reached top_p yet: the likeliest one always does.
-    stays = tf.cumsum(tf.nn.softmax(ordered), axis=-1, exclusive=True) < config.top_p
+    stays = tf.cumsum(shares, axis=-1, exclusive=True) < config.top_p
     logits = _without(logits, logits < tf.reduce_min(tf.where(stays, ordered, -_NEVER), axis=-1, keepdims=True))
   if config.min_p:
     shares = tf.nn.softmax(logits)

@@ -138,6 +138,25 @@ def test_a_stream_gives_the_tokens_of_the_whole_and_a_seed_the_same_again(model)
   assert list(generate.stream(PROMPTS[0], seed=1)) == whole[1]
 
 
+@pytest.mark.parametrize('scan_layers', [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_continuations_of_a_prompt_that_is_read_once_are_those_of_its_copies(scan_layers):
+  tf_keras.utils.set_random_seed(1)
+  model = decoder.LanguageModel(CONFIG.replace(scan_layers=scan_layers))
+  config = token_sampling.GenerationConfig(max_new_tokens=6, temperature=1.0, repetition_penalty=1.2)
+  ids = tf.constant([[0, 0, 5, 6, 7], [8, 9, 10, 11, 12]])
+  seed = tf.constant([3, 0], tf.int64)
+  draw = tf.function(
+    lambda ids, count: generation.sample(model, config, ids, tf.cast(ids > 0, tf.int32), seed, count=count),
+    jit_compile=True,
+    autograph=False,
+  )
+  found, expected = draw(ids, 3), draw(tf.repeat(ids, 3, axis=0), 1)
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_array_equal(found.mask, expected.mask)
+  np.testing.assert_allclose(found.log_probs, expected.log_probs, rtol=1e-4, atol=1e-5)
+  assert len({tuple(row) for row in found.tokens.numpy()}) == 6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'changes',
