@@ -114,7 +114,7 @@ class ModelSampler:
     """
     # The cache of keys and values is made for XLA. Inside of another XLA program this is a part of it.
     self._draw = tf.function(
-      lambda model, count, *args: generation.sample(model, config, *args, count=count),
+      lambda model, count, prompts, mask, seed: generation.sample(model, config, prompts, mask, seed, count=count),
       jit_compile=True,
       autograph=False,
     )
