@@ -110,9 +110,10 @@ def start(
   hidden, cache = model.decoder(
     input_ids, positions=packed_documents.positions(mask), segments=segments, cache=cache, run_block=run_block
   )
-  logits = model.logits(hidden[:, -1])
+  logits, positions = model.logits(hidden[:, -1]), tf.reduce_sum(mask, axis=1) - 1
+  seen = _seen(input_ids, mask, model.config.vocab_size if config.repetition_penalty != 1 else 0)
   if count > 1:
-    input_ids, mask, segments, logits = (tf.repeat(rows, count, axis=0) for rows in (input_ids, mask, segments, logits))
+    logits, positions, segments, seen = (tf.repeat(rows, count, axis=0) for rows in (logits, positions, segments, seen))
     cache = key_value_cache.repeated(cache, count)
   batch_size = num_prompts * count
   state = State(
@@ -120,10 +121,10 @@ def start(
     tokens=tf.zeros([batch_size], tf.int32),
     log_probs=tf.zeros([batch_size]),
     is_done=tf.zeros([batch_size], tf.bool),
-    positions=tf.reduce_sum(mask, axis=1) - 1,
+    positions=positions,
     segments=segments,
     cache=cache,
-    seen=_seen(input_ids, mask, model.config.vocab_size if config.repetition_penalty != 1 else 0),
+    seen=seen,
     seed=seed,
   )
   return _drawn(logits, config, state)
