@@ -102,7 +102,7 @@ def _limits(name, limits, turns):
   for key, most in limits.items():
     values = [-turn.values[key] for turn in turns if key in turn.values]
     measured, reached = _reached(rounds.Spread.of(values) if values else None, -most)
-    found.append((f'{key} of {name}', f'<= {most:g}', measured, reached))
+    found.append((f'{name}: {key}', f'<= {most:g}', measured, reached))
   return found
 
 

@@ -178,7 +178,7 @@ def test_a_goal_may_be_a_limit_or_lie_within_the_spread_or_stay_unmeasured():
   turns = [turn(9, data_wait=0.01), turn(12, data_wait=0.03), turn(11, data_wait=0.015)]
   assert report.goals(workload, [report.Row(peer, rounds.Duel(turns, [turn(10)] * 3))]) == [
     ('ours to stock', '>= 1.00', '1.10 (0.90 to 1.20)', 'met, within the spread'),
-    ('data_wait of ours', '<= 0.02', '0.015 (0.030 to 0.010)', 'met, within the spread'),
+    ('ours: data_wait', '<= 0.02', '0.015 (0.030 to 0.010)', 'met, within the spread'),
   ]
   assert [goal[-1] for goal in report.goals(workload, [report.Row(peer, remarks=('failed',))])] == ['not measured'] * 2
 
