@@ -35,7 +35,8 @@ def of_step(config: decoder_config.DecoderConfig, shapes: TrainingShapes, dtype:
   """Bytes of the activations at the peak of a step.
 
   Args:
-    config: of the decoder; `remat`, `scan_layers` and `attn_implementation` are read.
+    config: of the decoder; `remat`, `scan_layers` and `attn_implementation` are read. On CPUs `scan_layers` counts as
+      in a step that XLA compiles between products, the one that keeps most.
     shapes: of the micro-batch.
     dtype: in which layers compute.
   """
@@ -48,7 +49,7 @@ def of_step(config: decoder_config.DecoderConfig, shapes: TrainingShapes, dtype:
     'attention': stream + mlp,
     'mlp': attention + stream,
     'block': stream,
-  }['block' if config.scan_layers else config.remat]
+  }['block' if config.scan_layers and tf.config.list_logical_devices('GPU') else config.remat]
   of_layers = config.num_hidden_layers * kept + attention + mlp
   logits = tokens * config.vocab_size * (_LOGITS * 4 + (size if size < 4 else 0)) if shapes.has_logits else 0
   return of_layers + logits

@@ -309,7 +309,8 @@ class Decoder(layers.Part):
     if cache is None:
       run = lambda x, number, extras: _run_block(block, context_of(number, extras), x, extras)
       reports = [experts.report_spec(self.config)] if decoder_config.sparse_layers(self.config)[0] else []
-      return stacked.scan(run, x, block, num_layers, extras, reports), None
+      keeps_activations = self.config.remat != 'block'
+      return stacked.scan(run, x, block, num_layers, extras, reports, keeps_activations), None
 
     def step(x, number, state):
       layer_cache = key_value_cache.LayerCache(state[0][number], state[1][number], cache.index)

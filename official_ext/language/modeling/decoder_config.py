@@ -91,8 +91,9 @@ class DecoderConfig(base_config.Config):
     embedding_dropout: rate behind the embedding.
     initializer_range: standard deviation of new weights.
     remat: activations that are recomputed for the gradient instead of kept: none, block, attention, mlp.
-    scan_layers: one block, run in a loop over stacked weights: it compiles in the time of one layer, and keeps each
-      block's input alone for the gradient, for any `remat`.
+    scan_layers: one block, run in a loop over stacked weights: it compiles in the time of one layer. A step that XLA
+      compiles as a whole, or not at all, keeps each block's input alone for the gradient, for any `remat`; one that XLA
+      compiles between products keeps what `remat` says.
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {

@@ -19,7 +19,7 @@ _local = threading.local()
 @contextlib.contextmanager
 def compiled() -> Iterator[None]:
   """Steps that this thread traces meanwhile have their clusters compiled, forward and backward."""
-  outer, _local.is_wanted = _is_wanted(), True
+  outer, _local.is_wanted = are_compiled(), True
   try:
     yield
   finally:
@@ -36,7 +36,8 @@ def noted() -> Iterator[set[str]]:
     _local.names = outer
 
 
-def _is_wanted() -> bool:
+def are_compiled() -> bool:
+  """Whether this thread is inside of `compiled`."""
   return getattr(_local, 'is_wanted', False)
 
 
@@ -70,7 +71,7 @@ def cluster(function: Callable[..., tf.Tensor], num_constants: int = 0) -> Calla
   @functools.wraps(function)
   def run(*args: object) -> tf.Tensor:
     _note(function)
-    return once(*args) if _is_wanted() else function(*args)
+    return once(*args) if are_compiled() else function(*args)
 
   return run
 
@@ -89,7 +90,7 @@ def constant_cluster(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Ten
   @functools.wraps(function)
   def run(other: tf.Tensor, *args: tf.Tensor) -> tf.Tensor:
     _note(function)
-    if not _is_wanted():
+    if not are_compiled():
       return function(*ordering.all_after(args, other))
     with tf.control_dependencies([other]):  # A graph heeds it, unlike XLA.
       return compiled_function(*args)

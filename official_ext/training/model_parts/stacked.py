@@ -6,9 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext.training.model_parts import clusters
 from official_ext.training.model_parts import layer_reports
 from official_ext.training.model_parts import layer_weights
 from official_ext.training.model_parts import remat
+from official_ext.training.model_parts import weight_rows
 
 Block = Callable[[tf.Tensor, tf.Tensor, Mapping[str, tf.Tensor]], tf.Tensor]
 
@@ -20,10 +22,12 @@ def scan(
   num_layers: int,
   extras: Mapping[str, tf.Tensor],
   reports: Sequence[tf.TensorSpec] = (),
+  keeps_activations: bool = False,
 ) -> tf.Tensor:
   """Takes x = block(x, i, extras) for each layer i, with row i of every variable of `part` in its place.
 
-  The backward pass is a loop too: it keeps the input of every block, and computes the rest once more.
+  The backward pass is a loop too. Of every block it is given the input, and computes the rest once more; or it is given
+  everything.
 
   Args:
     block: calls `part`, and nothing else that a gradient is asked of; i is an int32 scalar. The result has x's shape
@@ -34,16 +38,20 @@ def scan(
     extras: tensors by name, the same for all layers; floating ones have gradients.
     reports: of each layer, see layer_reports.py, if requested. Those of all layers are reported as one
       tensor, with a row for each.
+    keeps_activations: whether the activations of all blocks are kept, if clusters are compiled (see clusters.py). XLA
+      cannot compile such a loop inside of a loop of steps: TensorListReserve of a size that it does not know.
   """
   trained, others = layer_weights.split([part])
+  stacks = [layer_weights.value_of(variable) for variable in trained]
   fixed = [layer_weights.value_of(variable) for variable in others]
   names = remat.differentiable(extras)
   shape = x.shape
   specs = list(reports) if layer_reports.is_wanted() else []
 
-  def run(x, i, shared, rows):
+  def run(x, i, shared, rows, fixed_rows=None):
+    fixed_rows = [value[i] for value in fixed] if fixed_rows is None else fixed_rows
     with (
-      layer_weights.handed_in([*trained, *others], [*rows, *(value[i] for value in fixed)]),
+      layer_weights.handed_in([*trained, *others], [*rows, *fixed_rows]),
       layer_reports.collected(bool(specs)) as found,
     ):
       y = block(x, i, {**extras, **dict(zip(names, shared))})
@@ -51,18 +59,11 @@ def scan(
     y.set_shape(shape)
     return y, *found
 
-  @tf.custom_gradient
-  def forward(x, *tensors):
-    shared, stacks = tensors[: len(names)], tensors[len(names) :]
-    y, inputs, found = _forward_loop(run, x, shared, stacks, num_layers, specs)
-
-    def gradient(dy, *of_reports):
-      dx, shared_gradients, stack_gradients = _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers)
-      return dx, *shared_gradients, *stack_gradients
-
-    return (y, *found), gradient
-
-  y, *found = forward(x, *(extras[name] for name in names), *map(layer_weights.value_of, trained))
+  shared = [extras[name] for name in names]
+  if keeps_activations and clusters.are_compiled():
+    y, *found = _keeping_loop(run, x, shared, stacks, fixed, num_layers, specs)
+  else:
+    y, *found = _recomputing_loop(run, x, shared, stacks, num_layers, specs)
   for value in found:
     layer_reports.report(value)
   return y
@@ -75,9 +76,10 @@ def unrolled(
   num_layers: int,
   extras: Mapping[str, tf.Tensor],
   reports: Sequence[tf.TensorSpec] = (),
+  keeps_activations: bool = False,
 ) -> tf.Tensor:
   """`scan` without a loop, for a graph that has no place for one: i is an integer, and each layer reports by itself."""
-  del reports
+  del reports, keeps_activations
   variables = part.variables
   rows = [tf.unstack(layer_weights.value_of(variable)) for variable in variables]
   for i in range(num_layers):
@@ -88,6 +90,24 @@ def unrolled(
 
 def _run_row(block, i, x, extras):
   return block(x, i, extras)
+
+
+def _recomputing_loop(run, x, shared, stacks, num_layers, specs):
+  """(the last block's output, the reports of all blocks [num_layers, ...]); backwards blocks are computed again."""
+  num_shared = len(shared)
+
+  @tf.custom_gradient
+  def forward(x, *tensors):
+    shared, stacks = tensors[:num_shared], tensors[num_shared:]
+    y, inputs, found = _forward_loop(run, x, shared, stacks, num_layers, specs)
+
+    def gradient(dy, *of_reports):
+      dx, shared_gradients, stack_gradients = _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers)
+      return dx, *shared_gradients, *stack_gradients
+
+    return (y, *found), gradient
+
+  return forward(x, *shared, *stacks)
 
 
 def _forward_loop(run, x, shared, stacks, num_layers, specs):
@@ -103,6 +123,27 @@ def _forward_loop(run, x, shared, stacks, num_layers, specs):
     lambda i, *_: i < num_layers, body, (tf.constant(0), x, inputs, reports), maximum_iterations=num_layers
   )
   return y, inputs.stack(), [array.stack() for array in reports]
+
+
+def _keeping_loop(run, x, shared, stacks, fixed, num_layers, specs):
+  """(the last block's output, the reports of all blocks [num_layers, ...]), differentiated by TensorFlow."""
+  array_of = lambda dtype, shape: tf.TensorArray(dtype, num_layers, element_shape=shape)
+  # A gradient of what the tape does not know is not computed. Rows of arrays share the memory of their stack.
+  fixed_rows = [array_of(value.dtype, value.shape[1:]).unstack(tf.stop_gradient(value)) for value in fixed]
+
+  def body(i, x, lists, reports):
+    rows, lists = weight_rows.read(lists, i, stacks)
+    y, *found = run(x, i, shared, rows, [array.read(i) for array in fixed_rows])
+    return i + 1, y, lists, [array.write(i, value) for array, value in zip(reports, found)]
+
+  _, y, lists, reports = tf.while_loop(
+    lambda i, *_: i < num_layers,
+    body,
+    (tf.constant(0), x, weight_rows.listed(stacks), [array_of(spec.dtype, spec.shape) for spec in specs]),
+    maximum_iterations=num_layers,
+    parallel_iterations=1,
+  )
+  return weight_rows.closed(y, lists, stacks), *(array.stack() for array in reports)
 
 
 def _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers):

@@ -39,7 +39,8 @@ def config(**changes):
     ({'remat': 'attention'}, _STREAM + _MLP),
     ({'remat': 'mlp'}, _ATTENTION + _STREAM),
     ({'remat': 'block'}, _STREAM),
-    ({'scan_layers': True}, _STREAM),
+    ({'scan_layers': True}, _ATTENTION + _MLP),
+    ({'scan_layers': True, 'remat': 'block'}, _STREAM),
   ],
 )
 def test_what_the_backward_pass_keeps_of_each_layer(changes, kept):

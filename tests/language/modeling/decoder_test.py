@@ -17,6 +17,7 @@ from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import rope
 from official_ext.language.modeling import weight_slots
 from official_ext.training.config import checks
+from official_ext.training.model_parts import clusters
 from official_ext.training.step import step_random
 from tests import tiers
 
@@ -99,6 +100,19 @@ def test_what_is_computed_once_more_has_the_gradients_of_what_is_kept(fields, ji
     assert largest > 0, path
     # A small element is a sum of large terms, as many as tokens: each rounds by 6e-8 of its size.
     atol = max(2e-7, 2e-6 * largest)
+    np.testing.assert_allclose(found[path], gradient, rtol=2e-4, atol=atol, err_msg=path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('remat', ['none', 'attention'])
+def test_a_loop_that_keeps_activations_has_the_gradients_of_separate_layers(remat, kept):
+  """As in a step that XLA compiles between products."""
+  expected_loss, expected = kept(False)
+  with clusters.compiled():
+    loss, found = gradients(made(scan_layers=True, remat=remat, **DROPOUT), seed=3)
+  assert loss == pytest.approx(expected_loss, rel=1e-6)
+  for path, gradient in expected.items():
+    atol = max(2e-7, 2e-6 * np.max(np.abs(gradient)))
     np.testing.assert_allclose(found[path], gradient, rtol=2e-4, atol=atol, err_msg=path)
 
 
