@@ -4,17 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-import tf_keras
 
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import step_parts
 
 
 class StepMeans:
-  """Means over the steps of a training loop. Made and read in the cross-replica context, updated in replica context."""
+  """Means over the steps of a training loop. Made and read in the cross-replica context, updated in replica context.
+
+  All but the training loss, which is Model Garden's, are in one variable: a step adds to it once.
+  """
 
   def __init__(self, parts: step_parts.StepParts, log_names: Sequence[str]):
-    """Makes the metrics.
+    """Makes the variables.
 
     Args:
       parts: the step's.
@@ -22,56 +24,58 @@ class StepMeans:
     """
     self._optimizer = parts.optimizer
     self._train_loss = parts.train_loss
-    with parts.strategy.scope():
-      self._grad_norm = tf_keras.metrics.Mean('grad_norm', dtype=tf.float32)
-      self._skipped_loss = tf_keras.metrics.Mean('skipped_loss', dtype=tf.float32)
-      names = [*log_names, *gradient_tap.logs_of(parts.optimizer)]
-      self._logs = {name: tf_keras.metrics.Mean(name, dtype=tf.float32) for name in names}
+    self._names = [*log_names, *gradient_tap.logs_of(parts.optimizer), 'grad_norm']
+    sums = lambda name, count: tf.Variable(
+      tf.zeros([2, count]),
+      name=name,
+      trainable=False,
+      synchronization=tf.VariableSynchronization.ON_READ,
+      aggregation=tf.VariableAggregation.SUM,
+    )
+    with parts.strategy.scope():  # Sums of values times their weights, and of the weights.
+      self._sums = sums('log_sums', len(self._names))
+      self._skipped_loss = sums('skipped_loss_sums', 1)
 
-  def update(self, loss: tf.Tensor, logs: Mapping[str, tf.Tensor]) -> None:
-    """Counts a step that was made: its loss, a float32 scalar, and the scalars that it logs."""
-    self._train_loss.update_state(loss)
-    for name, value in logs.items():
-      self._logs[name].update_state(value)
+  def update(self, loss: tf.Tensor, logs: Mapping[str, tf.Tensor], norm: tf.Tensor | None = None) -> None:
+    """Counts a step that was made, with what the optimizer logs about its update.
 
-  def update_norm(self, norm: tf.Tensor) -> tf.Tensor:
-    """Counts the norm of a gradient, if it is finite: an overflow that loss scaling handles has none.
-
-    Returns:
-      The weight with which it was counted: 1 or 0.
+    Args:
+      loss: of the step, a float32 scalar.
+      logs: the scalars that it logs.
+      norm: of the gradient, a float32 scalar, which counts if it is finite, as do the optimizer's logs: an overflow
+        that loss scaling handles makes no update. None if the task owns its updates.
     """
-    finite = tf.math.is_finite(norm)
-    weight = tf.cast(finite, tf.float32)
-    self._grad_norm.update_state(tf.where(finite, norm, 0.0), sample_weight=weight)
-    return weight
-
-  def update_optimizer(self, weight: tf.Tensor) -> None:
-    """Accumulates the optimizer's logs about its update."""
-    for name, value in gradient_tap.logs_of(self._optimizer).items():
-      self._logs[name].update_state(value, sample_weight=weight)
+    self._train_loss.total.assign_add(loss)
+    self._train_loss.count.assign_add(1.0)
+    finite = tf.constant(True) if norm is None else tf.math.is_finite(norm)
+    made = tf.cast(finite, tf.float32)
+    zero = tf.constant(0.0)
+    counted = {
+      **{name: (value, 1.0) for name, value in logs.items()},
+      **{name: (value, made) for name, value in gradient_tap.logs_of(self._optimizer).items()},
+      'grad_norm': (zero, zero) if norm is None else (tf.where(finite, norm, 0.0), made),
+    }
+    values, weights = zip(*(counted[name] for name in self._names))
+    weights = tf.stack(weights)
+    self._sums.assign_add(tf.stack([tf.stack(values) * weights, weights]))
 
   def note_skipped_loss(self, loss: tf.Tensor, ok: tf.Tensor) -> None:
-    """Counts the loss of a step that was skipped (not `ok`)."""
-    self._skipped_loss.update_state(tf.where(ok, 0.0, loss), sample_weight=1.0 - tf.cast(ok, tf.float32))
+    """Counts the loss of a step if it is skipped (not `ok`)."""
+    self._skipped_loss.assign_add(tf.where(ok, 0.0, tf.stack([[loss], [1.0]])))
 
   @property
   def variables(self) -> list[tf.Variable]:
     """The variables that are written by a step that is not skipped."""
-    means = [self._train_loss, self._grad_norm, *self._logs.values()]
-    return [variable for mean in means for variable in mean.variables]
+    return [*self._train_loss.variables, self._sums]
 
   def skipped_loss(self) -> Any:
     """The mean loss of the loop, if all its steps were skipped, or None. Call it before the loss is reset."""
-    if not self._train_loss.count.numpy() and self._skipped_loss.count.numpy():
-      return self._skipped_loss.result()
-    return None
+    total, count = self._skipped_loss.numpy()[:, 0]
+    return total / count if count and not self._train_loss.count.numpy() else None
 
-  def take_logs(self) -> dict[str, tf.Tensor]:
+  def take_logs(self) -> dict[str, Any]:
     """Returns and forgets the means of the loop, without the training loss."""
-    logs = {}
-    for mean in [*self._logs.values(), self._grad_norm]:
-      if mean.count.numpy():
-        logs[mean.name] = mean.result()
-      mean.reset_states()
-    self._skipped_loss.reset_states()
-    return logs
+    totals, counts = self._sums.numpy()
+    for variable in (self._sums, self._skipped_loss):
+      variable.assign(tf.zeros_like(variable))
+    return {name: total / count for name, total, count in zip(self._names, totals, counts) if count}

@@ -30,7 +30,7 @@ class StepParts:
   model: Any
   optimizer: Any
   metrics: list[Any]
-  train_loss: tf_keras.metrics.Metric
+  train_loss: tf_keras.metrics.Mean
   global_step: tf.Variable
   state: step_state.StepState
   strategy: tf.distribute.Strategy

@@ -193,8 +193,7 @@ class GuardedUpdate:
   def commit(self, out: StepOutput) -> None:
     """Clips, applies, and counts."""
     self.apply(out)
-    self._means.update(out.loss, out.logs)
-    self._means.update_optimizer(self._means.update_norm(out.norm))
+    self._means.update(out.loss, out.logs, out.norm)
 
   def apply(self, out: StepOutput) -> None:
     """Clips and applies the gradients."""
@@ -216,9 +215,12 @@ class GuardedUpdate:
     """Counts the loss of a step that is skipped."""
     self._means.note_skipped_loss(out.loss, out.ok)
 
-  def record(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
-    """Notes the outcome of a step, before `global_step` increases. Cross-replica context, or a single replica."""
+  def record_skip(self, ok: tf.Tensor) -> None:
+    """Counts a step if it is skipped, before `global_step` increases. Cross-replica context, or a single replica."""
     self._parts.state.record_skip(ok, self._parts.global_step + 1)
+
+  def record_loss(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
+    """Notes the loss of a step that is not skipped, for the rule about spikes. Context as for `record_skip`."""
     if self._settings.loss_spike.factor:
       self._parts.state.record_loss(mean_loss, ok)
 
@@ -235,11 +237,12 @@ class GuardedUpdate:
 
     def undo():
       self.undo_passes(out)
+      self.note_skipped_loss(out)
+      self.record_skip(out.ok)
       return 0
 
     tf.cond(out.ok, commit, undo)
-    self.note_skipped_loss(out)
-    self.record(out.ok, out.mean_loss)
+    self.record_loss(out.ok, out.mean_loss)
     self._parts.global_step.assign_add(1)
 
   @do_not_convert
@@ -251,7 +254,8 @@ class GuardedUpdate:
     else:
       self._commit_and_select(out)
     self.note_skipped_loss(out)
-    self.record(out.ok, out.mean_loss)
+    self.record_skip(out.ok)
+    self.record_loss(out.ok, out.mean_loss)
     self._parts.global_step.assign_add(1)
 
   def _commit_in_loop(self, out):
@@ -289,11 +293,12 @@ class GuardedUpdate:
 
     def undo():
       strategy.run(self.undo_passes, args=(out,))
+      strategy.run(self.note_skipped_loss, args=(out,))
+      self.record_skip(ok)
       return 0
 
     tf.cond(ok, commit, undo)
-    strategy.run(self.note_skipped_loss, args=(out,))
-    self.record(ok, mean_loss)
+    self.record_loss(ok, mean_loss)
     self._parts.global_step.assign_add(1)
 
 
@@ -320,7 +325,6 @@ class ManualUpdate:
     """Runs the task's step with its updates, on one batch. Replica context."""
     out = self._whole_step(inputs)
     self._means.update(out.loss, out.logs)
-    self._means.update_optimizer(1.0)
     return out
 
   def watched(self, micro_batches: Sequence[object]) -> WatchedUpdate:
