@@ -10,19 +10,22 @@ import sys
 from absl import app
 from absl import flags
 
-from official_ext.base.files import paths
-from official_ext.cli import configuring
-from official_ext.cli import exit_status
-from official_ext.cli import export
-from official_ext.cli import flags as ext_flags
-from official_ext.cli import output
-from official_ext.training.devices import preemption
-from official_ext.training.diagnosis import debugging
-from official_ext.training.diagnosis import dry_run
-from official_ext.training.loop import run_record
-from official_ext.training.loop import train_lib
-from official_ext.training.writers import progress
-from official_ext.training.writers import writers
+from official_ext.base import uncollected
+
+with uncollected.uncollected():
+  from official_ext.base.files import paths
+  from official_ext.cli import configuring
+  from official_ext.cli import exit_status
+  from official_ext.cli import export
+  from official_ext.cli import flags as ext_flags
+  from official_ext.cli import output
+  from official_ext.training.devices import preemption
+  from official_ext.training.diagnosis import debugging
+  from official_ext.training.diagnosis import dry_run
+  from official_ext.training.loop import run_record
+  from official_ext.training.loop import train_lib
+  from official_ext.training.writers import progress
+  from official_ext.training.writers import writers
 
 FLAGS = flags.FLAGS
 
