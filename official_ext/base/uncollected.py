@@ -11,7 +11,7 @@ import sys
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-  """A context for imports. If TensorFlow is among them, the collector leaves what there is alone from then on."""
+  """A context for imports. If TensorFlow is among them, the collector leaves all present objects alone afterwards."""
   was_enabled, had_tensorflow = gc.isenabled(), 'tensorflow' in sys.modules
   gc.disable()
   try:

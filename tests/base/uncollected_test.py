@@ -33,7 +33,7 @@ def test_a_program_that_has_paused_it_keeps_it_paused():
 def test_what_an_import_of_tensorflow_has_made_is_left_alone(monkeypatch):
   with uncollected.uncollected():
     pass
-  assert not gc.get_freeze_count()  # Another import is no reason to keep what may be garbage.
+  assert not gc.get_freeze_count()  # Of another import, garbage is not kept.
   module = sys.modules.pop('tensorflow', sys)
   with uncollected.uncollected():
     monkeypatch.setitem(sys.modules, 'tensorflow', module)

@@ -6,7 +6,7 @@ y = weight_rows.closed(y, rows, stacks)          # behind the loop
 
 TensorFlow's own gradient of an array that a loop reads starts with zeros, and adds an array for every read. Here the
 array of gradients passes backwards through the reads, each of which sets its row: the gradient of a stack costs one
-copy, as that of separate weights does not. The rows share the memory of their stack.
+copy more than those of separate weights. The rows share the memory of their stack.
 """
 
 from collections.abc import Sequence

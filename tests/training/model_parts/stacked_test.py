@@ -1,4 +1,4 @@
-"""The backward pass of stacked layers: computed once more, one layer at a time, or from what was kept."""
+"""The backward pass of stacked layers: computed once more, one layer at a time, or from kept activations."""
 
 import collections
 import contextlib
