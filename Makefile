@@ -103,15 +103,18 @@ test-fast: .venv-test
 coverage: .venv-test
 	$(TEST_FAST) --cov --cov-report=term:skip-covered
 
-# Everything but `make soak`, in half an hour: Model Garden's own test modules with this library's trainer too.
+# Everything but `make soak`, in an hour or more: Model Garden's own test modules with this library's trainer too.
 test-all: check
 	$(PYTEST) -m 'not soak'
 
 # The tests of `make test-all` that `make test` leaves out. Model Garden's models fill the memory of the processes that
-# build them, because compiled programs are never freed: they run in separate processes.
+# build them, because compiled programs are never freed: they run in separate processes. PART=1/2 runs Model Garden's
+# and the first half of the others.
+PART ?= 1/1
 test-slow: .venv-test
 	$(PYTEST) -m 'slow and not soak' tests/model_garden
-	$(PYTEST) -m 'slow and not soak' --ignore=tests/model_garden
+	$(PYTEST) -m 'slow and not soak' --ignore=tests/model_garden \
+	  --group=$(firstword $(subst /, ,$(PART))) --splits=$(lastword $(subst /, ,$(PART)))
 
 check: .venv-test
 	$(BIN)/ruff check .

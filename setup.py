@@ -92,6 +92,7 @@ setuptools.setup(
       'prometheus_client>=0.20',
       'pytest>=8',
       'pytest-cov>=7',
+      'pytest-split>=0.10',
       'pytest-xdist>=3.5',
       'ruff',
       'safetensors>=0.5',

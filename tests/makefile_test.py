@@ -219,6 +219,25 @@ def test_ci_ends_with_the_closing_line_of_pytest(tmp_path, statuses, printed):
   )
 
 
+def test_each_commit_says_which_half_of_the_slow_tests_ci_runs(tmp_path):
+  (tmp_path / '.ci').mkdir()
+  shutil.copy(ROOT / '.ci/run', tmp_path / '.ci/run')
+  (tmp_path / 'Makefile').write_text('test:\n\t@true\ntest-slow:\n\t@echo "$(PART)"\n')
+
+  def run(*command) -> str:
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+  assert run('.ci/run') == '1/2'
+  run('git', 'init')
+  seen = set()
+  for i in range(32):
+    run('git', '-c', 'user.name=a', '-c', 'user.email=a@b.c', 'commit', '--allow-empty', '-m', str(i))
+    commit, part = run('git', 'rev-parse', 'HEAD'), run('.ci/run')
+    assert part == ('2/2' if int(commit, 16) % 2 else '1/2')
+    seen.add(part)
+  assert seen == {'1/2', '2/2'}
+
+
 def test_metadata_promises_the_pythons_that_make_takes():
   def stated(path, pattern):
     return re.search(pattern, (ROOT / path).read_text()).group(1)
