@@ -137,6 +137,17 @@ def inner_optimizer(optimizer: tf_keras.optimizers.Optimizer) -> Any:
       return optimizer
 
 
+def with_shape_of(variable: tf.Variable, gradient: Gradient) -> Gradient:
+  """An IndexedSlices with the variable's shape as a constant; any other gradient unchanged.
+
+  The shape that a function returned is one of its results. XLA needs it while it compiles: it would take all that the
+  function reads, weights among it, as constants of the program, and compile another program for each step.
+  """
+  if not isinstance(gradient, tf.IndexedSlices) or not variable.shape.is_fully_defined():
+    return gradient
+  return tf.IndexedSlices(gradient.values, gradient.indices, tf.constant(variable.shape.as_list(), tf.int32))
+
+
 def without_duplicates(gradient: Gradient, in_xla: bool = False) -> Gradient:
   """Sums the values of equal indices in an IndexedSlices; returns any other gradient unchanged.
 

@@ -166,7 +166,7 @@ class GuardedUpdate:
       with tf.control_dependencies([tf.identity(g) for g in tf.nest.flatten(gradients, expand_composites=True)]):
         inputs = tf.nest.map_structure(tf.identity, inputs, expand_composites=True) if i else inputs
       output = self._forward_backward(inputs, tf.constant(i, tf.int64))
-      found = list(output.gradients)
+      found = [gradient_tap.with_shape_of(v, g) for v, g in zip(self.variables, output.gradients)]
       if weights is not None:
         found = [gradient_tap.scale(g, weights[i]) for g in found]
       gradients = [gradient_tap.accumulate(t, g) for t, g in zip(gradients, found)] if i else found
