@@ -34,6 +34,11 @@ def environment(changes: Mapping[str, str | None] | None = None) -> Mapping[str,
 UNOPTIMISED = {'XLA_FLAGS': '--xla_backend_optimization_level=0'}
 
 
+def dumping_programs(folder: pathlib.Path) -> dict[str, str]:
+  """The environment of such a process, for which XLA writes its programs as text into a folder."""
+  return {'XLA_FLAGS': f'{UNOPTIMISED["XLA_FLAGS"]} --xla_dump_to={folder} --xla_dump_hlo_as_text'}
+
+
 def slurm_variables(rank: int, step: str) -> dict[str, str]:
   """The environment that SLURM gives to one of two workers on this machine; their step must differ from others'."""
   return {

@@ -16,6 +16,7 @@ from benchmarks.gpt2 import worker
 from benchmarks.peers import catalogue
 from benchmarks.peers import process
 from benchmarks.peers import worker as peers_worker
+from tests import train_processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _STUB = '#!/bin/sh\necho "$BENCH_ON_GPU $*" >>"{log}"\ncase "$*" in *benchmarks.peers\\ digits_conv*) exit 3;; esac\n'
@@ -145,7 +146,7 @@ from benchmarks.gpt2 import ours, sizes
 made = ours.measurement(sizes.TINY, 2)
 print(json.dumps({**made.run(made.multiple), 'parameters': made.parameters, 'multiple': made.multiple}))
 """
-  script = start_script(code, env={'XLA_FLAGS': '--xla_backend_optimization_level=0'})
+  script = start_script(code, env=train_processes.UNOPTIMISED)
   made = plain_torch.measurement(sizes.TINY, 2)
   loss = made.run(made.multiple)['loss']
   done = script.finish(timeout=300)

@@ -12,6 +12,7 @@ from benchmarks.memory import resnet_torch
 from benchmarks.memory import subjects
 from benchmarks.memory import worker
 from benchmarks.memory import xla_plan
+from tests import train_processes
 
 _HEADER = (
   'HloModule a_step, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), {2}: (0, {}, may-alias) }, '
@@ -103,8 +104,7 @@ subject = subjects.Subject('small', '', 2, ('xla',), 1, layers=1)
 made = worker.measurement(subject, 'ours', 'xla', 2, pathlib.Path(sys.argv[1]))
 print(json.dumps({**made.run(1), 'note': made.note(), 'parameters': made.parameters}))
 """
-  flags = f'--xla_dump_to={tmp_path} --xla_dump_hlo_as_text --xla_backend_optimization_level=0'
-  done = start_script(code, [str(tmp_path)], env={'XLA_FLAGS': flags}).finish(timeout=300)
+  done = start_script(code, [str(tmp_path)], env=train_processes.dumping_programs(tmp_path)).finish(timeout=300)
   assert done.returncode == 0, done.stderr
   found = json.loads(done.stdout.splitlines()[-1])
   subject = subjects.Subject('small', '', 2, (), 1, layers=1)

@@ -2,6 +2,8 @@
 
 import json
 
+from tests import train_processes
+
 CODE = """
 import json, pathlib, sys
 import tensorflow as tf
@@ -43,8 +45,7 @@ print(json.dumps(list(cases())))
 
 
 def test_a_step_with_sparse_gradients_compiles_once(start_script, tmp_path):
-  flags = f'--xla_dump_to={tmp_path} --xla_dump_hlo_as_text --xla_backend_optimization_level=0'
-  done = start_script(CODE, [str(tmp_path)], env={'XLA_FLAGS': flags}).finish(timeout=300)
+  done = start_script(CODE, [str(tmp_path)], env=train_processes.dumping_programs(tmp_path)).finish(timeout=300)
   assert done.returncode == 0, done.stderr
   found = json.loads(done.stdout.splitlines()[-1])
   assert [each['plan'] for each in found] == ['fused'] * 5 + ['split', 'fused']
