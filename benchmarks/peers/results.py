@@ -19,8 +19,11 @@ _INTRODUCTION = """# Beside its peers
 of its vector instructions decides which kernels are fast. `make bench BENCH='a c'` measures some workloads again and
 keeps the others. A ratio is our speed over the peer's, in turns next to each other: the median of the rounds, and their
 range. Speeds drift from run to run; ratios are what to read. "Compiles in" is what the first turn took beyond a later
-one. benchmarks/peers describes the computations, benchmarks/NOTES.md the attempts."""
+one. A processor that is "limited to avx2" is a newer one that hides its newer instructions
+(`python -m benchmarks.limited_cpu avx2 make bench`). benchmarks/peers describes the computations, benchmarks/NOTES.md
+the attempts."""
 _SPREAD = re.compile(r'([\d.]+) to ([\d.]+)')
+_MACHINE = re.compile(r'^- .* minutes; (.*), \d+ cores', re.MULTILINE)
 _SECTION = re.compile(r'^## (?=\()', re.MULTILINE)
 
 
@@ -100,7 +103,8 @@ def _summary(files: Sequence[pathlib.Path]) -> list[str]:
   for file in files:
     rows = [(_key(found), *row) for found in _sections(file) for row in _goals(found)]
     num_met = sum(row[-1].startswith('met') for row in rows)
-    counts.append(f'- [{file.stem}](results/{file.name}): {num_met} of {len(rows)} goals are met')
+    machines = ''.join(f' ({name})' for name in sorted(set(_MACHINE.findall(file.read_text()))))
+    counts.append(f'- [{file.stem}](results/{file.name}): {num_met} of {len(rows)} goals are met{machines}')
     for *goal, measured, verdict in rows:
       goals.setdefault(tuple(goal), {})[file.stem] = ', '.join(filter(None, (measured, verdict)))
   kinds = [file.stem for file in files]

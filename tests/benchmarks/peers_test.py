@@ -197,15 +197,17 @@ def test_a_workload_that_is_measured_again_leaves_the_other_tables(tmp_path):
   before = tables.read_text()
   assert before.index('## (a) digits_mlp') < before.index('## (h) two_replicas')
   assert '[avx2](results/avx2.md): 1 of 2 goals are met' in path.read_text()
-  results.write(path, 'avx2', _section('two_replicas', 30, 'now'))
+  now = '2026-11-28 05:00, 0.8 minutes; A CPU, limited to avx2, 2 cores, 24 GiB; avx2'
+  results.write(path, 'avx2', _section('two_replicas', 30, now))
   after = tables.read_text()
-  assert after.count('## (h) two_replicas') == after.count('- now') == after.count('- then') == 1
+  assert after.count('## (h) two_replicas') == after.count(f'- {now}') == after.count('- then') == 1
   assert before[before.index('## (a)') : before.index('## (h)')] in after  # To the letter.
   assert '(z)' not in after and '| ours to stock | >= 1.20 | 3.00 (3.00 to 3.00) | met |' in after
   results.write(path, 'amx_bf16', _section('two_replicas', 10))  # Another kind of processor has its own tables.
   assert tables.read_text() == after
   goals = path.read_text()
-  assert '[avx2](results/avx2.md): 2 of 2 goals are met' in goals and 'amx_bf16.md): 0 of 1 goals are met' in goals
+  assert '[avx2](results/avx2.md): 2 of 2 goals are met (A CPU, limited to avx2)\n' in goals
+  assert 'amx_bf16.md): 0 of 1 goals are met\n' in goals
   assert '| workload | goal | wanted | amx_bf16 | avx2 |' in goals
   row = '| (h) two_replicas | ours to stock | >= 1.20 | 1.00 (1.00 to 1.00), not met | 3.00 (3.00 to 3.00), met |'
   assert row in goals
