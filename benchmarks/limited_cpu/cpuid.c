@@ -1,4 +1,4 @@
-/* CPUID without newer vector instructions: LD_PRELOAD=cpuid.so LIMITED_CPU=avx2 COMMAND.
+/* CPUID without newer vector instructions: cc -shared -fPIC -DKIND=AVX2 cpuid.c -o cpuid.so, then LD_PRELOAD=cpuid.so.
 
 Linux lets CPUID fault (arch_prctl(ARCH_SET_CPUID, 0), Intel since Ivy Bridge); the handler of the fault answers with
 the processor's values, less the bits of newer kinds. All libraries of a process see them: TensorFlow, XLA, oneDNN, MKL,
@@ -10,7 +10,6 @@ PyTorch and its compilers. The bits are those of Intel's manual, volume 2A, CPUI
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
@@ -19,8 +18,7 @@ PyTorch and its compilers. The bits are those of Intel's manual, volume 2A, CPUI
 #define GENERAL_PROTECTION 13 /* The trap of a CPUID that faults. */
 
 enum { EAX, EBX, ECX, EDX };
-enum { AVX2, AVX512F, AVX512_BF16, AMX };
-static const char* const KINDS[] = {"avx2", "avx512f", "avx512_bf16"};
+enum { AVX2, AVX512F, AVX512_BF16, AMX }; /* KIND is one of the first three. */
 
 /* Bits that processors have from a kind on. */
 static const struct {
@@ -40,7 +38,6 @@ static const struct {
 };
 static const uint32_t SKYLAKE = 0x000506e3; /* Compilers choose by the model, too: the last one without AVX-512. */
 
-static int kind;
 static struct sigaction theirs; /* What the program has asked for. */
 static int (*real_sigaction)(int, const struct sigaction*, struct sigaction*);
 static int (*real_pthread_sigmask)(int, const sigset_t*, sigset_t*);
@@ -57,10 +54,10 @@ static long let_cpuid(long is_allowed) {
 
 static void limit(uint32_t leaf, uint32_t subleaf, uint32_t* values) {
   for (size_t i = 0; i < sizeof NEWER / sizeof *NEWER; ++i)
-    if (NEWER[i].leaf == leaf && NEWER[i].subleaf == subleaf && NEWER[i].kind > kind)
+    if (NEWER[i].leaf == leaf && NEWER[i].subleaf == subleaf && NEWER[i].kind > KIND)
       values[NEWER[i].register_] &= ~NEWER[i].bits;
   if (leaf == 0x1d || leaf == 0x1e || leaf == 0x24) memset(values, 0, 4 * sizeof *values); /* AMX, AVX10. */
-  if (leaf == 1 && kind == AVX2) values[EAX] = SKYLAKE;
+  if (leaf == 1 && KIND == AVX2) values[EAX] = SKYLAKE;
 }
 
 static void answer(int number, siginfo_t* info, void* context) {
@@ -121,8 +118,6 @@ int sigprocmask(int how, const sigset_t* set, sigset_t* old) {
 
 __attribute__((constructor)) static void start(void) {
   static const char message[] = "error: CPUID cannot be limited on this processor\n";
-  const char* name = getenv("LIMITED_CPU");
-  while (kind < AMX && name && strcmp(name, KINDS[kind])) ++kind;
   real_sigaction = dlsym(RTLD_NEXT, "sigaction");
   real_pthread_sigmask = dlsym(RTLD_NEXT, "pthread_sigmask");
   real_sigprocmask = dlsym(RTLD_NEXT, "sigprocmask");

@@ -101,9 +101,10 @@ def _summary(files: Sequence[pathlib.Path]) -> list[str]:
   goals: dict[tuple[str, ...], dict[str, str]] = {}
   counts = []
   for file in files:
-    rows = [(_key(found), *row) for found in _sections(file) for row in _goals(found)]
+    sections = _sections(file)
+    rows = [(_key(found), *row) for found in sections for row in _goals(found)]
     num_met = sum(row[-1].startswith('met') for row in rows)
-    machines = ''.join(f' ({name})' for name in sorted(set(_MACHINE.findall(file.read_text()))))
+    machines = ''.join(f' ({name})' for name in sorted(set(_MACHINE.findall(''.join(sections)))))
     counts.append(f'- [{file.stem}](results/{file.name}): {num_met} of {len(rows)} goals are met{machines}')
     for *goal, measured, verdict in rows:
       goals.setdefault(tuple(goal), {})[file.stem] = ', '.join(filter(None, (measured, verdict)))
