@@ -87,7 +87,7 @@ console: .venv
 	@mkdir -p runs
 	@$(BIN)/python -m official_ext.cli.main console runs --port=$(PORT)
 
-# Every promise in its short form, in ten minutes on two cores.
+# Every promise in its short form, in 20 to 25 minutes on two cores.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 test: check
 	$(PYTEST)
@@ -108,8 +108,8 @@ test-all: check
 	$(PYTEST) -m 'not soak'
 
 # The tests of `make test-all` that `make test` leaves out. Model Garden's models fill the memory of the processes that
-# build them, because compiled programs are never freed: they run in separate processes. PART=1/2 runs Model Garden's
-# and the first half of the others.
+# build them, because compiled programs are never freed: they run in separate processes. PART=1/4 runs Model Garden's
+# and the first quarter of the others.
 PART ?= 1/1
 test-slow: .venv-test
 	$(PYTEST) -m 'slow and not soak' tests/model_garden

@@ -224,23 +224,23 @@ def test_ci_ends_with_the_closing_line_of_pytest(ci_run, tmp_path, statuses, pri
   )
 
 
-def test_each_commit_says_which_half_of_the_slow_tests_ci_runs(ci_run, tmp_path):
+def test_each_commit_says_which_quarter_of_the_slow_tests_ci_runs(ci_run, tmp_path):
   (tmp_path / 'Makefile').write_text('test:\n\t@true\ntest-slow:\n\t@echo "$(PART)"\n')
 
   def run(*command) -> str:
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
-  assert run(ci_run) == '1/2'
+  assert run(ci_run) == '1/4'
   run('git', 'init')
   seen = set()
-  for i in range(32):
+  for i in range(128):
     run('git', '-c', 'user.name=a', '-c', 'user.email=a@b.c', 'commit', '--allow-empty', '-m', str(i))
     commit, part = run('git', 'rev-parse', 'HEAD'), run(ci_run)
-    assert part == ('2/2' if int(commit, 16) % 2 else '1/2')
+    assert part == f'{int(commit, 16) % 4 + 1}/4'
     seen.add(part)
-    if len(seen) == 2:
+    if len(seen) == 4:
       break
-  assert seen == {'1/2', '2/2'}
+  assert seen == {'1/4', '2/4', '3/4', '4/4'}
 
 
 def test_metadata_promises_the_pythons_that_make_takes():

@@ -135,4 +135,5 @@ ADAPTERS = entries.Workload(
   inverse_unit='step',
   turn_seconds=2.0,
   other_rounds=5,
+  same_batches=True,
 )

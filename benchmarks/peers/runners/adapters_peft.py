@@ -35,7 +35,9 @@ def measurement(work: None) -> protocol.Measurement:
     language_models.make_folder(pathlib.Path(folder), LAYERS, WIDTH)
     base = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=packed)
   config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules='all-linear', task_type='CAUSAL_LM')
-  model = peft.get_peft_model(base, config)
+  # As transformers' Trainer does. `from_pretrained` returns a model in evaluation mode; there, bitsandbytes packs its
+  # weights anew for processors with AVX-512 BF16, and the products with those have no gradient.
+  model = peft.get_peft_model(base, config).train()
   trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
   optimizer = torch.optim.AdamW(
     trained, rows.learning_rate, (rows.beta_1, rows.beta_2), rows.epsilon, rows.weight_decay, fused=True
