@@ -6,16 +6,29 @@ import pathlib
 import platform
 
 _VECTORS = ('avx2', 'avx512f', 'avx512_bf16', 'amx_bf16')  # What decides which kernels are fast, from old to new.
+_CPUINFO = '/proc/cpuinfo'
 
 
 def kind() -> str:
-  """The kind of processor, by the newest of its vector instructions: 'avx2', ..., 'amx_bf16'; 'other' without any."""
-  return next(iter(reversed(_vectors())), 'other')
+  """The kind of processor, by the newest of its vector instructions: 'avx2', ..., 'amx_bf16'; 'other' without any.
+
+  AMD's Zen 4 computes 512 bits in two halves, and is a kind by itself: 'avx512_bf16_zen4'.
+  """
+  newest = next(iter(reversed(_vectors())), 'other')
+  is_zen4 = newest.startswith('avx512') and _cpu('vendor_id') == 'AuthenticAMD' and _cpu('cpu family') == '25'
+  return f'{newest}_zen4' if is_zen4 else newest
 
 
 def _vectors() -> list[str]:
-  flags = _value('/proc/cpuinfo', 'flags').split()
+  flags = _cpu('flags').split()
   return [name for name in _VECTORS if name in flags]
+
+
+def _processor() -> str:
+  """The name, with the numbers that tell generations apart: some virtual machines hide all else."""
+  numbers = [_cpu('cpu family'), _cpu('model')]
+  name = _cpu('model name') or platform.processor()
+  return f'{name}, family {numbers[0]} model {numbers[1]}' if all(numbers) else name
 
 
 def describe() -> list[str]:
@@ -23,8 +36,7 @@ def describe() -> list[str]:
   vectors = _vectors()
   memory = int((_value('/proc/meminfo', 'MemTotal') or '0').split()[0]) / 2**20
   return [
-    f'{_value("/proc/cpuinfo", "model name") or platform.processor()}, {len(os.sched_getaffinity(0))} cores, '
-    f'{memory:.0f} GiB; {" ".join(vectors)}',
+    f'{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB; {" ".join(vectors)}',
     f'{platform.system()} {platform.release()}, Python {platform.python_version()}',
     f'load average at the start {os.getloadavg()[0]:.2f}',
   ]
@@ -33,6 +45,10 @@ def describe() -> list[str]:
 def versions(found: Mapping[str, str]) -> str:
   """One line of packages and their versions."""
   return ', '.join(f'{name} {version}' for name, version in sorted(found.items()))
+
+
+def _cpu(name: str) -> str:
+  return _value(_CPUINFO, name)
 
 
 def _value(path: str, name: str) -> str:

@@ -16,12 +16,12 @@ from benchmarks.peers import rounds
 _INTRODUCTION = """# Beside its peers
 
 `make bench` has written this file and the tables in benchmarks/results, one file for each kind of processor: the newest
-of its vector instructions decides which kernels are fast. `make bench BENCH='a c'` measures some workloads again and
-keeps the others. A ratio is our speed over the peer's, in turns next to each other: the median of the rounds, and their
-range. Speeds drift from run to run; ratios are what to read. "Compiles in" is what the first turn took beyond a later
-one. A processor that is "limited to avx2" is a newer one that hides its newer instructions
-(`python -m benchmarks.limited_cpu avx2 make bench`). benchmarks/peers describes the computations, benchmarks/NOTES.md
-the attempts."""
+of its vector instructions decides which kernels are fast. AMD's Zen 4 has AVX-512, but units of 256 bits, and is a kind
+by itself. `make bench BENCH='a c'` measures some workloads again and keeps the others. A ratio is our speed over the
+peer's, in turns next to each other: the median of the rounds, and their range. Speeds drift from run to run; ratios are
+what to read. "Compiles in" is what the first turn took beyond a later one. A processor that is "limited to avx2" is a
+newer one that hides its newer instructions (`python -m benchmarks.limited_cpu avx2 make bench`). benchmarks/peers
+describes the computations, benchmarks/NOTES.md the attempts."""
 _SPREAD = re.compile(r'([\d.]+) to ([\d.]+)')
 _MACHINE = re.compile(r'^- .* minutes; (.*), \d+ cores', re.MULTILINE)
 _SECTION = re.compile(r'^## (?=\()', re.MULTILINE)

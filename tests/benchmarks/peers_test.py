@@ -13,6 +13,7 @@ from benchmarks.peers import checks
 from benchmarks.peers import conductor
 from benchmarks.peers import entries
 from benchmarks.peers import environments
+from benchmarks.peers import machine
 from benchmarks.peers import process
 from benchmarks.peers import quick
 from benchmarks.peers import report
@@ -145,6 +146,26 @@ def test_a_peer_whose_updates_differ_is_told():
     said = f'loss {theirs[0]:.5g} to {theirs[1]:.5g} in 2 steps, ours {ours[0]:.5g} to {ours[1]:.5g}'
     assert checks.differences_after(2, ours, theirs, is_reduced=False) == [said]
   assert checks.differences_after(2, ours, (ours[0], math.nan), is_reduced=True)
+
+
+@pytest.mark.parametrize(
+  ('vendor', 'family', 'flags', 'kind'),
+  [
+    ('AuthenticAMD', 25, 'fpu avx2 avx512f avx512_bf16', 'avx512_bf16_zen4'),
+    ('AuthenticAMD', 26, 'fpu avx2 avx512f avx512_bf16', 'avx512_bf16'),
+    ('AuthenticAMD', 25, 'fpu avx2', 'avx2'),  # Zen 3.
+    ('GenuineIntel', 6, 'avx512f avx2 avx512_bf16 amx_bf16', 'amx_bf16'),
+    ('GenuineIntel', 6, 'fpu sse2', 'other'),
+  ],
+)
+def test_the_kind_of_a_processor(vendor, family, flags, kind, tmp_path, monkeypatch):
+  cpuinfo = tmp_path / 'cpuinfo'
+  monkeypatch.setattr(machine, '_CPUINFO', str(cpuinfo))
+  cpuinfo.write_text(f'vendor_id : {vendor}\ncpu family : {family}\nmodel : 17\nmodel name : A CPU\nflags : {flags}\n')
+  assert machine.kind() == kind
+  assert machine.describe()[0].startswith(f'A CPU, family {family} model 17, ')
+  cpuinfo.write_text('Processor : an ARM\n')
+  assert (machine.kind(), machine.describe()[0].count('family')) == ('other', 0)
 
 
 def test_a_peer_that_is_missing_is_named_with_what_to_do(tmp_path):
