@@ -113,8 +113,10 @@ class Conductor:
     different = checks.differences(ours.running.ready, theirs.running.ready) if workload.same_work else []
     if None not in (ours.loss, theirs.loss, ours.first, theirs.first) and ours.first.amount == theirs.first.amount:
       is_reduced = ours.running.ready['is_reduced'] or theirs.running.ready['is_reduced']
-      losses = [(started.running.ready['first_loss'], started.loss) for started in (ours, theirs)]
-      different += checks.differences_after(ours.first.amount, *losses, is_reduced)
+      different += checks.differences_after(ours.first.amount, ours.loss, theirs.loss, is_reduced)
+      if not workload.draws_data:
+        losses = [(started.running.ready['first_loss'], started.loss) for started in (ours, theirs)]
+        different += checks.differences_of_falls(ours.first.amount, *losses, is_reduced)
     if different:  # A ratio of different work means nothing.
       return report.Row(theirs.peer, remarks=('NOT THE SAME WORK: ', *different))
     seconds = self._settings.seconds or workload.turn_seconds

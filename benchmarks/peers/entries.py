@@ -75,6 +75,7 @@ class Workload:
     rounds: turns of a peer with a goal, unless the command says otherwise.
     other_rounds: turns of a peer without.
     same_batches: whether all take the same examples in each step, so that losses after as many steps must agree.
+    draws_data: whether each library draws a part of these for itself: losses agree, but not how far they have fallen.
     warms_up: whether the first turn is not counted; in it, what is compiled once is compiled.
     same_work: whether all do the same; False for values compared because they differ, such as depths.
   """
@@ -93,6 +94,7 @@ class Workload:
   rounds: int = 5
   other_rounds: int = 2
   same_batches: bool = False
+  draws_data: bool = False
   warms_up: bool = True
   same_work: bool = True
 

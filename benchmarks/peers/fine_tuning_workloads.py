@@ -20,7 +20,8 @@ def _workload(name: str, title: str, work: fine_tuning.Tuning, bfloat16: bool = 
     (entries.Peer('trl', 'fine_tuning_trl', settings, _PACKAGES, goal=1.2),),
     inverse_unit='step',
     turn_seconds=3.0,
-    same_batches=work.method != 'grpo',  # Its completions are drawn, by each library for itself.
+    same_batches=True,
+    draws_data=work.method == 'grpo',  # Its completions.
   )
 
 

@@ -26,9 +26,8 @@ def _vectors() -> list[str]:
 
 def _processor() -> str:
   """The name, with the numbers that tell generations apart: some virtual machines hide all else."""
-  numbers = [_cpu('cpu family'), _cpu('model')]
-  name = _cpu('model name') or platform.processor()
-  return f'{name}, family {numbers[0]} model {numbers[1]}' if all(numbers) else name
+  name, family, model = _cpu('model name') or platform.processor(), _cpu('cpu family'), _cpu('model')
+  return f'{name}, family {family} model {model}' if family and model else name
 
 
 def describe() -> list[str]:
