@@ -93,6 +93,7 @@ setuptools.setup(
       'pytest>=8',
       'pytest-cov>=7',
       'pytest-split>=0.10',
+      'pytest-timeout>=2.3',
       'pytest-xdist>=3.5',
       'ruff',
       'safetensors>=0.5',
@@ -104,6 +105,7 @@ setuptools.setup(
       'trl>=1',
       'uvicorn>=0.30',
       'wandb>=0.31',
+      'xllamacpp>=2026.10',  # llama.cpp, to run GGUF files.
     ],
   },
   entry_points={'console_scripts': ['official-ext = official_ext.cli.main:main']},

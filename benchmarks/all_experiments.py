@@ -22,8 +22,8 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import official_ext  # noqa: F401  Before tensorflow.
 from official_ext.training.config import parser as parser_lib
-from official_ext.training.writers import events_writer
 from official_ext.training.writers import progress
+from official_ext.training.writers import writers
 import registry_imports  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -112,7 +112,7 @@ def _run(command: Sequence[str], minutes: float) -> str:
 
 
 def _last_metrics(model_dir: pathlib.Path) -> str:
-  events = events_writer.read_events(str(model_dir / 'events.jsonl'))
+  events = writers.read_events(str(model_dir / 'events.jsonl'))
   evaluations: list[dict[str, Any]] = [event for event in events if event['event'] == 'eval']
   values = {key: value for key, value in evaluations[-1].items() if key not in ('time', 'event', 'step', 'seconds')}
   return '\n'.join(progress.format_values(values))

@@ -22,7 +22,7 @@ from benchmarks import runs_list
 from official_ext.operations.curves import column_filler
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
 
 _CHROMIUM = os.environ.get('CHROMIUM', '/usr/bin/chromium')
 _NAME = 'train/training_loss'
@@ -61,7 +61,7 @@ def _changed(line: bytes, loss: Any) -> bytes:
 
 def measure_server(root: str, cache_folder: str) -> Iterator[tuple[str, float]]:
   """Seconds that one curve of all runs takes, as JSON."""
-  runs = run_folder.find_runs(root)
+  runs = run_folders.find_runs(root)
 
   def times(title: str, store: column_store.ColumnStore) -> Iterator[tuple[str, float]]:
     start, begun = time.perf_counter(), time.process_time()
@@ -79,7 +79,7 @@ def measure_server(root: str, cache_folder: str) -> Iterator[tuple[str, float]]:
 
 def check_marks(root: str, cache_folder: str) -> str:
   """The spike and the NaN in 500 buckets."""
-  run = run_folder.get_run(root, 'run0')
+  run = run_folders.get_run(root, 'run0')
   curve = curves.read(column_store.ColumnStore(cache_folder), [run], [_NAME]).curves['run0', _NAME]
   assert curve.high.max() == 1e6 and curve.num_marks == {'NaN': 1}, 'the spike or the NaN is gone'
   return f'1 spike and 1 NaN of {curve.num_points} points are in the {len(curve.x)} buckets'
@@ -91,7 +91,7 @@ def measure_browser(root: str, cache_folder: str) -> Iterator[tuple[str, float]]
 
   from tests.operations.console import servers
 
-  names = [run.name for run in run_folder.find_runs(root)]
+  names = [run.name for run in run_folders.find_runs(root)]
   link = '/compare?chart=loss&' + '&'.join(f'run={name}' for name in names)
   with sync_api.sync_playwright() as playwright:
     browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=['--no-sandbox', '--disable-gpu'])

@@ -32,7 +32,7 @@ import transformers
 
 from experiments.language_model import configs
 from experiments.language_model import task as task_lib
-from official_ext.training.writers import events_writer
+from official_ext.training.writers import writers
 
 _REPORTED = 50  # Steps.
 
@@ -66,7 +66,7 @@ def train_ours(params: ext.ExperimentConfig, folder: pathlib.Path) -> dict[str, 
     task = Task(params.task)
   run = folder / 'run'
   ext.run_experiment(strategy, task, 'train_and_eval', params, str(run))
-  events = events_writer.read_events(str(run / 'events.jsonl'))
+  events = writers.read_events(str(run / 'events.jsonl'))
   trained = [event for event in events if event['event'] == 'train']
   evaluated = [event for event in events if event['event'] == 'eval']
   return {

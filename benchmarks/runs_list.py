@@ -15,9 +15,9 @@ import sys
 import tempfile
 import time
 
-from official_ext.base.files import moments
-from official_ext.base.processes import process_identity
-from official_ext.operations.runs import index
+from official_ext.base import json_values
+from official_ext.base import processes
+from official_ext.operations.runs import run_index
 from official_ext.operations.runs import selection
 
 _PARAMS = """runtime:
@@ -46,14 +46,14 @@ def make(root: pathlib.Path, num_runs: int, num_events: int) -> None:
     (folder / 'train').mkdir(parents=True)
     (folder / 'params.yaml').write_text(_PARAMS.format(rate=10 ** -(1 + number % 4)) + _padding())
     (folder / 'events.jsonl').hardlink_to(sources[number % 2])  # The same to a reader, and 3 GB less.
-    now = moments.now()
+    now = json_values.timestamp_now()
     record = {
       'status': 'finished' if number % 10 else 'running',
       'stage': 'train',
       'step': num_events,
       'error': None,
       'mode': 'train_and_eval',
-      **process_identity.own().as_dict(),
+      **processes.own_identity().as_dict(),
       'command': f'python train.py --experiment=digits --mode=train_and_eval --model_dir={folder}',
       'versions': {f'package{i}': '1.0' for i in range(9)},
       'train_steps': 2 * num_events,
@@ -108,15 +108,15 @@ def measure(root: str, cache_folder: str) -> Iterator[tuple[str, float]]:
   def cold() -> None:
     for path in pathlib.Path(cache_folder).glob('*'):
       path.unlink()
-    index.RunIndex(root, cache_folder).summaries()
+    run_index.RunIndex(root, cache_folder).summaries()
 
   yield 'no cache', _seconds(cold)
-  yield 'cache in a file', _seconds(lambda: index.RunIndex(root, cache_folder).summaries())
-  runs = index.RunIndex(root, cache_folder)
+  yield 'cache in a file', _seconds(lambda: run_index.RunIndex(root, cache_folder).summaries())
+  runs = run_index.RunIndex(root, cache_folder)
   listed = runs.summaries()
   yield 'cache in memory', _seconds(runs.summaries)
   yield 'configurations, no cache', _seconds(runs.params, 1)
-  yield 'configurations, cache in a file', _seconds(lambda: index.RunIndex(root, cache_folder).params())
+  yield 'configurations, cache in a file', _seconds(lambda: run_index.RunIndex(root, cache_folder).params())
   params = runs.params()
   chosen = selection.Selection(filters=('learning_rate=1e-3',))
   assert len(chosen.choose(listed, lambda: params)) == len(listed) // 4

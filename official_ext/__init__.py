@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 import warnings
 
-from official_ext.base import deferred_imports
+from official_ext.base import package_imports
 
 # Model Garden is Keras 2 code. Without this TensorFlow loads Keras 3 too, for nothing.
 os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
@@ -22,14 +22,14 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # Of tensorflow_hub and tensorboard; setup.py takes a setuptools that has it.
 warnings.filterwarnings('ignore', 'pkg_resources is deprecated as an API', UserWarning)
 # Before anything imports TensorFlow.
-deferred_imports.install()
+package_imports.defer_imports()
 
 __version__ = '0.2.0'
 
 # Name: module, or module:attribute.
 FACE = {
   # Tasks and configurations.
-  'Task': 'training.loop.base_task:Task',
+  'Task': 'training.tasks.base_task:Task',
   'TextTask': 'language.text.text_task:TextTask',
   'TaskConfig': 'training.config.definitions:TaskConfig',
   'ExperimentConfig': 'training.config.definitions:ExperimentConfig',
@@ -38,9 +38,9 @@ FACE = {
   'OptimizationConfig': 'training.config.definitions:OptimizationConfig',
   'DataConfig': 'training.config.definitions:DataConfig',
   'InMemoryDataConfig': 'training.config.definitions:InMemoryDataConfig',
-  'TextDataConfig': 'language.text.text_data:TextDataConfig',
-  'register_experiment': 'training.loop.registration:register_experiment',
-  'register_task': 'training.loop.registration:register_task',
+  'TextDataConfig': 'language.text.text_task:TextDataConfig',
+  'register_experiment': 'training.tasks.base_task:register_experiment',
+  'register_task': 'training.tasks.base_task:register_task',
   # Input.
   'build_dataset': 'data.step_indexed:build_dataset',
   'Source': 'data.sources:Source',
@@ -48,7 +48,8 @@ FACE = {
   'TfdsSource': 'data.sources:TfdsSource',
   'ArrayRecordSource': 'data.sources:ArrayRecordSource',
   'HuggingFaceSource': 'data.sources:HuggingFaceSource',
-  'PreparedRows': 'data.prepared_rows:PreparedRows',
+  'PreparedRows': 'data.sources:PreparedRows',
+  'ImagePreprocessing': 'data.image_preprocessing:ImagePreprocessing',
   'cached_source': 'data.sources:cached',
   'text_source': 'language.text.text_sources:open_source',
   'TextRecords': 'data.numbered_records:ListRecords',
@@ -58,30 +59,30 @@ FACE = {
   'Tokenizer': 'language.text.tokenizer:Tokenizer',
   'train_tokenizer': 'language.text.tokenizer_training:cached',
   'register_collator': 'data.collators:register',
-  'Share': 'data.batch_share:Share',
-  'take_start': 'data.position:take_start',
+  'Share': 'data.batch_reader:Share',
+  'take_start': 'data.pipelines:take_start',
   'class_weights': 'data.class_weights',
   # Custom steps.
   'Trainer': 'training.loop.base_trainer:Trainer',
-  'LoopTask': 'training.loop.loop_task:LoopTask',
-  'LoopRun': 'training.loop.loop_task:LoopRun',
-  'build_optimizer': 'training.step.gradient_tap:build',
+  'LoopTask': 'training.tasks.loop_task:LoopTask',
+  'LoopRun': 'training.tasks.loop_task:LoopRun',
+  'build_optimizer': 'training.step.gradient_tap:build_optimizer',
   'keyed_uniform': 'training.step.step_random:uniform',
   'keyed_normal': 'training.step.step_random:normal',
   'load_weights': 'training.checkpoints.warm_start:load_weights',
-  'Optimizer': 'training.optimization.base_optimizer:Optimizer',
+  'Optimizer': 'training.optimization.optimizers:Optimizer',
   'metrics': 'training.metrics',
   'model_size': 'training.model_parts.model_size',
   # Language models.
   'pretrained': 'language.modeling.pretrained',
   'LanguageModel': 'language.modeling.decoder:LanguageModel',
-  'SequenceClassifier': 'language.modeling.sequence_classifier:SequenceClassifier',
+  'SequenceClassifier': 'language.modeling.decoder:SequenceClassifier',
   'DecoderConfig': 'language.modeling.decoder_config:DecoderConfig',
   'Decoder': 'language.modeling.decoder:Decoder',
   'DecoderBlock': 'language.modeling.decoder:Block',
   'packing': 'language.modeling.packed_documents',
   'generation': 'language.modeling.generation',
-  'GenerationConfig': 'language.modeling.token_sampling:GenerationConfig',
+  'GenerationConfig': 'language.modeling.generation:GenerationConfig',
   'lora': 'language.modeling.lora',
   'LoraConfig': 'language.modeling.lora:LoraConfig',
   'peft_folders': 'language.modeling.peft_folders',
@@ -101,12 +102,10 @@ FACE = {
   'completions': 'language.fine_tuning.completions',
   'parameter_names': 'language.fine_tuning.parameter_names',
   'Sampler': 'language.fine_tuning.samplers:Sampler',
-  'SamplerConfig': 'language.fine_tuning.samplers:SamplerConfig',
   'ModelSampler': 'language.fine_tuning.samplers:ModelSampler',
-  'VllmSampler': 'language.fine_tuning.vllm_sampler:VllmSampler',
   'whole_folders': 'base.files.whole_folders',
   'rewards': 'language.fine_tuning.rewards',
-  'register_reward': 'language.fine_tuning.reward_registry:register',
+  'register_reward': 'language.fine_tuning.rewards:register',
   # Actions and writers.
   'Trigger': 'training.actions.triggers:Trigger',
   'EveryNSteps': 'training.actions.triggers:EveryNSteps',
@@ -114,19 +113,19 @@ FACE = {
   'OnEvent': 'training.actions.triggers:OnEvent',
   'OnBest': 'training.actions.triggers:OnBest',
   'AtEnd': 'training.actions.triggers:AtEnd',
-  'EarlyStopping': 'training.actions.early_stopping:EarlyStopping',
-  'ReduceLROnPlateau': 'training.actions.reduce_lr_on_plateau:ReduceLROnPlateau',
+  'EarlyStopping': 'training.actions.plateau:EarlyStopping',
+  'ReduceLROnPlateau': 'training.actions.plateau:ReduceLROnPlateau',
   'KerasCallback': 'training.actions.keras_callbacks:KerasCallback',
   'Writer': 'training.writers.writers:Writer',
   'flatten_logs': 'training.writers.writers:flatten',
-  'register_writer': 'training.writers.writer_registry:register',
+  'register_writer': 'training.writers.registry:register',
   # Running.
   'parse_configuration': 'training.config.parser:parse_configuration',
   'get_strategy': 'training.devices.distribute:get_strategy',
   'run_experiment': 'training.loop.train_lib:run_experiment',
   'RunOptions': 'training.loop.train_lib:RunOptions',
-  'find_mistakes': 'training.diagnosis.task_checks:find',
-  'load': 'training.trained.trained_run:load',
+  'find_mistakes': 'training.diagnosis.task_checks:find_in_task',
+  'load': 'training.trained.trained_model:load',
   'UserError': 'base.errors:UserError',
   'UserErrors': 'base.errors:UserErrors',
   'StopTraining': 'base.errors:StopTraining',
@@ -143,26 +142,24 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.data import handwritten_digits as handwritten_digits
   from official_ext.data import numbered_records as _numbered_records
   from official_ext.data import sources as _sources
-  from official_ext.data.batch_share import Share as Share
-  from official_ext.data.position import take_start as take_start
-  from official_ext.data.prepared_rows import PreparedRows as PreparedRows
+  from official_ext.data.batch_reader import Share as Share
+  from official_ext.data.image_preprocessing import ImagePreprocessing as ImagePreprocessing
+  from official_ext.data.pipelines import take_start as take_start
   from official_ext.data.sources import ArrayRecordSource as ArrayRecordSource
   from official_ext.data.sources import ArraySource as ArraySource
   from official_ext.data.sources import HuggingFaceSource as HuggingFaceSource
+  from official_ext.data.sources import PreparedRows as PreparedRows
   from official_ext.data.sources import Source as Source
   from official_ext.data.sources import TfdsSource as TfdsSource
   from official_ext.data.step_indexed import build_dataset as build_dataset
   from official_ext.language.fine_tuning import completions as completions
   from official_ext.language.fine_tuning import parameter_names as parameter_names
-  from official_ext.language.fine_tuning import reward_registry as _reward_registry
   from official_ext.language.fine_tuning import rewards as rewards
   from official_ext.language.fine_tuning.fine_tuning_config import FineTuningConfig as FineTuningConfig
   from official_ext.language.fine_tuning.fine_tuning_config import PairsConfig as PairsConfig
   from official_ext.language.fine_tuning.samplers import ModelSampler as ModelSampler
   from official_ext.language.fine_tuning.samplers import Sampler as Sampler
-  from official_ext.language.fine_tuning.samplers import SamplerConfig as SamplerConfig
   from official_ext.language.fine_tuning.task import FineTuningTask as FineTuningTask
-  from official_ext.language.fine_tuning.vllm_sampler import VllmSampler as VllmSampler
   from official_ext.language.modeling import activation_memory as activation_memory
   from official_ext.language.modeling import adapter_sets as adapter_sets
   from official_ext.language.modeling import decoder as _decoder
@@ -178,23 +175,23 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.language.modeling import weighted_losses as weighted_losses
   from official_ext.language.modeling.decoder import Decoder as Decoder
   from official_ext.language.modeling.decoder import LanguageModel as LanguageModel
+  from official_ext.language.modeling.decoder import SequenceClassifier as SequenceClassifier
   from official_ext.language.modeling.decoder_config import DecoderConfig as DecoderConfig
+  from official_ext.language.modeling.generation import GenerationConfig as GenerationConfig
   from official_ext.language.modeling.lora import LoraConfig as LoraConfig
   from official_ext.language.modeling.quantized_linear import QuantizationConfig as QuantizationConfig
-  from official_ext.language.modeling.sequence_classifier import SequenceClassifier as SequenceClassifier
-  from official_ext.language.modeling.token_sampling import GenerationConfig as GenerationConfig
   from official_ext.language.modeling.weighted_losses import LossesConfig as LossesConfig
   from official_ext.language.text import python_docstrings as python_docstrings
   from official_ext.language.text import python_topics as python_topics
   from official_ext.language.text import text_sources as _text_sources
   from official_ext.language.text import tokenizer_training as _tokenizer_training
-  from official_ext.language.text.text_data import TextDataConfig as TextDataConfig
+  from official_ext.language.text.text_task import TextDataConfig as TextDataConfig
   from official_ext.language.text.text_task import TextTask as TextTask
   from official_ext.language.text.tokenizer import Tokenizer as Tokenizer
   from official_ext.training import metrics as metrics
-  from official_ext.training.actions.early_stopping import EarlyStopping as EarlyStopping
   from official_ext.training.actions.keras_callbacks import KerasCallback as KerasCallback
-  from official_ext.training.actions.reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
+  from official_ext.training.actions.plateau import EarlyStopping as EarlyStopping
+  from official_ext.training.actions.plateau import ReduceLROnPlateau as ReduceLROnPlateau
   from official_ext.training.actions.triggers import AtEnd as AtEnd
   from official_ext.training.actions.triggers import EveryNSteps as EveryNSteps
   from official_ext.training.actions.triggers import EveryTSeconds as EveryTSeconds
@@ -212,20 +209,20 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.training.config.parser import parse_configuration as parse_configuration
   from official_ext.training.devices.distribute import get_strategy as get_strategy
   from official_ext.training.diagnosis import task_checks as _task_checks
-  from official_ext.training.loop.base_task import Task as Task
   from official_ext.training.loop.base_trainer import Trainer as Trainer
-  from official_ext.training.loop.loop_task import LoopRun as LoopRun
-  from official_ext.training.loop.loop_task import LoopTask as LoopTask
-  from official_ext.training.loop.registration import register_experiment as register_experiment
-  from official_ext.training.loop.registration import register_task as register_task
   from official_ext.training.loop.train_lib import RunOptions as RunOptions
   from official_ext.training.loop.train_lib import run_experiment as run_experiment
   from official_ext.training.model_parts import model_size as model_size
-  from official_ext.training.optimization.base_optimizer import Optimizer as Optimizer
+  from official_ext.training.optimization.optimizers import Optimizer as Optimizer
   from official_ext.training.step import gradient_tap as _gradient_tap
   from official_ext.training.step import step_random as _step_random
-  from official_ext.training.trained.trained_run import load as load
-  from official_ext.training.writers import writer_registry as _writer_registry
+  from official_ext.training.tasks.base_task import Task as Task
+  from official_ext.training.tasks.base_task import register_experiment as register_experiment
+  from official_ext.training.tasks.base_task import register_task as register_task
+  from official_ext.training.tasks.loop_task import LoopRun as LoopRun
+  from official_ext.training.tasks.loop_task import LoopTask as LoopTask
+  from official_ext.training.trained.trained_model import load as load
+  from official_ext.training.writers import registry as _writer_registry
   from official_ext.training.writers import writers as _writers
   from official_ext.training.writers.writers import Writer as Writer
 
@@ -234,15 +231,15 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   TextRecords = _numbered_records.ListRecords
   train_tokenizer = _tokenizer_training.cached
   register_collator = _collators.register
-  build_optimizer = _gradient_tap.build
+  build_optimizer = _gradient_tap.build_optimizer
   keyed_uniform = _step_random.uniform
   keyed_normal = _step_random.normal
   DecoderBlock = _decoder.Block
   packing = _packed_documents
-  register_reward = _reward_registry.register
+  register_reward = rewards.register
   flatten_logs = _writers.flatten
   register_writer = _writer_registry.register
-  find_mistakes = _task_checks.find
+  find_mistakes = _task_checks.find_in_task
 else:
 
   def _registering() -> contextlib.AbstractContextManager[object]:

@@ -36,7 +36,7 @@ def current(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     patch.setattr(experiments, '__path__', list(experiments.__path__))
     patch.setattr(exp_factory, '_REGISTERED_CONFIGS', copy.deepcopy(exp_factory._REGISTERED_CONFIGS))
     patch.setattr(task_factory, '_REGISTERED_TASK_CLS', dict(task_factory._REGISTERED_TASK_CLS))
-    patch.setattr(collators, '_REGISTRY', dict(collators._REGISTRY))
+    patch.setattr(collators._REGISTRY, '_values', dict(collators._REGISTRY._values))
     try:
       yield folder
     finally:
@@ -48,7 +48,7 @@ def current(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 def forget(experiment: str) -> None:
   """Lets the next import of an experiment read its files anew."""
   exp_factory._REGISTERED_CONFIGS.pop(experiment, None)
-  collators._REGISTRY.pop(experiment, None)
+  collators._REGISTRY._values.pop(experiment, None)
   for name in [name for name in sys.modules if f'{name}.'.startswith(f'experiments.{experiment}.')]:
     del sys.modules[name]
   if hasattr(experiments, experiment):

@@ -62,8 +62,15 @@ def pytest_pycollect_makemodule(module_path, parent):
   return None
 
 
+# Seconds for a test with its fixtures, so that a hang has a name: pytest-timeout prints all stacks, and ends it.
+_TIMEOUTS = {'': 300, 'slow': 1800, 'soak': 0}
+
+
 def pytest_collection_modifyitems(config, items) -> None:
-  """With --no-tensorflow, leaves out tests that are marked `tensorflow`, or start train.py."""
+  """Limits the time of each test. With --no-tensorflow, leaves out tests that need TensorFlow."""
+  for item in items:
+    tier = next((name for name in ('soak', 'slow') if item.get_closest_marker(name)), '')
+    item.add_marker(pytest.mark.timeout(_TIMEOUTS[tier], method='thread'))
   if not config.getoption('no_tensorflow'):
     return
   needing = [item for item in items if 'train_server' in item.fixturenames or item.get_closest_marker('tensorflow')]

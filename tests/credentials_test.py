@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 ARGUMENTS = [
   '--experiment=digits_mlp',
   '--mode=train',
@@ -18,6 +20,7 @@ def run(run_train, folder, password, *more):
   return run_train([*ARGUMENTS, uri, f'--model_dir={folder}', *more], env=NOBODY)
 
 
+@pytest.mark.slow
 def test_a_run_with_passwords_tells_none_and_goes_on_with_another(run_train, tmp_path):
   first = run(run_train, tmp_path, 'PWfirst', '--set=train_steps=5', '--set=trainer.writers=[mlflow]')
   assert first.returncode == 0, first.stderr

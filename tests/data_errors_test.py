@@ -24,7 +24,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf, tf_keras
 from official.core import exp_factory, task_factory
-from official_ext.training.loop import base_task
+from official_ext.training.tasks import base_task
 from official_ext.training.config import definitions as cfg
 from official_ext.data import sources, step_indexed
 
@@ -172,6 +172,7 @@ MORE_BROKEN = {
 }
 
 
+@pytest.mark.slow
 @tiers.parametrize(
   'name',
   [*BROKEN, *(pytest.param(name, marks=pytest.mark.soak) for name in MORE_BROKEN)],

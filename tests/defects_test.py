@@ -1,6 +1,6 @@
-"""Errors of Model Garden's own trainer that no test of a module shows: `test_defect_NN_` by their number.
+"""Errors of Model Garden's own trainer that concern several modules, and what this library does instead.
 
-The others carry such names in the tests of the modules where they are settled: `pytest --collect-only -q -k defect`.
+The tests of the modules cover the others.
 """
 
 import json
@@ -19,7 +19,7 @@ from official_ext.training.devices import distribute
 from tests.training.loop import small_run
 
 
-def test_defect_07_the_record_of_the_best_comes_after_its_checkpoint(tmp_path, monkeypatch):
+def test_the_record_of_the_best_comes_after_its_checkpoint(tmp_path, monkeypatch):
   # Stock: info.json is written first, and names a checkpoint that a kill or a full disk leaves unwritten.
   exporter = best.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1)
   weight = tf.Variable(1.0)
@@ -35,7 +35,7 @@ def test_defect_07_the_record_of_the_best_comes_after_its_checkpoint(tmp_path, m
   assert again.best_ckpt_path == f'{tmp_path}/best_ckpt-10' and manifests.find_damage(again.best_ckpt_path) is None
 
 
-def test_defect_08_seeded_files_are_read_by_one_pipeline_each(tmp_path):
+def test_seeded_files_are_read_by_one_pipeline_each(tmp_path):
   # Stock: unseeded, every pipeline shuffles the files for itself before it takes its share: 13 of 16 were read.
   for number in range(16):
     with tf.io.TFRecordWriter(str(tmp_path / f'{number:02d}')) as writer:
@@ -58,7 +58,8 @@ def test_defect_08_seeded_files_are_read_by_one_pipeline_each(tmp_path):
   assert sorted(seen) == list(range(16))
 
 
-def test_defect_13_throughput_counts_training_alone(tmp_path):
+@pytest.mark.slow
+def test_throughput_counts_training_alone(tmp_path):
   # Stock: the step timer continues through evaluations and saves; 193 steps/s were reported as 2.
   evaluation_seconds = 1.0
   small_run.run(
@@ -74,7 +75,7 @@ def test_defect_13_throughput_counts_training_alone(tmp_path):
 
 
 @pytest.mark.parametrize(('gpus', 'strategy'), [(0, 'one_device'), (1, 'one_device'), (2, 'mirrored')])
-def test_defect_15_gpus_that_are_there_are_used(gpus, strategy, monkeypatch):
+def test_gpus_that_are_there_are_used(gpus, strategy, monkeypatch):
   # Stock: num_gpus is 0 by default, and a machine with GPUs trains on its CPU.
   devices = [tf.config.LogicalDevice(f'/device:GPU:{i}', 'GPU') for i in range(gpus)]
   real = tf.config.list_logical_devices
@@ -87,7 +88,7 @@ def test_defect_15_gpus_that_are_there_are_used(gpus, strategy, monkeypatch):
     assert ('GPU:0' in device) == bool(gpus)
 
 
-def test_defect_16_the_features_of_tpu_hardware_are_found(monkeypatch):
+def test_the_features_of_tpu_hardware_are_found(monkeypatch):
   # Stock: AttributeError, `tf.tpu.experimental.HardWareFeature` is not its name.
   features = tf.tpu.experimental.HardwareFeature
 
@@ -101,7 +102,7 @@ def test_defect_16_the_features_of_tpu_hardware_are_found(monkeypatch):
   assert distribute._tpu_assignment(Resolver(), None) is None
 
 
-def test_defect_22_the_last_checkpoint_is_written_once(tmp_path, monkeypatch):
+def test_the_last_checkpoint_is_written_once(tmp_path, monkeypatch):
   # Stock does so too.
   written = []
   write = manifests.write

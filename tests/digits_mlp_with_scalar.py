@@ -14,7 +14,7 @@ from experiments.digits_mlp import configs
 from experiments.digits_mlp import task
 from official_ext.data import sources
 from official_ext.data import step_indexed
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 
 
 @dataclasses.dataclass
@@ -52,11 +52,18 @@ class DigitsMlpWithScalarTask(task.DigitsMlpTask):
   def aggregate_logs(self, state=None, step_outputs=None):
     if self.config.evaluation_fails:
       raise ArithmeticError('a mistake')
+    return [*(state or ()), *(value.numpy() for value in step_outputs['confidences'])]
+
+  def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+    rows = np.concatenate(aggregated_logs)
+    return {'rows': len(rows), 'least_confidence': rows.min(), 'confidence_of_rows': rows.mean(dtype=np.float64)}
 
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
     confidence = tf.reduce_max(tf.nn.softmax(logs['accuracy'][1]), axis=-1)
     logs = {**logs, 'confidence': tf.reduce_mean(confidence)}
+    if not training:
+      logs['confidences'] = confidence  # For `aggregate_logs`.
     if training and self.config.logs_batches:
       # Sixteenths of whole numbers, at most 512 for an example: float32 holds their sum over 64 examples exactly.
       weights = tf.range(64, dtype=tf.float32) % 8 + 1
@@ -100,5 +107,5 @@ _counted: list = []
 
 
 @exp_factory.register_config_factory('digits_mlp_with_scalar')
-def digits_mlp_with_scalar() -> cfg.ExperimentConfig:
-  return cfg.ExperimentConfig(task=DigitsMlpWithScalarConfig(), trainer=configs.digits_mlp().trainer)
+def digits_mlp_with_scalar() -> definitions.ExperimentConfig:
+  return definitions.ExperimentConfig(task=DigitsMlpWithScalarConfig(), trainer=configs.digits_mlp().trainer)

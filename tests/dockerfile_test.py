@@ -35,6 +35,7 @@ def _metadata(folder):
     return archive.read(names['METADATA']).decode(), archive.read(names['entry_points.txt']).decode()
 
 
+@pytest.mark.slow
 def test_files_extras_and_command_exist(context):
   metadata, entry_points = _metadata(context)
   text = '\n'.join(_LINES)

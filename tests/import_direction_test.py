@@ -39,7 +39,8 @@ def test_every_package_and_every_module_of_the_loop_has_one_place():
   assert sorted(names) == sorted(path.parent.name for path in (ROOT / 'official_ext').glob('*/__init__.py'))
   for package, rows in layers.SUBPACKAGES.items():
     folder = ROOT / 'official_ext' / package
-    assert sorted(name for row in rows for name in row) == sorted(p.parent.name for p in folder.glob('*/__init__.py'))
+    parts = [*(p.parent.name for p in folder.glob('*/__init__.py')), *(p.stem for p in folder.glob('[!_]*.py'))]
+    assert sorted(name for row in rows for name in row) == sorted(parts)
   modules = layers.sources(ROOT)
   for subpackage, order in layers.INSIDE.items():
     assert sorted(order) == sorted(
@@ -53,7 +54,7 @@ def test_core_names_no_experiment():
 
 def test_the_sources_are_found():
   graph = layers.graph(ROOT)
-  assert {'registry_imports', 'official_ext.base.errors', 'official_ext.data.example_order'} <= graph.keys()
+  assert {'registry_imports', 'official_ext.base.errors', 'official_ext.data.keyed_random'} <= graph.keys()
   assert 'official_ext.base.errors' in graph['official_ext.training.devices.distribute']
   assert 'tensorflow' in graph['official_ext.training.devices.distribute']
 
@@ -63,29 +64,58 @@ def test_the_picture_of_the_packages_is_that_of_the_imports():
   assert (ROOT / 'docs/images/packages.svg').read_text() == layers.picture(ROOT), told
 
 
-@pytest.fixture
-def copy(tmp_path):
-  """The sources of this project in a separate folder."""
+@pytest.fixture(scope='module')
+def _sources(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('sources')
   for path in layers.sources(ROOT).values():
-    target = tmp_path / path.relative_to(ROOT)
+    target = folder / path.relative_to(ROOT)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(path.read_text())
-  return tmp_path
+  return folder
+
+
+@pytest.fixture
+def plant(_sources):
+  """plant(path, code): adds code to a module, or makes it, in a copy of the sources, which is returned."""
+  changed = []
+
+  def _plant(path, code):
+    target = _sources / 'official_ext' / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    before = target.read_text() if target.exists() else None
+    changed.append((target, before))
+    target.write_text(f'{before or ""}\n{textwrap.dedent(code)}\n')
+    return _sources
+
+  yield _plant
+  for target, before in reversed(changed):
+    if before is None:
+      target.unlink()
+    else:
+      target.write_text(before)
 
 
 @pytest.mark.parametrize(
   ('path', 'code', 'expected'),
   [
-    ('training/loop/run_record.py', 'from official_ext.training.diagnosis import findings', 'diagnosis is above loop'),
-    ('training/loop/profiling.py', 'from official_ext.training.diagnosis import op_trace', 'diagnosis is above loop'),
-    ('training/step/gradient_tap.py', 'from official_ext.training.loop import run_record', 'loop is above step'),
-    ('training/step/step_state.py', 'from official_ext.training.actions import triggers', 'actions is above step'),
+    (
+      'training/record/run_record.py',
+      'from official_ext.training.diagnosis import findings',
+      'diagnosis is above record',
+    ),
+    (
+      'training/record/profiling.py',
+      'from official_ext.training.diagnosis import finite_checks',
+      'diagnosis is above record',
+    ),
+    ('training/step/gradient_tap.py', 'from official_ext.training.record import run_record', 'record is above step'),
+    ('training/step/task_step.py', 'from official_ext.training.actions import triggers', 'actions is above step'),
     (
       'training/checkpoints/manifests.py',
       'def f():\n  from official_ext.training.config import parser',
       'read configurations',
     ),
-    ('training/config/checks.py', 'from official_ext.training.step import step_state', 'step is above config'),
+    ('training/config/checks.py', 'from official_ext.training.step import task_step', 'step is above config'),
     (
       'training/checkpoints/manifests.py',
       'from official_ext.training.checkpoints import manager',
@@ -93,21 +123,29 @@ def copy(tmp_path):
     ),
     ('training/step/step_plan.py', 'from official_ext.training.step import updates', 'updates comes after step_plan'),
     (
-      'training/loop/base_task.py',
+      'training/tasks/base_task.py',
       'from official_ext.training.loop import base_trainer',
-      'base_trainer comes after base_task',
+      'loop is above tasks',
     ),
-    ('training/loop/base_task.py', 'import official_ext.cli.main', 'cli is above training'),
+    ('training/tasks/base_task.py', 'import official_ext.cli.main', 'cli is above training'),
     ('training/writers/writers.py', 'from official_ext.training import metrics', 'metrics is beside writers'),
-    ('data/example_order.py', 'from official_ext.training.writers import writers', 'training is above data'),
+    ('data/keyed_random.py', 'from official_ext.training.writers import writers', 'training is above data'),
     ('base/errors.py', 'from official_ext.data import sources', 'data is above base'),
-    ('operations/runs/run_log.py', 'from official_ext.data import sources', 'operations imports only base'),
-    ('operations/runs/run_log.py', 'from official_ext.training.writers import writers', 'operations imports only base'),
-    ('language/text/text_rows.py', 'from official_ext.operations.runs import run_log', 'operations is beside language'),
+    ('operations/runs/run_processes.py', 'from official_ext.data import sources', 'operations imports only base'),
+    (
+      'operations/runs/run_processes.py',
+      'from official_ext.training.writers import writers',
+      'operations imports only base',
+    ),
+    (
+      'language/text/token_rows.py',
+      'from official_ext.operations.runs import run_processes',
+      'operations is beside language',
+    ),
     ('training/loop/helper.py', '', 'helper: has no place in the order of training.loop'),
     ('training/attic/old.py', '', 'has no place in the order of training'),
     ('attic/old.py', '', 'the package attic has no place'),
-    ('training/loop/base_task.py', 'from experiments import gan', 'the library knows none of its users'),
+    ('training/tasks/base_task.py', 'from experiments import gan', 'the library knows none of its users'),
     ('base/errors.py', 'def f():\n  import registry_imports', 'the library knows none of its users'),
     ('base/errors.py', 'from keras import layers', 'Keras 3'),
     ('../experiments/gan/task.py', 'from experiments.digits import model', 'another experiment'),
@@ -117,19 +155,16 @@ def copy(tmp_path):
     ('../train.py', 'from experiments import gan', 'registry_imports does'),
   ],
 )
-def test_a_wrong_import_is_refused(copy, path, code, expected):
+def test_a_wrong_import_is_refused(plant, path, code, expected):
   """Planted one at a time. Some look harmless: a constant, a helper, an import inside a function."""
-  target = copy / 'official_ext' / path
-  target.parent.mkdir(parents=True, exist_ok=True)
-  before = target.read_text() if target.exists() else ''
-  target.write_text(f'{before}\n{textwrap.dedent(code)}\n')
-  assert any(expected in line for line in violations(copy)), violations(copy)
+  found = violations(plant(path, code))
+  assert any(expected in line for line in found), found
 
 
-def test_a_circle_is_found(copy):
-  (copy / 'official_ext/data/a.py').write_text('from official_ext.data import b')
-  (copy / 'official_ext/data/b.py').write_text('from official_ext.data import a')
-  assert 'official_ext.data.a imports itself, by way of others' in violations(copy)
+def test_a_circle_is_found(plant):
+  plant('data/a.py', 'from official_ext.data import b')
+  found = violations(plant('data/b.py', 'from official_ext.data import a'))
+  assert 'official_ext.data.a imports itself, by way of others' in found
 
 
 def test_a_name_of_an_experiment_in_core_is_found(tmp_path):

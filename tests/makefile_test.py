@@ -46,8 +46,12 @@ def _add_python(checkout, version, name=''):
   python.chmod(0o755)
 
 
+# What `make test PYTHON=...` around these tests exports: its own state, and the variables that were given to it.
+_OF_MAKE = {'MAKEFLAGS', 'MFLAGS', 'MAKELEVEL', *re.findall(r'^(\w+) [?:]?=', (ROOT / 'Makefile').read_text(), re.M)}
+
+
 def _make(checkout, *arguments):
-  environment = {key: value for key, value in os.environ.items() if key not in ('MAKEFLAGS', 'MFLAGS', 'MAKELEVEL')}
+  environment = {key: value for key, value in os.environ.items() if key not in _OF_MAKE}
   environment['PATH'] = str(checkout / 'bin')
   return subprocess.run(
     ['make', *arguments], cwd=checkout, env=environment, capture_output=True, text=True, timeout=60, check=False

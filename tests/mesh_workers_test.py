@@ -49,6 +49,7 @@ def one_process(tmp_path_factory, run_train):
   return folder
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_weights_of_one_bit_for_bit(one_process, train_server, tmp_path):
   folder = tmp_path / 'two'
   statuses, outputs = run_two_workers(train_server(), [*FLAGS, *MESH, f'--model_dir={folder}'], tmp_path)

@@ -19,8 +19,8 @@ import tensorflow as tf
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
 from official_ext.training.checkpoints import manifests
-from official_ext.training.writers import events_writer
 from official_ext.training.writers import system_metrics
+from official_ext.training.writers import writers
 from tests import train_processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -148,7 +148,7 @@ def assert_same(folder, straight, step=STEPS):
 
 def evaluations(folder, name='events.jsonl'):
   """The metrics of each step; a resumed run supersedes earlier ones."""
-  events = events_writer.read_events(f'{folder}/{name}')
+  events = writers.read_events(f'{folder}/{name}')
   return {
     event['step']: {name: value for name, value in event.items() if name not in ('time', 'seconds', 'epoch')}
     for event in events
@@ -165,13 +165,13 @@ def assert_written_by_one(folder, straight):
     return {path for path in paths if 'tfevents' not in path and path != system_metrics.FILE}
 
   assert names(folder) == names(straight)
-  events = events_writer.read_events(f'{folder}/events.jsonl')
+  events = writers.read_events(f'{folder}/events.jsonl')
   assert [event['step'] for event in events if event['event'] == 'finished'] == [STEPS]
   assert run_status.read(str(folder))['status'] == 'finished'
 
 
 @pytest.mark.slow
-def test_defect_01_a_killed_worker_is_replaced_and_the_result_is_bit_identical(launched, straight, tmp_path):
+def test_a_killed_worker_is_replaced_and_the_result_is_bit_identical(launched, straight, tmp_path):
   # Stock: workers but the first save into a new temporary folder; on restart they are at step 0, and all die in a
   # collective.
   run = launched(tmp_path)
@@ -187,6 +187,7 @@ def test_defect_01_a_killed_worker_is_replaced_and_the_result_is_bit_identical(l
   assert_written_by_one(tmp_path, straight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_another_number_of_replicas_goes_on_with_the_same_batches(straight, run_train, tmp_path, replicas):
   # Until step 80 with two workers, from there with one process: of one replica, or of two.
@@ -211,7 +212,8 @@ def test_evaluation_over_workers_is_exact(straight, run_train, tmp_path):
   assert process.returncode == 0, process.stderr
   alone, together = evaluations(tmp_path, 'events.eval.jsonl')[STEPS], evaluations(straight)[STEPS]
   assert alone.keys() == together.keys() and alone['accuracy'] == together['accuracy']
-  for name in ('validation_loss', 'confidence'):
+  assert alone['rows'] == together['rows'] == 360  # Each once, by the task's own `aggregate_logs`.
+  for name in ('validation_loss', 'confidence', 'confidence_of_rows', 'least_confidence'):
     np.testing.assert_allclose(alone[name], together[name], rtol=1e-5, err_msg=name)
 
 
@@ -240,9 +242,9 @@ def test_two_workers_with_a_moving_average_save_it_once(train_server, tmp_path):
   run = tmp_path / 'run'
   statuses, outputs = run_short(train_server(), run, '1', *SHORT)
   assert statuses == [0, 0], outputs
-  averages = manifests.paths(f'{run}/ema_checkpoints', 'average_weights')
+  averages = manifests.complete_paths(f'{run}/ema_checkpoints', 'average_weights')
   assert [manifests.step_of(path) for path in averages] == [12, 16]
-  for path in [*averages, *manifests.paths(f'{run}/best', 'best_ckpt')]:
+  for path in [*averages, *manifests.complete_paths(f'{run}/best', 'best_ckpt')]:
     assert manifests.find_damage(path) is None
   assert not [path for path in run.rglob('*') if '_temp' in path.name or 'tmp' in path.name]
 
@@ -427,7 +429,7 @@ def test_a_worker_in_which_a_native_function_keeps_pythons_lock_is_killed_when_t
 
 def _train_events(folder):
   """{step: the last event of that step}, of a training."""
-  events = events_writer.read_events(f'{folder}/events.jsonl')
+  events = writers.read_events(f'{folder}/events.jsonl')
   return {event['step']: event for event in events if event['event'] == 'train'}
 
 
@@ -498,7 +500,7 @@ def test_workers_roll_back_together_and_the_result_does_not_depend_on_kills(laun
   def rollbacks(folder):
     return [
       (event['step'], event['from_step'], event['data_offset'])
-      for event in events_writer.read_events(f'{folder}/events.jsonl')
+      for event in writers.read_events(f'{folder}/events.jsonl')
       if event['event'] == 'rollback'
     ]
 

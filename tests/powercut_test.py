@@ -258,7 +258,7 @@ def test_the_replayed_calls_of_a_program_lead_to_its_files(tmp_path):
 @tiers.parametrize(
   ('scenario', 'states'),
   [
-    pytest.param(training_scenarios.SHORT, 100, id='a few states'),
+    pytest.param(training_scenarios.SHORT, 40, id='a few states'),
     *(pytest.param(each, 400, id=each.name) for each in (folder_scenarios.WholeFolder(), training_scenarios.SHORT)),
   ],
   fast=1,

@@ -38,6 +38,16 @@ def test_flags_and_modes_are_those_of_the_driver():
     assert f'`{mode}`' in table
 
 
+def test_every_first_page_has_the_same_start():
+  start = re.search(r'(?:^    .*\n)+', README, re.MULTILINE)[0]
+  assert [line.partition('#')[0].strip() for line in start.splitlines()] == ['make demo', 'make test']
+  assert re.search(r'make test +#.*\d+ minutes', start)
+  for page in ('docs/index.md', 'docs/getting_started/index.md'):
+    assert re.search(r'(?:^    .*\n)+', documents.read(page), re.MULTILINE)[0] == start, page
+  first = re.search(r'(?:^    .*\n)+', documents.read('docs/getting_started/first_run.md'), re.MULTILINE)[0]
+  assert first.split() == ['make', 'demo', '.', '.venv/bin/activate']
+
+
 def test_make_targets_exist():
   makefile = (ROOT / 'Makefile').read_text()
   for target in re.findall(r'make ([a-z.]+)', re.sub(r'make and', '', README)):

@@ -29,6 +29,7 @@ def finish(runner, folder, num_restored):
   assert text.count('"event": "restored"') == num_restored
 
 
+@pytest.mark.slow
 def test_killed_in_an_evaluation_and_in_a_save_with_its_newest_checkpoint_damaged(tmp_path, train_server):
   runner = cases.Runner(cases.BY_NAME['float16, moving average'], tmp_path, train_server())
   folder = runner.new_folder()

@@ -8,7 +8,7 @@ _CODE = """
   import json
   import tensorflow as tf
   from tensorflow.python.autograph.pyct import transpiler
-  from official_ext.data import example_order as sampling
+  from official_ext.data import keyed_random as sampling
 
   converted = []
   convert = transpiler.GenericTranspiler.transform_function

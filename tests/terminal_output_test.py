@@ -97,6 +97,7 @@ def test_a_run_has_nothing_on_stderr_and_one_line_for_each_thing_on_stdout(run_t
   assert [line.split()[0] for line in done.stdout.splitlines()] == kinds
 
 
+@pytest.mark.slow
 @_QUIET_IMPORT
 def test_commands_that_import_model_garden_neither():
   """Whose vision tasks import tensorflow_hub, and that pkg_resources."""
@@ -109,6 +110,7 @@ def test_the_level_of_abseil_can_be_set():
   assert tf_internals.hide_remarks()
 
 
+@pytest.mark.slow
 def test_gpus_that_tensorflow_cannot_use_are_reported(run_train, tmp_path):
   assert not tf.config.list_physical_devices('GPU')
   for variable, is_told in (('0', True), ('-1', False)):

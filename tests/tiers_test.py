@@ -60,6 +60,7 @@ _LEFT_OUT = {
 }
 
 
+@pytest.mark.slow
 def test_the_fast_part_has_the_other_modules_of_operations():
   done = _pytest('--no-tensorflow', '--collect-only', '--ignore=tests/operations/console/browser', 'tests/operations')
   collected = {line.split('::')[0] for line in done.stdout.splitlines() if '::' in line}
@@ -74,6 +75,7 @@ def test_the_fast_part_is_run_without_tensorflow():
   assert '--no-tensorflow' in re.search(r'^TEST_FAST := (.*)$', makefile, re.MULTILINE).group(1)
 
 
+@pytest.mark.slow
 def test_devices_are_configured_by_the_import():
   code = f"""
     from tests import tensorflow_import

@@ -10,6 +10,7 @@ from official_ext.base import errors
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main
 from official_ext.cli import train
+from tests import tiers
 
 METRIC = ('--set=trainer.best_checkpoint_export_subdir=best', '--set=trainer.best_checkpoint_eval_metric=acuracy')
 TWO_REPLICAS = ('--set=runtime.distribution_strategy=mirrored', '--set=runtime.num_virtual_cpus=2')
@@ -286,7 +287,7 @@ def test_official_ext_is_not_ended_by_a_module_either(where, module_that_exits, 
   assert EXIT.format(tmp=module_that_exits) in error_lines(capfd.readouterr().err)[0]
 
 
-@pytest.mark.parametrize('name', BAD_PROCESSES)
+@tiers.parametrize('name', BAD_PROCESSES, fast=1)
 def test_a_mistake_ends_the_process(name, tmp_path, run_train):
   arguments, expected = BAD[name]
   process = run_train(command(arguments, tmp_path), cwd=tmp_path)

@@ -33,12 +33,13 @@ def _wait_for(condition, process):
     time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_folder_has_one_training_and_any_number_of_evaluations(run_train, start_train, tmp_path):
   folder = tmp_path / 'run[1]'
   first = start_train(_flags(folder, 'train', ENDLESS))
   first.stdout.close()
   first.stdout = None
-  _wait_for(lambda: manifests.paths(str(folder)), first)
+  _wait_for(lambda: manifests.complete_paths(str(folder)), first)
 
   # With one checkpoint kept, and another every few milliseconds, an evaluation has to be quick, or retry.
   evaluation = run_train(_flags(folder, 'eval'))
@@ -57,7 +58,7 @@ def test_a_folder_has_one_training_and_any_number_of_evaluations(run_train, star
   first.kill()
   first.wait()
   assert (folder / run_lock.NAME).exists()
-  newest = manifests.step_of(manifests.paths(str(folder))[-1])
+  newest = manifests.step_of(manifests.complete_paths(str(folder))[-1])
   again = run_train(_flags(folder, 'train', f'--set=train_steps={newest + 5}'))  # At once.
   assert again.returncode == 0, again.stderr
   record = json.loads((folder / 'run.json').read_text())
@@ -77,7 +78,7 @@ def test_a_tilde_after_the_equals_sign_is_the_home_folder(run_train, tmp_path):
   assert process.returncode == 2 and f'error: task.init_checkpoint: {home}/nothing: ' in process.stderr
   process = run_train(_flags('~/run', 'train', '--config_file=~/more.yaml'), env={'HOME': str(home)}, cwd=tmp_path)
   assert process.returncode == 0, process.stderr
-  assert manifests.paths(f'{home}/run') == [f'{home}/run/ckpt-5']
+  assert manifests.complete_paths(f'{home}/run') == [f'{home}/run/ckpt-5']
   assert os.listdir(tmp_path) == ['home']
 
 

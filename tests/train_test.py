@@ -234,7 +234,7 @@ def test_a_run_beside_its_evaluator_and_what_follows(run_train, start_train, tmp
 
 
 @pytest.mark.slow
-def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, start_train, tmp_path):
+def test_an_evaluator_ends_when_its_trainer_was_killed(run_train, start_train, tmp_path):
   # Stock: waits for ever.
   folder = tmp_path / 'run'
   endless = [WITHOUT_XLA, '--set=steps_per_loop=20', '--set=checkpoint_interval=100', '--set=trainer.max_to_keep=3']
@@ -345,6 +345,7 @@ def test_dry_run_leaves_nothing_behind(run_train, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_debug_runs_one_step_and_leaves_nothing_behind(run_train, tmp_path):
   process = run_train(['--experiment=digits_mlp', '--debug', '--debug_step=3'], cwd=tmp_path, timeout=TIMEOUT)
   assert process.returncode == 0, process.stderr

@@ -60,11 +60,13 @@ def found(tmp_path_factory):
   return [(str(pathlib.Path(path).resolve()), int(line), message) for path, line, message in errors], planted
 
 
+@pytest.mark.slow
 def test_the_example_and_a_new_package_have_no_errors(found):
   errors, _ = found
   assert [error for error in errors if 'wrong_' not in error[0]] == []
 
 
+@pytest.mark.slow
 def test_a_wrong_field_and_a_wrong_argument_are_found(found):
   errors, planted = found
   lines = {name: [line for path, line, _ in errors if 'wrong_' in path and path.endswith(name)] for name in planted}

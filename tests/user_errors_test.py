@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 from official.core import exp_factory, task_factory
-from official_ext.training.loop import base_task
+from official_ext.training.tasks import base_task
 from official_ext.training.config import definitions as cfg
 from official_ext.data import sources, step_indexed
 import tensorflow as tf, tf_keras
@@ -105,6 +105,7 @@ def test_debug_ends_in_one_line(how, status, told, broken, tmp_path, run_train):
   assert process.returncode == status
 
 
+@pytest.mark.slow
 @tiers.parametrize(
   'how, told',
   [

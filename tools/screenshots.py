@@ -19,9 +19,8 @@ import urllib.parse
 from PIL import Image
 from playwright import sync_api
 
-from official_ext.operations.runs import index
-from official_ext.operations.runs import notes
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_index
 from official_ext.operations.sweeps import sweep_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -59,7 +58,7 @@ def make_runs(root: pathlib.Path) -> None:
     flags = [f'--set={change}' for change in ('train_steps=300', *changes)]
     words = [sys.executable, 'train.py', '--experiment=digits', '--mode=train_and_eval', f'--model_dir={root / name}']
     subprocess.run([*words, *flags], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-  notes.change(run_folder.get_run(str(root), 'digits'), add=['baseline'], note='As the demo trains it.')
+  run_folders.change_notes(run_folders.get_run(str(root), 'digits'), add=['baseline'], note='As the demo trains it.')
 
 
 def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> None:
@@ -71,8 +70,8 @@ def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> N
     names: of PAGES.
     out: where they are written.
   """
-  runs = [each.name for each in index.RunIndex(str(root)).summaries()]
-  sweeps = sweep_folder.find(str(root))
+  runs = [each.name for each in run_index.RunIndex(str(root)).summaries()]
+  sweeps = sweep_folder.find_sweeps(str(root))
   words = {
     'run': urllib.parse.urlencode({'run': runs[0]}) if runs else '',
     'runs': urllib.parse.urlencode([('run', name) for name in runs[:4]]),

@@ -12,7 +12,6 @@ from benchmarks.growth import curves
 from benchmarks.peers.runners import tasks
 from benchmarks.peers.work import digits
 from official_ext.training.devices import distribute
-from official_ext.training.loop import building
 from official_ext.training.loop import train_lib
 
 _STEPS = 10
@@ -37,7 +36,7 @@ def _run(work: Any, pipeline: bool, folder: str, train_steps: int, begin: int | 
     task = tasks.task_class(work, pipeline=pipeline)(params.task)
   options = None
   if begin is not None:
-    trainer = building.build_trainer(strategy, task, params, folder, train=True, evaluate=False)
+    trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=False)
     trainer.global_step.assign(begin)
     options = train_lib.RunOptions(trainer=trainer)
   ext.run_experiment(strategy, task, 'train', params, folder, options=options)

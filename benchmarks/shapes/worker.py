@@ -27,7 +27,7 @@ from official_ext.cli import flags as ext_flags
 from official_ext.training.config import parser
 from official_ext.training.config import registries
 from official_ext.training.devices import distribute
-from official_ext.training.loop import building
+from official_ext.training.loop import train_lib
 from official_ext.training.step import step_plan
 
 _LOOPS = (128, 8)  # Steps of a loop: of quick steps, and of slow ones.
@@ -90,7 +90,7 @@ def make(loop: int, enable_xla: bool | str, steps_per_execution: int | None, mix
     seen.append((traits, arguments, plan))
     return plan
 
-  trainer = building.build_trainer(strategy, task, params, None, train=True, evaluate=False)
+  trainer = train_lib.build_trainer(strategy, task, params, None, train=True, evaluate=False)
   subject = Subject(strategy, trainer, seen)
   with mock.patch.object(step_plan, 'choose_plan', noting), _mixing(mixes):
     subject.run(1)

@@ -52,7 +52,6 @@ class GrpoTaskConfig(ext.FineTuningConfig):
       (of a replica), or 'none'.
     mask_truncated_completions: Whether the loss leaves out completions that were cut off.
     num_iterations: Updates that are made with the same completions. The batches of the updates between are passed over.
-    sampler: Where completions are sampled in training: in this process, or by a server of vLLM.
     losses: grpo, with epsilon_low, epsilon_high, beta (the weight of the divergence from the reference, which is only
       computed if it is not 0), and normalization.
     pretraining: How the decoder of the arithmetic learns to answer at all.
@@ -85,7 +84,6 @@ class GrpoTaskConfig(ext.FineTuningConfig):
   scale_rewards: str = 'group'
   mask_truncated_completions: bool = False
   num_iterations: int = 1
-  sampler: ext.SamplerConfig = dataclasses.field(default_factory=ext.SamplerConfig)
   losses: ext.LossesConfig = dataclasses.field(default_factory=_losses)
   pretraining: arithmetic.PretrainingConfig = dataclasses.field(default_factory=arithmetic.PretrainingConfig)
   model: ext.DecoderConfig = dataclasses.field(
@@ -117,7 +115,6 @@ class GrpoTaskConfig(ext.FineTuningConfig):
       self._check_base,
       self._check_rewards,
       self._check_prompts,
-      self._check_sampler,
     ):
       refuse(path)
     ext.weighted_losses.check(self.losses, (ext.losses.grpo.__name__,), f'{path}.losses')
@@ -149,24 +146,6 @@ class GrpoTaskConfig(ext.FineTuningConfig):
       example_format = getattr(self, name).example_format
       if example_format != 'prompt':
         raise ext.UserError(f'{path}.{name}.example_format: {example_format}: completions are sampled of prompts')
-
-  def _check_sampler(self, path):
-    if not self.sampler.use_vllm:
-      return
-    field = f'{path}.sampler.use_vllm'
-    if not self.trains_adapters:
-      raise ext.UserError(
-        f'{field}: all weights are trained, and a server takes adapters alone; train adapters ({path}.model_path, '
-        f'{path}.use_lora), or set it to false'
-      )
-    for name in ('use_dora', 'modules_to_save'):
-      if getattr(self.lora, name):
-        raise ext.UserError(f'{field}: vLLM does not read adapters with {path}.lora.{name}; unset one of them')
-    if self.sampler.is_stale and self.temperature != 1:
-      raise ext.UserError(
-        f'{path}.sampler.weight_sync_steps: {self.sampler.weight_sync_steps}: the server returns log-probabilities at '
-        f'temperature 1, which the loss needs; set it to 1, or {path}.temperature=1.0'
-      )
 
 
 @ext.register_experiment('grpo')
@@ -241,6 +220,5 @@ ext.parameter_names.register(
         'reward_weights',
       )
     },
-    **{name: f'task.sampler.{name}' for name in ('use_vllm', 'vllm_server_base_url', 'vllm_server_timeout')},
   },
 )

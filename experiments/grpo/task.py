@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import functools
-import os
 from typing import Any
 
 import tensorflow as tf
@@ -37,10 +36,6 @@ class GrpoTask(ext.FineTuningTask):
         'task.model_path: is empty, and a base model is taught in one process; run it there, and give its result, '
         'RUN/model, to several workers'
       )
-    if params.sampler.use_vllm and workers > 1:
-      raise ext.UserError(
-        f'task.sampler.use_vllm: {workers} workers; a server samples for one process; set it to false'
-      )
 
   @property
   def needs_reference(self) -> bool:
@@ -60,8 +55,8 @@ class GrpoTask(ext.FineTuningTask):
   def why_between_steps(self) -> str:
     """Why completions are not sampled within the step; '' if they are."""
     in_python = [reward.name for reward in self.rewards if not reward.in_graph]
-    if self.config.sampler.use_vllm:
-      return 'task.sampler.use_vllm requests them from a server'
+    if not isinstance(self.training_sampler, ext.ModelSampler):
+      return f'{type(self.training_sampler).__name__} is not the model'
     if in_python:
       return f'the reward {in_python[0]} is a function in Python'
     if self.config.num_iterations > 1:
@@ -124,11 +119,8 @@ class GrpoTask(ext.FineTuningTask):
 
   @functools.cached_property
   def training_sampler(self) -> ext.Sampler:
-    """The sampler of the steps: the model, or a server."""
-    if not self.config.sampler.use_vllm:
-      return self.samplers[True]
-    adapter_dir = os.path.join(self.logging_dir, 'sampler') if self.logging_dir else ''
-    return ext.VllmSampler(self.config.sampler, self._sampling(True), adapter_dir)
+    """The sampler of the steps: the model. Override it for another one, such as a server."""
+    return self.samplers[True]
 
   def _sampling(self, training):
     config = self.config
@@ -255,12 +247,12 @@ class GrpoTask(ext.FineTuningTask):
   def old_log_probs(self, rollout: Mapping[str, tf.Tensor], policy: tf.Tensor) -> tf.Tensor:
     """The log-probabilities that the loss takes the policy's ratio to: float32 [n, max_completion_length].
 
+    Override it to return `rollout['sampled_log_probs']` if a sampler has older weights than those of the update.
+
     Args:
       rollout: see rollouts.py.
       policy: the present ones, for a rollout of the present weights.
     """
-    if self.config.sampler.is_stale:  # Its weights may be older than those of the update.
-      return rollout['sampled_log_probs']
     return rollout.get('old_log_probs', policy)
 
   def _evaluated(self, batch, model):

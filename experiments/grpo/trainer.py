@@ -15,8 +15,8 @@ from . import rollouts
 class GrpoTrainer(ext.Trainer):
   """Samples and scores the completions of an update before it, with the present weights: see base class.
 
-  The completions are a function of (seed, step, weights), unless a server samples them. With `task.num_iterations`
-  above 1 rollouts are kept for as many updates, in variables that every checkpoint holds.
+  The completions are a function of (seed, step, weights), if the sampler draws the same for the same seed. With
+  `task.num_iterations` above 1 rollouts are kept for as many updates, in variables that every checkpoint holds.
   """
 
   def __init__(
@@ -47,21 +47,6 @@ class GrpoTrainer(ext.Trainer):
       self.checkpoint.rollouts = tf.train.Checkpoint(**self._memory)
     if train:
       task.training_sampler.prepare(model, config.task.train_data.seq_length)
-
-  def train(self, num_steps: tf.Tensor) -> Any:
-    """See base class.
-
-    Raises:
-      UserError: the sampler has failed.
-      WorkerLostError: its server is lost.
-    """
-    try:
-      return super().train(num_steps)
-    except tf.errors.OpError as error:
-      failure = getattr(self.task.training_sampler, 'failure', None)
-      if failure is None:
-        raise
-      raise failure from error
 
   def _make_memory(self, config):
     """The rollouts of an update: variables [micro-batches, completions, ...]."""

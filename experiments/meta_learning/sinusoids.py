@@ -46,7 +46,7 @@ def build_training_data(
     input_context: which of the input pipelines this is. None: the only one, of one replica.
 
   Returns:
-    A dataset of per-replica batches: see `draw`. It starts at the batch that `position.starting_at` says.
+    A dataset of per-replica batches: see `draw`. It starts at the batch that `pipelines.starting_at` says.
 
   Raises:
     UserError: the tasks cannot be divided evenly among the replicas.

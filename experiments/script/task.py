@@ -56,6 +56,12 @@ class ScriptTask(ext.LoopTask):
 
   def check_loop(self, params: object, model_dir: str, previous: Mapping[str, object] | None) -> None:
     """See base class: the result gets no place that something else has, and a finished run is unchanged."""
+    if '://' in (self.config.output_dir or model_dir):
+      named = 'task.output_dir' if self.config.output_dir else '--model_dir'
+      raise ext.UserError(
+        f'{named}: {self.config.output_dir or model_dir}: is remote, and the trainer of a script writes local files; '
+        'set task.output_dir to a local folder'
+      )
     if previous is not None and previous['status'] == 'finished':
       self._check_unchanged(params, model_dir, previous)
     elif previous is None or previous.get('output_dir') != self.config.output_dir:

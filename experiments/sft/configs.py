@@ -30,8 +30,8 @@ class SftTaskConfig(ext.FineTuningConfig):
   """Prompts and answers, conversations, or texts, that a language model learns to continue as they do.
 
   Attributes:
-    token_average: The mean that an update minimizes: update, over all learned tokens of its micro-batches and replicas,
-      as TRL does; micro_batch, the mean of the micro-batches' means.
+    token_average: The mean of the losses of an update, and of an evaluation: update, over all learned tokens, as TRL
+      does; micro_batch, the mean of the micro-batches' means. `token_loss` counts every token the same in both.
     neftune_noise_alpha: The scale of uniform noise on the embeddings in training, such as 5; null: none. The noise is
       below alpha / sqrt(tokens * hidden_size) of each text: Jain et al. 2023, https://arxiv.org/abs/2310.05914.
     losses: The losses to minimize: label, z_loss, or both.

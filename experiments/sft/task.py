@@ -14,8 +14,8 @@ from . import configs
 class SftTask(ext.FineTuningTask):
   """Cross-entropy with the answers, rows of several examples that do not see each other.
 
-  The loss is the mean over the tokens of a batch, and over those of an update, see `SftTaskConfig.token_average`.
-  `validation_loss` is the mean of the losses of batches. `token_loss` counts every token the same.
+  The loss of a batch is the mean over its learned tokens. Over the batches of an update and of an evaluation, it is
+  averaged as `SftTaskConfig.token_average` says.
   """
 
   def build_model(self) -> tf_keras.Model:
@@ -25,11 +25,11 @@ class SftTask(ext.FineTuningTask):
     return model
 
   def micro_batch_weight(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor | None:
-    """The share of learned tokens: see base class."""
+    """The number of learned tokens, unless `token_average` is micro_batch."""
     if self.config.token_average == 'micro_batch':
       return None
     is_learned = tf.not_equal(inputs['labels'][:, 1:], ext.losses.IGNORED_LABEL)
-    return tf.reduce_mean(tf.cast(is_learned, tf.float32))  # All micro-batches have the same shape.
+    return tf.reduce_sum(tf.cast(is_learned, tf.float32))
 
   def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """The accuracy, the mean cross-entropy and the perplexity of the learned tokens."""

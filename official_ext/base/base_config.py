@@ -10,7 +10,7 @@ if TYPE_CHECKING:
   from collections.abc import Mapping, Sequence
   from typing import ClassVar, Self
 
-  from official_ext.base import json_types
+  from official_ext.base import json_values
 
   class Config:
     """See `official.modeling.hyperparams.base_config.Config`."""
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     def __init__(self, default_params: Mapping[str, object] | None = None, restrictions: Sequence[str] | None = None):
       """Takes values of fields that the class does not declare."""
 
-    def as_dict(self) -> json_types.JsonObject: ...
+    def as_dict(self) -> json_values.JsonObject: ...
 
     def get(self, key: str, value: object = None) -> object: ...
 

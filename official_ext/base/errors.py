@@ -1,9 +1,48 @@
-"""The errors that end a run, with their exit statuses."""
+"""The errors that end a run, with their exit statuses.
 
-from collections.abc import Callable, Iterator, Sequence
+Suggestions for an unknown name: the known names nearest to it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
+import difflib
 import traceback
 from typing import ParamSpec
+
+
+def nearest_names(name: object, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+  """Returns the known names most similar to a given one, the nearest first.
+
+  Args:
+    name: the given one; it need not be a string.
+    known: the valid ones.
+    count: how many to return at most.
+    cutoff: how similar they must be, from 0 (anything) to 1 (the same): see difflib.get_close_matches.
+  """
+  return difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff)
+
+
+def did_you_mean(
+  name: object,
+  known: Iterable[str],
+  otherwise: str = '',
+  before: str = '',
+  after: str = '',
+  show: Callable[[str], str] = str,
+) -> str:
+  """The part of a message that names the nearest known name: `<before>did you mean dense?<after>`.
+
+  Args:
+    name: the given one.
+    known: the known names.
+    otherwise: the text to use if no known name is near.
+    before: text to put before it.
+    after: text to put after it.
+    show: how a name is written, such as `repr`.
+  """
+  near = nearest_names(name, known)
+  return f'{before}did you mean {show(near[0])}?{after}' if near else otherwise
+
 
 _Arguments = ParamSpec('_Arguments')
 
@@ -13,6 +52,13 @@ class UserError(ValueError):
 
   The message is one line: the dotted path, file or flag, the error, the fix. The driver prints it as
   `error: <message>`, without a traceback, and exits with status 2.
+
+  Example:
+
+    >>> raise ext.UserError('task.train_data.input_path: data.csv: no such file; name another')
+    Traceback (most recent call last):
+      ...
+    official_ext.base.errors.UserError: task.train_data.input_path: data.csv: no such file; name another
   """
 
   exit_status = 2
@@ -23,6 +69,11 @@ class UserErrors(UserError):  # noqa: N818  # Several.
 
   Attributes:
     lines: the messages.
+
+  Example:
+
+    >>> ext.UserErrors(['trainer.train_steps: is 0; set it', 'task.name: is missing; set it']).lines
+    ('trainer.train_steps: is 0; set it', 'task.name: is missing; set it')
   """
 
   def __init__(self, lines: Sequence[str]):
@@ -157,4 +208,12 @@ class PreemptedError(Exception):
 
 
 class StopTraining(Exception):  # noqa: N818  # Nothing is wrong.
-  """Raised by an action: training has reached its goal, saves, and counts as finished. The message says why."""
+  """Raised by an action: training has reached its goal, saves, and counts as finished. The message says why.
+
+  Example:
+
+    >>> def stop_early(logs):
+    ...   if logs['loss'] < 0.1:
+    ...     raise ext.StopTraining('the loss is below 0.1')
+    >>> action = ext.OnEvent('train', stop_early)
+  """

@@ -2,20 +2,68 @@
 
 `inherited` lists the members that our subclasses call and override of their bases. tests/base/tf_internals_test.py
 checks that all of it exists, in the form that we rely on. See also tf_internals.py.
+
+Gin's bindings that no call has used. The only module that reads gin's private tables.
 """
 
-# pylint: disable=protected-access
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import functools
+import inspect
 import pathlib
 import re
 from typing import Any
 
+from gin import config
 from official.core import exp_factory
 from official.modeling.hyperparams import base_config
 
 from official_ext.base import protocols
+
+
+def unused_bindings(of_classes: bool | None = None) -> list[str]:
+  """The bindings that no call has used so far, such as 'Trainer.norm_decay', in the order of their definition.
+
+  A binding without a scope counts as used by a call in any scope. Macros and constants are not listed.
+
+  Args:
+    of_classes: True for those of classes alone, which are constructed while an experiment is built; False for those of
+      functions alone, which may be called later; None for both.
+  """
+  found = []
+  for (scope, selector), values in config._CONFIG.items():
+    configurable = config._REGISTRY.get_match(selector)
+    if configurable is None or configurable.selector in ('gin.macro', 'gin.constant'):
+      continue
+    if of_classes is not None and of_classes != inspect.isclass(configurable.wrapped):
+      continue
+    used = set().union(
+      *(
+        arguments
+        for (place, name), arguments in config._OPERATIVE_CONFIG.items()
+        if name == selector and (place == scope or not scope or place.startswith(f'{scope}/'))
+      )
+    )
+    prefix = f'{scope}/' if scope else ''
+    found += [f'{prefix}{selector.removeprefix("__main__.")}.{name}' for name in values if name not in used]
+  return found
+
+
+def unused_bindings_warning(when: str, of_classes: bool | None = None) -> str:
+  """One line about the bindings that no call has used; '' if there are none.
+
+  Args:
+    when: the time of the look, such as 'while the experiment was built'.
+    of_classes: see `unused_bindings`.
+  """
+  names = unused_bindings(of_classes)
+  if not names:
+    return ''
+  hint = ''
+  if any(name.rpartition('.')[0].endswith('base_trainer.Trainer') for name in names):
+    hint = '; the trainer here is official_ext.Trainer'
+  return f'--gin_file, --gin_params: no call used {", ".join(names)} {when}{hint}'
+
 
 _REGISTERS = re.compile(r"^@exp_factory\.register_config_factory\(\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
@@ -98,6 +146,9 @@ def inherited() -> dict[type, tuple[str, ...]]:
   from official.core import base_trainer  # pylint: disable=g-import-not-at-top
   from official.core import train_utils  # pylint: disable=g-import-not-at-top
   from official.modeling.optimization import ema_optimizer  # pylint: disable=g-import-not-at-top
+  from official.vision.serving import detection  # pylint: disable=g-import-not-at-top
+  from official.vision.serving import image_classification  # pylint: disable=g-import-not-at-top
+  from official.vision.serving import semantic_segmentation  # pylint: disable=g-import-not-at-top
   import orbit  # pylint: disable=g-import-not-at-top  # It imports TensorFlow; the names of experiments need none.
 
   return {
@@ -105,6 +156,9 @@ def inherited() -> dict[type, tuple[str, ...]]:
     base_task.Task: ('_task_config',),
     base_trainer.Trainer: ('_is_async', '_checkpoint_exporter', '_validation_loss'),
     train_utils.ExperimentParser: ('_flags_obj',),
+    detection.DetectionModule: ('_build_inputs',),
+    image_classification.ClassificationModule: ('_build_inputs',),
+    semantic_segmentation.SegmentationModule: ('_build_inputs',),
     ema_optimizer.ExponentialMovingAverage: ('_optimizer', '_model_weights', '_average_weights'),
   }
 

@@ -9,7 +9,7 @@ changed it, that test fails and names it.
 # pylint: disable=protected-access
 import atexit
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import ctypes
 import functools
@@ -21,6 +21,9 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 from tensorflow.dtensor.python import gen_dtensor_ops
 from tensorflow.python import pywrap_tfe
@@ -34,8 +37,11 @@ from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context
 from tensorflow.python.eager import execute
 from tensorflow.python.framework import config as framework_config
+from tensorflow.python.framework import convert_to_constants
+from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.framework import op_callbacks
 from tensorflow.python.framework import ops
+from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops import control_flow_v2_func_graphs
 from tensorflow.python.ops import custom_gradient
 from tensorflow.python.ops import gen_array_ops
@@ -50,6 +56,7 @@ from tensorflow.python.ops import script_ops
 import tf_keras
 from tf_keras.src import backend as keras_backend
 from tf_keras.src.layers.activation import softmax as keras_softmax
+from tf_keras.src.saving.legacy.saved_model import utils as keras_saved_model_utils
 
 FunctionT = TypeVar('FunctionT', bound=Callable[..., object])
 
@@ -306,6 +313,44 @@ def dtype_of_variable_at(handle: tf.Tensor) -> tf.DType | None:
   return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.is_set else None
 
 
+def variable_at(handle: tf.Tensor) -> tuple[Any, int] | None:
+  """(shape, dtype) of the variable that a resource refers to, as protocol buffers hold them; None for tables."""
+  data = getattr(handle, '_handle_data', None)
+  return (data.shape_and_type[0].shape, data.shape_and_type[0].dtype) if data is not None and data.is_set else None
+
+
+# Attributes that keep a function from being inlined.
+_APART = ('_noinline', '_XlaMustCompile', 'api_implements')
+
+
+def inlined(function: Any) -> Any:
+  """The GraphDef of a concrete function, with its calls of functions inlined; branches and loops stay functions.
+
+  The converters of TensorFlow do the same; no public function does. The graph is for analysis, not for execution:
+  parts that XLA must compile are inlined too.
+  """
+  graph_def = convert_to_constants.disable_lower_using_switch_merge(function.graph.as_graph_def())
+  in_functions = (node for each in graph_def.library.function for node in each.node_def)
+  for each in (*graph_def.node, *graph_def.library.function, *in_functions):
+    for name in _APART:
+      each.attr.pop(name, None)
+  meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
+  fetched = meta_graph.collection_def['train_op'].node_list.value
+  fetched.extend(tensor.name for tensor in (*function.inputs, *function.outputs))
+  config = config_pb2.ConfigProto()
+  options = config.graph_options.rewrite_options
+  options.min_graph_nodes = -1  # Small graphs too.
+  options.optimizers.append('function')
+  options.function_optimization = rewriter_config_pb2.RewriterConfig.AGGRESSIVE
+  return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False)
+
+
+def body_of(function_def: Any) -> tuple[Any, list[str]]:
+  """(the GraphDef of a function of the default graph, the names of its outputs); its arguments are placeholders."""
+  graph_def, names = function_def_to_graph.function_def_to_graph_def(function_def)
+  return graph_def, [names[function_def.ret[each.name]] for each in function_def.signature.output_arg]
+
+
 @functools.cache
 def _autograph_context() -> Any:
   """AutoGraph's information for the functions that it converts: the context inside of a tf.function."""
@@ -333,6 +378,7 @@ def autograph_unconverted(function: FunctionT) -> FunctionT:
 autograph_config.CONVERSION_RULES = (
   *map(autograph_config_lib.DoNotConvert, ('official_ext.base', 'official_ext.language.modeling')),
   autograph_config_lib.DoNotConvert('official_ext.training.model_parts'),
+  autograph_config_lib.DoNotConvert('official_ext.data.image_preprocessing'),
   *autograph_config.CONVERSION_RULES,
 )
 
@@ -419,6 +465,22 @@ def softmax_mask(value: float) -> Iterator[None]:
     yield
   finally:
     keras_softmax._large_compatible_negative = own
+
+
+def save_signatures(module: tf.Module, folder: str, signatures: Mapping[str, Any]) -> None:
+  """Saves a SavedModel that has signatures alone.
+
+  `tf.saved_model.save` also traces the calls of every Keras layer in the module, with and without `training`. Model
+  Garden's Mask R-CNN, for example, cannot be called with `training` and without masks. `tf_keras.Model.save` has an
+  argument against that.
+
+  Args:
+    module: holds the variables.
+    folder: a new folder.
+    signatures: the functions by name.
+  """
+  with keras_saved_model_utils.keras_option_scope(save_traces=False):
+    tf.saved_model.save(module, folder, signatures=dict(signatures))
 
 
 def random_generator_of(module: tf.Module) -> tf.random.Generator | None:

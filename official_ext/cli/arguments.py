@@ -1,4 +1,4 @@
-"""The arguments of a command of official-ext, and the help that is generated from them."""
+"""The arguments of a command of official-ext, the help that is generated from them, and those of language models."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -8,7 +8,6 @@ import shutil
 from typing import Any, NoReturn
 
 from official_ext.base import errors
-from official_ext.base import suggestions
 from official_ext.base.files import paths
 
 PROGRAM = 'official-ext'
@@ -82,7 +81,7 @@ class Parser(argparse.ArgumentParser):
       return [self._default, *words]
     what = f'{self.command}: name a command'
     if first:
-      hint = suggestions.did_you_mean(first, self._commands, before='; ')
+      hint = errors.did_you_mean(first, self._commands, before='; ')
       what = f'{first}: {self.command} has no such command{hint}'
     raise errors.UserError(f'{what}; there are {", ".join(self._commands)}; `{self.prog} --help` lists them')
 
@@ -157,19 +156,27 @@ def add_registry(parser: argparse._ActionsContainer) -> None:
 
 
 def folder(text: str) -> str:
-  """The `type` of an argument that names a folder: '' would be the current one, which nobody has named."""
+  """The `type` of an argument that names a folder: '' would be the current one, which nobody has named.
+
+  Returns:
+    Its path, without `file://`.
+  """
   if not text:
     raise argparse.ArgumentTypeError('is empty; name a folder')
-  return text
+  try:
+    return paths.local(text)
+  except errors.UserError as error:
+    raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def tensorflow_folder(text: str) -> str:
   """The `type` of an argument that names a folder whose files a library in C++ opens: its name must be UTF-8."""
   try:
-    paths.check_utf8(folder(text), 'the folder')
+    found = folder(text)
+    paths.check_utf8(found, 'the folder')
   except errors.UserError as error:
     raise argparse.ArgumentTypeError(str(error)) from None
-  return text
+  return found
 
 
 def size_of(text: str, flag: str) -> int:
@@ -217,3 +224,67 @@ def add_run_arguments(parser: argparse._ActionsContainer) -> None:
   )
   parser.add_argument('--experiment', metavar='NAME', help='the experiment, if run.json does not name it')
   add_registry(parser)
+
+
+DTYPES = ('float32', 'bfloat16', 'float16')
+
+
+def add_model_arguments(parser: Parser) -> None:
+  """Adds FOLDER, and how it is loaded."""
+  parser.add_argument(
+    'folder',
+    metavar='FOLDER',
+    type=tensorflow_folder,
+    help='a Hugging Face folder, or one of peft with adapters, whose adapter_config.json names their base',
+  )
+  add_base_model(parser)
+  parser.add_argument(
+    '--dtype', choices=DTYPES[:2], default='float32', help='of weights and arithmetic; default: float32'
+  )
+  add_load_in_4bit(parser, 'keep kernels in 4 bits (NF4); default: as the adapters were trained')
+
+
+def add_base_model(parser: Parser) -> None:
+  """Adds --base_model."""
+  parser.add_argument(
+    '--base_model',
+    metavar='FOLDER',
+    type=tensorflow_folder,
+    help='the model of the adapters, if their adapter_config.json does not name it',
+  )
+
+
+def add_adapters(parser: Parser, text: str) -> None:
+  """Adds --adapter, which may be repeated."""
+  parser.add_argument('--adapter', action='append', default=[], metavar='[NAME=]FOLDER', help=f'{text}; {REPEATED}')
+
+
+def named_adapters(texts: list[str]) -> dict[str, str]:
+  """Name -> folder of the values of --adapter; without a name that of the folder, or of a run around it.
+
+  Raises:
+    UserError: two have the same name.
+  """
+  found: dict[str, str] = {}
+  for text in texts:
+    name, sign, folder = text.partition('=')
+    if not sign or '/' in name:
+      parts = [part for part in text.split('/') if part not in ('', '.')]
+      folder, name = text, parts[-2] if parts[-1:] == ['adapter'] and len(parts) > 1 else parts[-1] if parts else ''
+    if not name or not folder:
+      raise errors.UserError(f'--adapter={text}: expected [NAME=]FOLDER')
+    if name in found:
+      raise errors.UserError(f'--adapter={text}: {name} is the name of {found[name]}; write --adapter=NAME={folder}')
+    found[name] = paths.expanded(folder)
+  return found
+
+
+def add_load_in_4bit(parser: Parser, text: str) -> None:
+  """Adds --load_in_4bit: whether kernels are kept in 4 bits; by default as adapters were trained."""
+  parser.add_argument('--load_in_4bit', type=_true_or_false, metavar='true|false', help=text)
+
+
+def _true_or_false(text: str) -> bool:
+  if text not in ('true', 'false'):
+    raise argparse.ArgumentTypeError(f'{text}: expected true or false')
+  return text == 'true'

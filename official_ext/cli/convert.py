@@ -8,14 +8,13 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from official_ext.base import errors
+from official_ext.base import package_imports
 from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
-from official_ext.cli import language_models
-from official_ext.data import extras
 from official_ext.language.serving import model_loading
-from official_ext.training.devices import preemption
+from official_ext.training.devices import signals
 
 if TYPE_CHECKING:
   from official_ext.language.text import tokenizer as tokenizer_lib
@@ -48,12 +47,12 @@ def _parser() -> arguments_lib.Parser:
   found.add_argument('--adapter_weights', metavar='NUMBERS', type=_numbers, help=weights)
   kinds = "how several are combined, as by peft's add_weighted_adapter: cat adds their products, linear their matrices"
   found.add_argument('--combination_type', choices=('cat', 'linear'), default='cat', help=f'{kinds}; default: cat')
-  language_models.add_base_model(found)
+  arguments_lib.add_base_model(found)
   tokenizer = 'its tokenizer is copied; default: that of the adapters, the model or the run'
   found.add_argument('--tokenizer', metavar='FOLDER', type=arguments_lib.tensorflow_folder, help=tokenizer)
   dtype = f"{_Q8_0}: 8 bits, --to=gguf alone; default: as in SOURCE's config.json, or else float32"
-  found.add_argument('--dtype', choices=(*language_models.DTYPES, _Q8_0), help=dtype)
-  language_models.add_load_in_4bit(found, 'merge adapters into weights in 4 bits (NF4); default: as they were trained')
+  found.add_argument('--dtype', choices=(*arguments_lib.DTYPES, _Q8_0), help=dtype)
+  arguments_lib.add_load_in_4bit(found, 'merge adapters into weights in 4 bits (NF4); default: as they were trained')
   size = 'the largest file of weights, such as 200MB or 4GiB; default: 5GB'
   found.add_argument('--max_shard_size', default='5GB', metavar='SIZE', help=size)
   arguments_lib.add_run_arguments(found.add_argument_group('of a run'))
@@ -67,7 +66,7 @@ def run(arguments: list[str]) -> None:
     UserError: with the flag, file or field. Nothing was written.
   """
   known = _parser().parse_args(arguments)
-  with preemption.interrupting(), tempfile.TemporaryDirectory(prefix='convert-') as folder:
+  with signals.interrupting(), tempfile.TemporaryDirectory(prefix='convert-') as folder:
     known.adapter = _one_adapter(known, folder)
     _convert(known)
 
@@ -95,10 +94,10 @@ def _one_adapter(known: argparse.Namespace, folder: str) -> str | None:
 
 
 def _convert(known: Any) -> None:
-  source, target = os.path.expanduser(known.source), os.path.expanduser(known.target)
+  source, target = paths.expanded(known.source), paths.expanded(known.target)
   max_shard_bytes = arguments_lib.size_of(known.max_shard_size, '--max_shard_size')
   _check_target(known, target)
-  is_run = os.path.isfile(os.path.join(source, model_folders.RUN_FILE))
+  is_run = paths.is_file(os.path.join(source, model_folders.RUN_FILE))
   folders = None
   if is_run:
     _refuse(known, _OF_FOLDERS, 'the model of a run')
@@ -153,18 +152,18 @@ def _check_target(known: argparse.Namespace, target: str) -> None:
     raise errors.UserError(f'{target}: exists already; name a file that does not')
   if not os.path.isdir(os.path.dirname(os.path.abspath(target))):
     raise errors.UserError(f'{target}: its folder does not exist; make it first')
-  extras.load('gguf', '--to=gguf', 'gguf')  # Before anything is loaded.
+  package_imports.import_optional('gguf', '--to=gguf', 'gguf')  # Before anything is loaded.
 
 
 def _write_gguf(model: Any, target: str, dtype: str, tokenizer: 'tokenizer_lib.Tokenizer | None', name: str) -> None:
   """Writes the GGUF file of a language model, with the tokenizer that goes along."""
   from official_ext.language.modeling import decoder  # pylint: disable=g-import-not-at-top  # TensorFlow.
   from official_ext.language.modeling import gguf_files  # pylint: disable=g-import-not-at-top
-  from official_ext.language.modeling import representable  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
 
   if not isinstance(model, decoder.LanguageModel):
     raise errors.UserError('--to=gguf: the model is a classifier; GGUF files are written of language models')
-  representable.check(model, target)
+  pretrained.check_representable(model, target)
   if tokenizer is None:
     raise errors.UserError('--to=gguf: found no tokenizer beside the weights; name one with --tokenizer=FOLDER')
   gguf_files.write(model, target, tokenizer.beside(model.config.model_type), dtype, name)
@@ -192,13 +191,12 @@ def _save(
     is_compared: whether it is read back: the builder of a run's model is not known here.
   """
   from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
-  from official_ext.language.modeling import read_back  # pylint: disable=g-import-not-at-top
 
   pretrained.save(models[0], folder, dtype, max_shard_bytes, tokenizer=tokenizer)
   if is_compared:
-    expected = read_back.probe(models.pop(), dtype)
+    expected = pretrained.probe(models.pop(), dtype)
     gc.collect()
-    read_back.check(expected, folder)
+    pretrained.check_read_back(expected, folder)
 
 
 def _refuse(known: object, names: tuple[str, ...], what: str) -> None:
@@ -211,9 +209,9 @@ def _tokenizer(folder: str | None, is_needed: bool) -> 'tokenizer_lib.Tokenizer 
   """The tokenizer of a folder; None if it has none, and none is needed."""
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
-  if folder is None or not (is_needed or os.path.isfile(os.path.join(folder, model_folders.TOKENIZER_FILE))):
+  if folder is None or not (is_needed or paths.is_file(os.path.join(folder, model_folders.TOKENIZER_FILE))):
     return None
-  return tokenizer_lib.Tokenizer.load(os.path.expanduser(folder))
+  return tokenizer_lib.Tokenizer.load(paths.expanded(folder))
 
 
 def _tokenizer_of_task(task: protocols.Task) -> 'tokenizer_lib.Tokenizer | None':
@@ -255,7 +253,7 @@ def _told_dtype(model: Any) -> str:
   """The dtype in a model's folder, as for transformers' dtype='auto'; float32 by default."""
   fields = {} if model.origin is None else model.origin.fields
   told = fields.get('dtype') or fields.get('torch_dtype')
-  return told if told in language_models.DTYPES else 'float32'
+  return told if told in arguments_lib.DTYPES else 'float32'
 
 
 def _of_folders(folders: model_folders.ModelFolders, dtype: str, load_in_4bit: bool | None) -> Any:
@@ -274,30 +272,28 @@ def _of_folders(folders: model_folders.ModelFolders, dtype: str, load_in_4bit: b
 def _of_run(known: argparse.Namespace, model_dir: str) -> tuple[Any, Any]:
   """(the language model or classifier that a run has trained, with its adapters merged; the task of the run)."""
   from official_ext.cli import flags as ext_flags  # pylint: disable=g-import-not-at-top
-  from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import decoder  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import lora  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import peft_folders  # pylint: disable=g-import-not-at-top
-  from official_ext.language.modeling import representable  # pylint: disable=g-import-not-at-top
-  from official_ext.language.modeling import sequence_classifier  # pylint: disable=g-import-not-at-top
-  from official_ext.training.trained import trained_run  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
+  from official_ext.training.trained import trained_model  # pylint: disable=g-import-not-at-top
 
   ext_flags.define_for_command()
-  trained = trained_run.load_run(model_dir, known.which, known.ema == 'true', known.experiment, known.registry)
+  trained = trained_model.load_run(model_dir, known.which, known.ema == 'true', known.experiment, known.registry)
   model = trained.model
-  is_classifier = isinstance(model, sequence_classifier.SequenceClassifier)
+  is_classifier = isinstance(model, decoder.SequenceClassifier)
   if not is_classifier and not isinstance(model, decoder.LanguageModel):
     raise errors.UserError(
       f'{model_dir}: the model of this run is a {type(model).__name__}, which Hugging Face has no folder for (a '
       'LanguageModel and a SequenceClassifier have one); `official-ext export` writes it as a SavedModel'
     )
-  representable.check(model, model_dir)  # Merging makes layers of this library's classes of others.
+  pretrained.check_representable(model, model_dir)  # Merging makes layers of this library's classes of others.
   if known.adapter is not None:
     if is_classifier:
       raise errors.UserError('--adapter: adapters of a folder are for a language model, and this run has a classifier')
-    peft_folders.load(model, os.path.expanduser(known.adapter))
+    peft_folders.load(model, paths.expanded(known.adapter))
   print(f'{trained.checkpoint} ({trained.weights} weights)', file=sys.stderr)
   if lora.adapters(model):
-    print(f'base: {adapter_bases.record_of(model, has_digest=False).describe()}', file=sys.stderr)
+    print(f'base: {peft_folders.base_record_of(model, has_digest=False).describe()}', file=sys.stderr)
   lora.merge(model)
   return model, trained.task

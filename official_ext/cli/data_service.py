@@ -11,11 +11,11 @@ import time
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base.processes import stopping
-from official_ext.data.service import request
+from official_ext.base import processes
+from official_ext.data.service import client
 from official_ext.training.config import definitions
-from official_ext.training.devices import preemption
-from official_ext.training.loop import served_experiment
+from official_ext.training.devices import signals
+from official_ext.training.loop import training_input
 
 _POLL_SECONDS = 0.2
 _REPORT_SECONDS = 60.0
@@ -31,7 +31,7 @@ def check(own: argparse.Namespace) -> None:
   """
   if own.dispatcher_address:
     own.dispatcher_address = own.dispatcher_address.removeprefix('grpc://')
-    request.check_address(f'grpc://{own.dispatcher_address}', '--dispatcher_address')
+    client.check_address(f'grpc://{own.dispatcher_address}', '--dispatcher_address')
   for flag, port in (('--port', 0 if own.dispatcher_address else own.port), ('--worker_port', own.worker_port)):
     _check_free(flag, port)
   _check_host(own.host)
@@ -50,15 +50,15 @@ def run(own: argparse.Namespace, params: definitions.ExperimentConfig, experimen
   """
   with contextlib.suppress(RuntimeError):  # TensorFlow has begun: there is nothing left to hide.
     tf.config.set_visible_devices([], 'GPU')
-  inputs = served_experiment.build_inputs(params)
-  with preemption.PreemptionWatch(_ENDING) as watch:
+  inputs = training_input.build_served_inputs(params)
+  with signals.PreemptionWatch(_ENDING) as watch:
     if own.dispatcher_address and not _wait_for(own.dispatcher_address, watch):
       return
   with _ended_by_signals():
-    servers = served_experiment.start(
+    servers = training_input.start_data_servers(
       inputs, own.host or _own_name(), own.port, own.dispatcher_address, own.worker_port
     )
-  with preemption.PreemptionWatch(_ENDING) as watch:
+  with signals.PreemptionWatch(_ENDING) as watch:
     _print_start(servers, inputs, experiment)
     told, told_at = 0, time.monotonic()
     while watch.requested is None:
@@ -104,7 +104,7 @@ def _check_host(host: str) -> None:
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
   """A context in which signals end the process at once: TensorFlow waits in it without letting Python run."""
-  before = {number: signal.signal(number, signal.SIG_DFL) for number in stopping.signals()}
+  before = {number: signal.signal(number, signal.SIG_DFL) for number in processes.stop_signals()}
   try:
     yield
   finally:
@@ -112,12 +112,12 @@ def _ended_by_signals() -> Iterator[None]:
       signal.signal(number, handler)
 
 
-def _wait_for(dispatcher: str, watch: preemption.PreemptionWatch) -> bool:
+def _wait_for(dispatcher: str, watch: signals.PreemptionWatch) -> bool:
   """Waits for a dispatcher, as TensorFlow does, which cannot be interrupted. Returns whether it exists."""
   print(f'connecting to  the dispatcher at {dispatcher}', flush=True)
   is_told = False
   while watch.requested is None:
-    with contextlib.suppress(OSError), socket.create_connection(request.host_and_port(dispatcher), 1.0):
+    with contextlib.suppress(OSError), socket.create_connection(client.host_and_port(dispatcher), 1.0):
       return True
     if not is_told:
       print(f'waiting for    the dispatcher at {dispatcher}', flush=True)

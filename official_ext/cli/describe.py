@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
 
-from official_ext.base import yaml_text
+from official_ext.base import config_text
 from official_ext.training.config import checks
 from official_ext.training.config import overrides
 from official_ext.training.config import parser
@@ -71,7 +71,7 @@ def descriptions(params: base_config.Config, experiment: str) -> Iterator[Descri
     for path in paths:
       shorts.setdefault(path, []).append(name)
   for field in overrides.read_leaves(params):
-    name = field.path.rsplit('.', 1)[-1]
+    name = field.name
     owner: Any = type(field.owner)
     meaning, choices = attribute_docs(owner).get(name, ''), tuple(checks.choices_of(owner).get(name, ()))
     if isinstance(field.owner, oneof.OneOfConfig) and name == 'type':
@@ -113,7 +113,7 @@ def _value(value: object) -> str:
   """The value as YAML, on one line."""
   if isinstance(value, base_config.Config):
     value = value.as_dict()
-  text = yaml_text.dump({'value': value}).removeprefix('value:').strip()
+  text = config_text.dump({'value': value}).removeprefix('value:').strip()
   return ' '.join(text.split())
 
 

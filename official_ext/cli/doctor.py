@@ -5,11 +5,8 @@ import dataclasses
 import json
 
 from official_ext.cli import arguments as arguments_lib
-from official_ext.cli import run_arguments
-from official_ext.operations.doctor import check_results
-from official_ext.operations.doctor import gpus
-from official_ext.operations.doctor import machine
-from official_ext.operations.doctor import software
+from official_ext.cli import runs_common
+from official_ext.operations import doctor
 
 
 def run(arguments: list[str]) -> int:
@@ -25,7 +22,7 @@ def run(arguments: list[str]) -> int:
   )
   parser.add_argument('--json', action='store_true', help='print a list of {name, level, text, fix}')
   seconds = 'the time limit for the import of TensorFlow (default: 120)'
-  parser.add_argument('--seconds', type=run_arguments.number(0), default=120.0, metavar='S', help=seconds)
+  parser.add_argument('--seconds', type=runs_common.number_type(0), default=120.0, metavar='S', help=seconds)
   options = parser.parse_args(arguments)
   found = []
   for finding in _check(options.seconds):
@@ -34,19 +31,19 @@ def run(arguments: list[str]) -> int:
       print(finding, flush=True)
   if options.json:
     print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
-  return int(any(finding.level == check_results.PROBLEM for finding in found))
+  return int(any(finding.level == doctor.PROBLEM for finding in found))
 
 
-def _check(seconds: float) -> Iterator[check_results.Result]:
+def _check(seconds: float) -> Iterator[doctor.CheckResult]:
   """All findings; the quick checks first."""
-  yield software.python()
-  yield from software.packages()
-  yield machine.memory()
-  yield from machine.disk()
-  yield machine.ports()
-  yield from software.extras()
-  of_machine, wrong = gpus.read()
+  yield doctor.check_python()
+  yield from doctor.check_packages()
+  yield doctor.check_memory()
+  yield from doctor.check_disk()
+  yield doctor.check_ports()
+  yield from doctor.check_extras()
+  of_machine, wrong = doctor.read_gpus()
   yield from wrong
-  finding, values = software.probe_tensorflow(seconds)
+  finding, values = doctor.probe_tensorflow(seconds)
   yield finding
-  yield from gpus.check(of_machine, values)
+  yield from doctor.check_gpus(of_machine, values)

@@ -14,11 +14,11 @@ from absl import logging
 import gin
 import tensorflow as tf
 
-from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import safe_text
+from official_ext.base import tracebacks
 from official_ext.base.files import storage
 from official_ext.base.run_folder import run_status
-from official_ext.training.devices import failures
 
 _WITH_STATUS = (
   errors.UserError,
@@ -47,12 +47,12 @@ def report(error: BaseException) -> int:
     if error.code:
       raise error
     # This program never exits so, but a task may, and then the run has not finished.
-    _tell(failures.describe_exit(error))
+    _tell(tracebacks.describe_exit(error))
     return 1
   if isinstance(error, KeyboardInterrupt):
     _tell('interrupted')
     return 1
-  foreseen = _without_folder(error) or storage.explain(error) or failures.refusal_in(error)
+  foreseen = _without_folder(error) or storage.explain(error) or tracebacks.refusal_in(error)
   if foreseen is not None:
     _tell(str(foreseen))
     return foreseen.exit_status
@@ -73,11 +73,11 @@ def _without_folder(error: BaseException) -> errors.UserError | None:
 
 def messages_of(error: BaseException) -> list[str]:
   """The message of `report` for an error with a custom status, without `error: `, and with its passwords."""
-  return list(getattr(error, 'lines', None) or [failures.text_of(error)])
+  return list(getattr(error, 'lines', None) or [tracebacks.text_of(error)])
 
 
 def _tell(message: str, label: str = 'error') -> None:
-  print(f'{label}: {credentials.mask(message)}', file=sys.stderr, flush=True)
+  print(f'{label}: {safe_text.mask(message)}', file=sys.stderr, flush=True)
 
 
 def _report_unforeseen(error: BaseException) -> int:
@@ -88,8 +88,8 @@ def _report_unforeseen(error: BaseException) -> int:
   if logging.get_verbosity() >= logging.INFO:
     traceback.print_exception(error)
   runs_once = _flag('dry_run') or _flag('debug')  # These leave nothing in model_dir.
-  path = failures.save_traceback(error, '' if runs_once else _flag('model_dir') or '', _traceback_name())
-  _tell(failures.describe(error) + (f'; the traceback is in {path}' if path else ''))
+  path = tracebacks.save_traceback(error, '' if runs_once else _flag('model_dir') or '', _traceback_name())
+  _tell(tracebacks.describe(error) + (f'; the traceback is in {path}' if path else ''))
   return 1
 
 
@@ -150,5 +150,5 @@ def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strateg
 def _save_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> None:
   """Does the same as Model Garden's train_utils.save_gin_config, but masks passwords and other secrets."""
   if strategy.extended.should_checkpoint:
-    text = credentials.mask(gin.operative_config_str())
+    text = safe_text.mask(gin.operative_config_str())
     storage.write(os.path.join(model_dir, f'operative_config.{mode}.gin'), text)

@@ -1,11 +1,12 @@
-"""official-ext export and --mode=export: the model of a run for other programs; with --to, its values in a tracker."""
+"""official-ext export and --mode=export: the model of a run for other programs; with --to=csv, its events."""
 
 import os
 from typing import TYPE_CHECKING
 
+from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.deployment import export_options
-from official_ext.training.devices import preemption
+from official_ext.training.devices import signals
 
 if TYPE_CHECKING:
   import tf_keras
@@ -20,7 +21,7 @@ def _parser() -> arguments_lib.Parser:
     'Writes the model of a run as a SavedModel, for LiteRT or for ONNX, and prints its signature. Then runs it in its '
     'own runtime on examples of the run, and compares it with the model: a difference beyond the tolerance is exit '
     'status 1. docs/how_to/export.md explains the inputs and outputs; official_ext.load does the same in Python.\n\n'
-    'export RUN --to=mlflow|wandb|csv fills in a tracker from the files of the run instead: see `runs export`.',
+    'export RUN --to=csv writes the events of the run as a table instead: see `runs export`.',
   )
   kind = arguments_lib.tensorflow_folder
   found.add_argument('model_dir', metavar='RUN', type=kind, help='the folder of the run')
@@ -59,16 +60,16 @@ def run(arguments: list[str]) -> int:
   known = _parser().parse_args(arguments)
   options = export_options.ExportOptions(known.format, known.quantize, known.input, known.examples, known.tolerance)
   options.check()
-  from official_ext.cli import flags  # pylint: disable=g-import-not-at-top  # TensorFlow, as the next.
+  from official_ext.cli import flags as ext_flags  # pylint: disable=g-import-not-at-top  # TensorFlow, as the next.
 
-  flags.define_for_command()
-  with preemption.interrupting():
-    model_dir = os.path.expanduser(known.model_dir)
-    from official_ext.training.trained import trained_run  # pylint: disable=g-import-not-at-top
+  ext_flags.define_for_command()
+  with signals.interrupting():
+    model_dir = paths.expanded(known.model_dir)
+    from official_ext.training.trained import trained_model  # pylint: disable=g-import-not-at-top
 
-    params = trained_run.read_params(model_dir, known.experiment, known.registry)
+    params = trained_model.read_params(model_dir, known.experiment, known.registry)
     found = export_run(params, model_dir, known.which, known.ema == 'true', known.output_dir, options)
-  return 1 if found.verification is not None and not found.verification.is_verified else 0
+  return 1 if found.verification is not None and found.verification.is_verified is False else 0
 
 
 def export_run(
@@ -93,7 +94,7 @@ def export_run(
   from official_ext.training.trained import trained_model  # pylint: disable=g-import-not-at-top
 
   dtype = None if options.format == export_options.SAVED_MODEL else 'float32'
-  trained = trained_model.load(params, model_dir, which, ema, dtype)
+  trained = trained_model.load_model(params, model_dir, which, ema, dtype)
   output_dir = output_dir or os.path.join(model_dir, 'export', options.folder_name(trained.step))
   found = exporting.export(trained, output_dir, options, _base_of(trained.model))
   print(f'Exported {trained.checkpoint} ({trained.weights} weights) to {found.folder}')
@@ -107,11 +108,11 @@ def export_run(
 
 def _base_of(model: 'tf_keras.Model') -> dict[str, object]:
   """{'base': how the weights below adapters are kept, and of which folder}; {} for a model without frozen weights."""
-  from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow.
   from official_ext.language.modeling import decoder as decoder_lib  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import peft_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   decoder = getattr(model, 'decoder', model)
   if not isinstance(decoder, decoder_lib.Decoder) or not decoder.is_frozen:
     return {}
-  record = adapter_bases.record_of(model, has_digest=False)
+  record = peft_folders.base_record_of(model, has_digest=False)
   return {'base': {'folder': record.folder, 'quantization': record.quantization, 'frozen_dtype': record.frozen_dtype}}

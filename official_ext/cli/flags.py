@@ -1,4 +1,7 @@
-"""The flags of train.py and official-ext: Model Garden's, and this library's."""
+"""The flags of train.py and official-ext, and the configuration, the strategy and the task that they describe.
+
+Flags are Model Garden's, and this library's. The configuration and the task are the driver's work before a run starts.
+"""
 
 from collections.abc import Sequence
 import os
@@ -8,14 +11,20 @@ import sys
 from absl import flags
 from absl import logging
 from official.common import flags as tfm_flags
+from official.core import task_factory
+import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import suggestions
+from official_ext.base import json_values
+from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
+from official_ext.training.config import parser
+from official_ext.training.config import registries
 from official_ext.training.config import short_names
+from official_ext.training.devices import distribute
+from official_ext.training.devices import workers
 
 MODES = (*checks.MODES, 'export')
 
@@ -148,7 +157,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   try:
     remaining = flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
-    hint = suggestions.did_you_mean(
+    hint = errors.did_you_mean(
       error.flagname, _NAMES, '; --help lists the flags', before='; ', show=lambda flag: f'--{flag}'
     )
     if error.flagname in short_names.STANDARD or '.' in error.flagname:
@@ -204,7 +213,7 @@ def profile_steps() -> tuple[int, int] | None:
   return first, last
 
 
-def origin(params: definitions.ExperimentConfig) -> json_types.JsonObject:
+def origin(params: definitions.ExperimentConfig) -> json_values.JsonObject:
   """The origin of the experiment, for run.json.
 
   Returns:
@@ -229,3 +238,31 @@ def _one_line(message: str) -> str:
   message = ' '.join(message.split())
   message = re.sub(r'^flag (--\w+)=(.*): already defined as (.*)$', r'\1=\2: given twice, \3 before', message)
   return re.sub(r'^flag (--\S+)', r'\1', message)
+
+
+def configuration() -> definitions.ExperimentConfig:
+  """Imports the modules that register experiments, and returns the checked, locked configuration that the flags
+  describe.
+
+  Raises:
+    UserError: naming all mistakes that can be found without a model.
+  """
+  set_verbosity()
+  registries.import_experiments(flags.FLAGS.registry, flags.FLAGS.experiment)
+  parser.parse_gin(flags.FLAGS.gin_file, flags.FLAGS.gin_params)
+  return parser.parse_configuration(flags.FLAGS)
+
+
+def strategy_and_task(
+  params: definitions.ExperimentConfig, model_dir: str
+) -> tuple[tf.distribute.Strategy, protocols.Task]:
+  """Sets up the devices, and makes the strategy and, inside its scope, the task.
+
+  Raises:
+    UserError: the requested devices are missing, or the task refuses its configuration.
+  """
+  distribute.configure(params.runtime)
+  strategy = distribute.get_strategy(params.runtime)
+  print(f'Devices: {distribute.describe(strategy, params.runtime)}', flush=True)
+  with strategy.scope():
+    return strategy, task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))

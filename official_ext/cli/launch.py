@@ -7,9 +7,8 @@ import sys
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import output
-from official_ext.operations.launch import local_workers
-from official_ext.operations.launch import private_network
-from official_ext.operations.runs import programs
+from official_ext.operations import launch
+from official_ext.operations.runs import driver
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 
@@ -18,8 +17,8 @@ and stop. When a worker stops with status 75 (preempted, or hung) or crashes, th
 again: they continue from the newest checkpoint. GPUs are divided evenly. The exit status is that of the run: 0, or the
 status of the worker that stopped it; after bad usage (2) or divergence (3), nothing is started again.
 
-Workers know each other by a secret that is made for them (OFFICIAL_EXT_SECRET), but TensorFlow's own connections need
-none: on a machine that others use too, --private_network keeps everybody else out (docs/concepts/security.md)."""
+Workers need no credentials, nor do TensorFlow's connections between them: on a machine that others use too,
+--private_network keeps everybody else out (docs/concepts/security.md)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +43,7 @@ def _main(arguments: Sequence[str]) -> int:
   network = 'a private network, which nobody else can reach and which can reach nothing else (Linux)'
   parser.add_argument('--private_network', action='store_true', help=network)
   program = 'the program of a worker (default: train.py of this folder, or else `official-ext train`)'
-  parser.add_argument('--program', default=programs.DEFAULT, metavar='PATH', help=program)
+  parser.add_argument('--program', default=driver.DEFAULT_PROGRAM, metavar='PATH', help=program)
   try:
     options = parser.parse_args(arguments)
     for name, least in (('num_workers', 1), ('max_restarts', 0), ('grace_seconds', 0)):
@@ -52,11 +51,11 @@ def _main(arguments: Sequence[str]) -> int:
         raise errors.UserError(f'--{name}={getattr(options, name)}: expected {least} or more')
     if not options.behind:
       raise errors.UserError('launch: the flags of train.py must follow --')
-    program = programs.find(options.program)
+    program = driver.find_program(options.program)
     if options.private_network:
-      private_network.enter('--private_network')
-    command = [sys.executable, *programs.words(program), *options.behind]
-    launcher = local_workers.Launcher(command, options.num_workers, options.max_restarts, options.grace_seconds)
+      launch.enter_private_network('--private_network')
+    command = [sys.executable, *driver.program_words(program), *options.behind]
+    launcher = launch.Launcher(command, options.num_workers, options.max_restarts, options.grace_seconds)
     return launcher.run()
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)

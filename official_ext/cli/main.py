@@ -9,8 +9,8 @@ import importlib
 import os
 import sys
 
-from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import safe_text
 from official_ext.cli import arguments as arguments_lib
 
 # Group -> command -> (its function, module:name; its line in the list of commands).
@@ -25,18 +25,18 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
   'Models': {
     'export': ('export:run', 'write the model of a run as a SavedModel, for LiteRT or for ONNX, and verify it'),
     'convert': ('convert:run', 'write a Hugging Face folder of a run, of adapters or of another folder'),
-    'evaluate': ('evaluate:run', 'print and draw figures and mistakes of a run on data'),
-    'predict': ('predict:run', 'print the outputs of a SavedModel'),
-    'serve': ('serve:run', 'answer predictions over HTTP'),
-    'generate': ('generate:run', 'continue a text by a language model'),
-    'chat': ('chat:run', 'talk to a language model'),
+    'evaluate': ('models:run_evaluate', 'print and draw figures and mistakes of a run on data'),
+    'predict': ('models:run_predict', 'print the outputs of a SavedModel'),
+    'serve': ('servers:run_serve', 'answer predictions over HTTP'),
+    'generate': ('models:run_generate', 'continue a text by a language model'),
+    'chat': ('models:run_chat', 'talk to a language model'),
   },
   'Runs': {
     'runs': ('runs:run', 'list, stop, resume, clone, compare, export and delete runs'),
     'queue': ('queue:run', 'queue runs, and start them in turn'),
-    'console': ('console:run', 'show the runs of a folder in a browser'),
+    'console': ('servers:run_console', 'show the runs of a folder in a browser'),
     'sweep': ('sweep:run', 'search parameters by many runs'),
-    'submit': ('submit:run', 'train on SLURM, Ray, Kubernetes, Vertex AI or SkyPilot'),
+    'submit': ('submit:run', 'train on SLURM, Ray or Kubernetes'),
     'launch': ('launch:main', 'train with several processes on this machine'),
   },
   'Machine': {
@@ -79,13 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   except errors.UserError as error:
     for message in errors.lines_of(error):
-      print(f'error: {credentials.mask(message)}', file=sys.stderr)
+      print(f'error: {safe_text.mask(message)}', file=sys.stderr)
     return errors.UserError.exit_status
   except errors.StorageError as error:
-    print(f'error: {credentials.mask(str(error))}', file=sys.stderr)
+    print(f'error: {safe_text.mask(str(error))}', file=sys.stderr)
     return 1
   except errors.PreemptedError as error:
-    print(f'preempted: {credentials.mask(str(error))}', file=sys.stderr)
+    print(f'preempted: {safe_text.mask(str(error))}', file=sys.stderr)
     return errors.PreemptedError.exit_status
   except BrokenPipeError:
     # The reader, such as `head`, has closed the pipe. Python must not flush into it again when it exits.
@@ -100,10 +100,12 @@ def _run(command: str, arguments: list[str]) -> int:
     raise errors.UserError(f'{command}: no such command; there are {", ".join(_COMMANDS)}')
   module, _, function = _COMMANDS[command][0].partition(':')
   run = getattr(importlib.import_module(f'official_ext.cli.{module}'), function)
+  gin = sys.modules.get('gin')  # A program that has read bindings, as by train.py's `main`, has locked it for imports.
+  unlocked = contextlib.nullcontext() if gin is None else gin.unlock_config()
   own = arguments[: arguments.index('--')] if '--' in arguments else arguments
   is_unmasked = command in _UNMASKED or bool(set(own) & set(arguments_lib.HELP))
-  out = sys.stdout if is_unmasked else credentials.MaskedStream(sys.stdout)
-  with contextlib.redirect_stdout(out):
+  out = sys.stdout if is_unmasked else safe_text.MaskedStream(sys.stdout)
+  with unlocked, contextlib.redirect_stdout(out):
     status = run(arguments)
     sys.stdout.flush()
     return status or 0

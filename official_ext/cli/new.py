@@ -1,10 +1,20 @@
-"""official-ext new NAME: writes an experiment that trains, with its test; or a file that another experiment runs."""
+"""official-ext new NAME: writes an experiment that trains, with its test; or a file that another experiment runs.
+
+Renames a copy of an experiment's code.
+
+It relies on a convention of experiments: every name of an experiment that is known outside of its folder (experiment,
+task, data set, modules, classes, constants) begins with the folder's name: `my_task`, `my_task_small`, `MyTask`,
+`MyTaskConfig`, `MY_TASK_DIR`. Prose writes the name of the experiment in backticks; the same word without them stays.
+Nothing else in the code has exactly that name, but for names of the library behind `ext.`, which stay, as do
+the value of `--like=` and the value of `example_format`.
+"""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import importlib
 import importlib.util
+import io
 import keyword
 import os
 import pathlib
@@ -13,21 +23,87 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tokenize
 import types
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import suggestions
-from official_ext.base import yaml_text
 from official_ext.base.files import paths as paths_lib
-from official_ext.cli import renaming
 from official_ext.training.config import parser
+
+_STAYS = r"(?<!\bext\.)(?<!--like=)(?<!\bexample_format=')"  # Behind these.
+# The characters around a name that is not a word of a sentence.
+_WHOLE = (
+  (r'(?<=\bexperiments[./])', r'\b'),
+  (r'(?<=--experiment=)', r'\b'),
+  (r'(?<=\bruns/)', r'\b'),
+  (r'(?<=\bimport )', r'\b'),
+  (r'(?<=\bclass )', r'\b'),
+  (r'(?<=\bdef )', r'\b'),
+  (r'(?<=\bexperiment )', r'\b'),
+  (r'(?<=\w\.)', r'(?=\()'),
+  (r'(?<![\w.])', r'(?=\.[A-Za-z_])'),
+  ('(?<=`)', '(?=`)'),
+  ("(?<=')", "(?=['/])"),
+  ('(?<=")', '(?=["/])'),
+)
+
+
+def camel_case(name: str) -> str:
+  """Converts 'my_task' to the name of a class, 'MyTask'."""
+  return ''.join(word.capitalize() for word in name.split('_'))
+
+
+def renamed(text: str, old: str, new: str, others: Sequence[str] = ()) -> str:
+  """Replaces an experiment's name in code, or in a file's name.
+
+  Args:
+    text: the code.
+    old: the experiment's name.
+    new: its new name.
+    others: names that stay although they begin with `old`, such as those of other experiments.
+  """
+  stays = ''.join(rf'(?!{re.escape(other)}\b)' for other in others if other.startswith(f'{old}_'))
+  # At the beginning of a name, also after underscores; not inside a name, nor in one of another module.
+  begins = rf'{_STAYS}(?<![A-Za-z0-9_])(_*)'
+  text = re.sub(rf'{begins}{stays}{old}(?=_\w)', rf'\g<1>{new}', text)
+  text = re.sub(rf'{begins}{old.upper()}(?=_\w)', rf'\g<1>{new.upper()}', text)
+  text = re.sub(rf'{begins}{camel_case(old)}(?=[A-Z])', rf'\g<1>{camel_case(new)}', text)
+  # As a whole name, if it cannot be a word of a sentence; one with an underscore never is.
+  for before, after in [(r'(?<!\w)', r'(?!\w)')] if '_' in old else _WHOLE:
+    text = re.sub(f'{_STAYS}{before}{old}{after}', new, text)
+    text = re.sub(f'{_STAYS}{before}{camel_case(old)}{after}', camel_case(new), text)
+  return text
+
+
+def identifiers(text: str) -> set[str]:
+  """Every name that code uses."""
+  tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+  return {token.string for token in tokens if token.type == tokenize.NAME and not keyword.iskeyword(token.string)}
+
+
+def as_package(text: str, name: str) -> str:
+  """Converts the code of an experiment to that of a package: `experiments.NAME` becomes `NAME`.
+
+  Imports within the experiment are relative, and stay.
+  """
+  text = re.sub(rf'\bfrom experiments import {name}\b', f'import {name}', text)
+  return re.sub(rf'\bexperiments([./]){name}\b', name, text)
+
+
+def with_long_lines_allowed(text: str, max_length: int) -> str:
+  """Lets the linter accept the long lines of code, if it has some: a longer name has made them so."""
+  if all(len(line) <= max_length for line in text.splitlines()):
+    return text
+  return f'# ruff: noqa: E501\n{text}'
+
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _DEFAULT = 'my_task'  # The name of the experiment in the templates.
 _FILE = 'template'  # An experiment that runs a file of its user's has one with this name to begin with.
 _MAX_LINE = 120
 # The packages in official_ext/training that name no experiment.
-PACKAGES_OF_THE_LOOP = ('config', 'devices', 'step', 'checkpoints', 'actions', 'loop')
+PACKAGES_OF_THE_LOOP = ('config', 'devices', 'step', 'checkpoints', 'actions', 'record', 'tasks', 'loop')
 _NAME = re.compile(r'[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*')
 
 Files = dict[str, str]
@@ -87,22 +163,22 @@ def _files(name: str, like: str, as_package: bool) -> tuple[Files, str]:
     test = files.pop(f'{_DEFAULT}_test.py')
   others = set(_folders()) - {origin}
   for path, text in {**files, 'its test': test}.items():
-    words = renaming.identifiers(text) if path.endswith(('.py', 'test')) else set()
-    taken = {name, renaming.camel_case(name)} & words
+    words = identifiers(text) if path.endswith(('.py', 'test')) else set()
+    taken = {name, camel_case(name)} & words
     if taken and name != origin:
       raise errors.UserError(
         f'{name}: the code of {like or "the template"} means something else by {sorted(taken)[0]}; take another name'
       )
 
   def rename(text):
-    return renaming.with_long_lines_allowed(renaming.renamed(text, origin, name, sorted(others)), _MAX_LINE)
+    return with_long_lines_allowed(renamed(text, origin, name, sorted(others)), _MAX_LINE)
 
   def of_file(path, text):
     if path.endswith('.md'):
-      return renaming.renamed(text, origin, name, sorted(others))
+      return renamed(text, origin, name, sorted(others))
     return rename(text) if path.endswith('.py') else text
 
-  found = {renaming.renamed(f'/{path}', origin, name)[1:]: of_file(path, text) for path, text in files.items()}
+  found = {renamed(f'/{path}', origin, name)[1:]: of_file(path, text) for path, text in files.items()}
   return found, rename(test)
 
 
@@ -120,7 +196,7 @@ def _experiment_files(name: str) -> Files:
   """The files of an experiment's folder, by their relative paths."""
   folders = _folders()
   if name not in folders:
-    hint = suggestions.did_you_mean(name, folders, f'there are {", ".join(sorted(folders))}')
+    hint = errors.did_you_mean(name, folders, f'there are {", ".join(sorted(folders))}')
     raise errors.UserError(f'--like={name}: is not a folder of experiments/; {hint}')
   root = folders[name]
   paths = [path for path in sorted(root.rglob('*')) if path.is_file() and '__pycache__' not in path.parts]
@@ -141,7 +217,7 @@ def _experiment_test(name: str, as_package: bool) -> str:
     if named == {name}:
       return text
   general = (_TEMPLATES / 'general_test.py.txt').read_text()
-  return renaming.renamed(general, _DEFAULT, name)
+  return renamed(general, _DEFAULT, name)
 
 
 def _code_of(text: str) -> str:
@@ -186,8 +262,8 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
   if not (folder / name).exists() and importlib.util.find_spec(name) is not None:
     raise errors.UserError(f'{name}: a module of this name is installed already; take another name')
   # Under src/: Python would take a folder of the same name beside it for the package.
-  files = {f'src/{name}/{path}': renaming.as_package(text, name) for path, text in code.items()}
-  files[f'tests/{name}_test.py'] = renaming.as_package(test, name)
+  files = {f'src/{name}/{path}': as_package(text, name) for path, text in code.items()}
+  files[f'tests/{name}_test.py'] = as_package(test, name)
   for path, text in _template_files('package').items():
     files[path] = text.replace(_DEFAULT, name)
   with _undone_on_error() as undo:
@@ -292,7 +368,7 @@ def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> dict[pa
   for experiment in new:
     flags = types.SimpleNamespace(experiment=experiment)
     params = parser.parse_configuration(flags, print_return=False)
-    golden[folder / f'tests/golden/{experiment.replace("/", "_")}.yaml'] = yaml_text.dump(params.as_dict())
+    golden[folder / f'tests/golden/{experiment.replace("/", "_")}.yaml'] = config_text.dump(params.as_dict())
   return golden
 
 

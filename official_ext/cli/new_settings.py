@@ -3,20 +3,18 @@
 from collections.abc import Callable, Mapping
 import copy
 import dataclasses
-import json
 import os
 import re
 import shlex
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import yaml_text
+from official_ext.base import json_values
 from official_ext.base.files import paths
-from official_ext.data import prepared_folders
-from official_ext.data.prepare import splits
-from official_ext.data.prepare import training_settings
+from official_ext.data import input_files
+from official_ext.data.prepare import conversions
 from official_ext.language.text import bert_targets
-from official_ext.vision.conversion import targets
+from official_ext.vision.conversion import image_set
 
 _NAME = re.compile(r'[A-Za-z0-9][\w.-]*')
 _LEAST_STEPS = 600
@@ -45,10 +43,10 @@ class Kind:
   experiments: Mapping[str, str]
   part: str
   batch_size: int
-  task: Callable[[json_types.JsonObject, str], None]
+  task: Callable[[json_values.JsonObject, str], None]
 
 
-def _classifier(task: json_types.JsonObject, checkpoint: str) -> None:
+def _classifier(task: json_values.JsonObject, checkpoint: str) -> None:
   task['model']['dropout_rate'] = 0.2
   task['losses'] = {'label_smoothing': 0.1}
   # Model Garden's crops of 0.08 of the area and more leave little of an object; ImageNet is large enough for that.
@@ -60,17 +58,17 @@ def _classifier(task: json_types.JsonObject, checkpoint: str) -> None:
   _backbone(task, checkpoint)
 
 
-def _backbone(task: json_types.JsonObject, checkpoint: str) -> None:
+def _backbone(task: json_values.JsonObject, checkpoint: str) -> None:
   task['init_checkpoint'] = checkpoint or None
   task['init_checkpoint_modules'] = 'backbone'
 
 
-def _detector(task: json_types.JsonObject, checkpoint: str) -> None:
+def _detector(task: json_values.JsonObject, checkpoint: str) -> None:
   _backbone(task, checkpoint)
   task['per_category_metrics'] = 'annotation_file' in task
 
 
-def _bert(task: json_types.JsonObject, checkpoint: str) -> None:
+def _bert(task: json_values.JsonObject, checkpoint: str) -> None:
   task['init_checkpoint'] = checkpoint
   encoder = task['model']['encoder']['bert']
   encoder.update(_bert_sizes(checkpoint) if checkpoint else _SMALL_ENCODER)
@@ -91,20 +89,17 @@ _BERT_FIELDS = {
 }
 
 
-def _bert_sizes(checkpoint: str) -> json_types.JsonObject:
+def _bert_sizes(checkpoint: str) -> json_values.JsonObject:
   """The sizes in bert_config.json beside a checkpoint; {} without one, which means BERT-base."""
-  path = os.path.join(checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint), 'bert_config.json')
-  try:
-    values = json.loads(paths.read(path))
-  except (OSError, ValueError):
-    return {}
+  path = os.path.join(checkpoint if paths.is_folder(checkpoint) else os.path.dirname(checkpoint), 'bert_config.json')
+  values = json_values.read_file(path) or {}
   return {ours: values[theirs] for theirs, ours in _BERT_FIELDS.items() if isinstance(values.get(theirs), int)}
 
 
 KINDS = {
-  'image_classifier': Kind({targets.CLASSIFICATION: 'mobilenet_imagenet'}, 'backbone', 16, _classifier),
-  'detector': Kind({name: targets.EXPERIMENTS[name] for name in targets.WITH_BOXES}, 'backbone', 8, _detector),
-  'segmenter': Kind({targets.SEGMENTATION: targets.EXPERIMENTS[targets.SEGMENTATION]}, 'backbone', 8, _backbone),
+  'image_classifier': Kind({image_set.CLASSIFICATION: 'mobilenet_imagenet'}, 'backbone', 16, _classifier),
+  'detector': Kind({name: image_set.EXPERIMENTS[name] for name in image_set.WITH_BOXES}, 'backbone', 8, _detector),
+  'segmenter': Kind({image_set.SEGMENTATION: image_set.EXPERIMENTS[image_set.SEGMENTATION]}, 'backbone', 8, _backbone),
   'bert_classifier': Kind(
     {bert_targets.CLASSIFICATION: bert_targets.EXPERIMENTS[bert_targets.CLASSIFICATION]}, 'encoder', 16, _bert
   ),
@@ -136,7 +131,7 @@ def run(name: str, like: str, data: str, init_checkpoint: str = '') -> None:
   if init_checkpoint:
     init_checkpoint = _checkpoint(init_checkpoint)
   folder = os.path.abspath(os.path.expanduser(data))
-  prepared = prepared_folders.describe(folder, '--data')
+  prepared = input_files.describe_prepared(folder, '--data')
   if prepared.kind not in kind.experiments:
     other = next((name for name, each in KINDS.items() if prepared.kind in each.experiments), '')
     hint = f'use --like={other}' if other else f'prepare one with --for={target}'
@@ -151,23 +146,25 @@ def run(name: str, like: str, data: str, init_checkpoint: str = '') -> None:
     print(f'{what:<9}{command}')
 
 
-def settings_of(prepared: prepared_folders.PreparedFolder, kind: Kind, init_checkpoint: str) -> json_types.JsonObject:
+def settings_of(prepared: input_files.PreparedFolder, kind: Kind, init_checkpoint: str) -> json_values.JsonObject:
   """The values of the file: those of the prepared folder, changed for small data."""
-  values = copy.deepcopy(yaml_text.load_file(os.path.join(prepared.folder, prepared_folders.CONFIG), '--data'))
+  values = copy.deepcopy(config_text.load_file(os.path.join(prepared.folder, input_files.CONFIG), '--data'))
   task, train_data = values['task'], values['task']['train_data']
-  num_train = sum(rows for file, rows, *_ in prepared.files if os.path.basename(file).startswith(f'{splits.TRAIN}-'))
+  num_train = sum(
+    rows for file, rows, *_ in prepared.files if os.path.basename(file).startswith(f'{conversions.TRAIN}-')
+  )
   train_data['global_batch_size'] = min(train_data['global_batch_size'], kind.batch_size, num_train)
   kind.task(task, init_checkpoint)
   before = values['trainer']
   rate = before['optimizer_config']['learning_rate']['cosine']['initial_learning_rate']
   if kind.part == 'encoder' and not init_checkpoint:
-    rate = training_settings.SMALL_ENCODER_RATE
+    rate = conversions.SMALL_ENCODER_RATE
   steps_per_epoch = max(1, num_train // train_data['global_batch_size'])
-  trainer = training_settings.trainer(steps_per_epoch, rate, least_steps=_LEAST_STEPS)
+  trainer = conversions.trainer_settings(steps_per_epoch, rate, least_steps=_LEAST_STEPS)
   if 'norm_activation' in task['model']:
-    task['model']['norm_activation']['norm_momentum'] = training_settings.norm_momentum(trainer['train_steps'])
+    task['model']['norm_activation']['norm_momentum'] = conversions.norm_momentum(trainer['train_steps'])
   optimizer = trainer['optimizer_config']
-  optimizer['ema'] = {'average_decay': 0.99 if trainer['train_steps'] < training_settings.FEW_STEPS else 0.999}
+  optimizer['ema'] = {'average_decay': 0.99 if trainer['train_steps'] < conversions.FEW_STEPS else 0.999}
   if init_checkpoint:
     optimizer['parameter_groups'] = [{'patterns': [f'^{kind.part}/'], 'learning_rate_scale': _BACKBONE_SCALE}]
   trainer.update({field: value for field, value in before.items() if field not in trainer})
@@ -186,9 +183,9 @@ def _checkpoint(given: str) -> str:
   Raises:
     UserError: it does not exist.
   """
-  if paths.is_remote(given):
-    return given
-  path = os.path.abspath(os.path.expanduser(given))
+  path = paths.absolute(paths.expanded(given))
+  if paths.is_remote(path):
+    return path
   if not os.path.isdir(path) and not os.path.isfile(f'{path}.index'):
     raise errors.UserError(f'--init_checkpoint: {given}: no such checkpoint; expected a folder, or DIR/ckpt-100')
   return path
@@ -196,18 +193,18 @@ def _checkpoint(given: str) -> str:
 
 def _labels(folder: str) -> list[str]:
   try:
-    return paths.read(os.path.join(folder, prepared_folders.LABELS)).decode().splitlines()
+    return paths.read(os.path.join(folder, input_files.LABELS)).decode().splitlines()
   except OSError as error:
     raise errors.UserError(
-      f'--data: {folder}/{prepared_folders.LABELS}: cannot be read: {error.strerror}; prepare it again'
+      f'--data: {folder}/{input_files.LABELS}: cannot be read: {error.strerror}; prepare it again'
     ) from error
 
 
-def _commands(name: str, experiment: str, folder: str, target: str, values: json_types.JsonObject) -> dict[str, str]:
+def _commands(name: str, experiment: str, folder: str, target: str, values: json_values.JsonObject) -> dict[str, str]:
   flags = f'--experiment={experiment} --config_file={name}.yaml'
   mode = 'train_and_eval' if 'validation_data' in values['task'] else 'train'
   found = {'prepare': f'official-ext prepare INPUT {shlex.quote(folder)} --for={target}'}
-  if target in targets.TARGETS:
+  if target in image_set.TARGETS:
     found['preview'] = f'official-ext preview {experiment} --config_file={name}.yaml'
   found['train'] = f'official-ext train {flags} --mode={mode} --model_dir=runs/{name}'
   if mode == 'train_and_eval':
@@ -219,7 +216,7 @@ def _text(
   name: str,
   like: str,
   experiment: str,
-  values: json_types.JsonObject,
+  values: json_values.JsonObject,
   labels: list[str],
   commands: Mapping[str, str],
 ) -> str:
@@ -243,7 +240,7 @@ def _text(
     'vocab_file': 'the vocabulary of the checkpoint',
   }
   lines = []
-  for line in yaml_text.dump(values).splitlines():
+  for line in config_text.dump(values).splitlines():
     key = line.split(':')[0].strip()
     lines.append(f'{line}  # CHANGE: {marks[key]}' if key in marks else line)
   return '\n'.join([*(f'# {line}'.rstrip() for line in head), *lines]) + '\n'

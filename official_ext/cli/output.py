@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from absl import logging
 
-from official_ext.base import credentials
+from official_ext.base import safe_text
 
 
 def outlive_readers() -> None:
@@ -21,7 +21,7 @@ def outlive_readers() -> None:
   _replace_streams()
   handler = logging.get_absl_handler()
   handler.python_handler.stream = sys.stderr  # Its handler has the old stream.
-  credentials.mask_logs(handler)
+  safe_text.mask_logs(handler)
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ class _MaskedText(io.TextIOWrapper):
 
   def write(self, text: str) -> int:
     """See base class."""
-    super().write(credentials.mask(text))
+    super().write(safe_text.mask(text))
     return len(text)
 
 

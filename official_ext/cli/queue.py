@@ -8,28 +8,22 @@ import sys
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import receivers
+from official_ext.base import hardware
+from official_ext.base import json_values
+from official_ext.base import notify
+from official_ext.base import processes
 from official_ext.base.files import paths
-from official_ext.base.processes import process_identity
-from official_ext.base.processes import visible_gpus
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import output
-from official_ext.operations.queue import alert_rules
-from official_ext.operations.queue import alerts as alerts_lib
 from official_ext.operations.queue import dispatcher
-from official_ext.operations.queue import dispatcher_start
-from official_ext.operations.queue import job_status
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
-from official_ext.operations.queue import queue_view
-from official_ext.operations.queue import slots as slots_lib
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import programs
+from official_ext.operations.queue import queued_jobs
+from official_ext.operations.runs import driver
 
 _PLACES = ('first', 'last', 'before', 'after')
 _NUM_OVER = 10  # So many jobs that are over are listed without --all.
-_ALERTS = 'OFFICIAL_EXT_ALERTS'
+_NOTIFICATIONS = 'OFFICIAL_EXT_NOTIFICATIONS'  # Of the environment, which background dispatchers inherit.
 _JOB = "its number, or its run's folder"
 
 
@@ -43,7 +37,9 @@ def _parser() -> arguments_lib.Parser:
   parser = arguments_lib.Parser(
     'official-ext queue',
     'Jobs in files below RUNS_DIR, and the one dispatcher that starts them in turn. A JOB is named by its number or by '
-    "its run's folder. docs/how_to/queue.md.",
+    "its run's folder. docs/how_to/queue.md.\n\n"
+    f'The dispatcher sends a message when a job ends, to the URLs of apprise in the environment variable '
+    f'{_NOTIFICATIONS}, if it is set.',
   )
   commands = parser.add_commands()
   _add_add(commands)
@@ -88,7 +84,7 @@ def _add_add(commands: Any) -> None:
     help='retries after the job was preempted, killed or lost; default: %(default)s',
   )
   program = 'the program of flags without a command; default: train.py of this folder, or else `official-ext train`'
-  found.add_argument('--program', default=programs.DEFAULT, metavar='PATH', help=program)
+  found.add_argument('--program', default=driver.DEFAULT_PROGRAM, metavar='PATH', help=program)
   start = 'start a dispatcher in the background, unless there is one'
   found.add_argument('--start', action='store_true', help=start)
   found.add_argument('--slots', type=arguments_lib.at_least(1), metavar='N', help='of that dispatcher')
@@ -104,16 +100,6 @@ def _add_run(commands: Any) -> None:
   found.add_argument('--gpus', metavar='0,1', help=gpus)
   until_empty = 'end when no job waits or runs; the status is 1 if one has failed'
   found.add_argument('--until_empty', action='store_true', help=until_empty)
-  alert = f'receivers of alerts, as URLs of apprise; {arguments_lib.REPEATED}; default: env:{_ALERTS}, if set'
-  found.add_argument('--alert', action='append', default=[], metavar='env:NAME|file:PATH', help=alert)
-  alert_on = (
-    f'{", ".join(alert_rules.KINDS)} (default: all of these), or a condition such as validation_accuracy>0.9; '
-    f'{arguments_lib.REPEATED}'
-  )
-  found.add_argument('--alert_on', action='append', default=[], metavar='WHAT', help=alert_on)
-  hung = 'a run that has done no step for this long hangs; default: %(default)g'
-  minutes = judged_status.HUNG_SECONDS / 60
-  found.add_argument('--hung_minutes', type=float, default=minutes, metavar='N', help=hung)
 
 
 # The commands.
@@ -146,12 +132,12 @@ def _list(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   if not os.path.isdir(queue.runs_dir):
     raise errors.UserError(f'{options.runs_dir}: no such folder; name that of your runs')
-  found = queue_view.as_dict(queue)
+  found = queue_folder.queue_as_dict(queue)
   if options.json:
     print(json.dumps(found, indent=2))
     return 0
   entries = found['jobs']
-  over = [entry for entry in entries if entry['status'] in job_status.OVER]
+  over = [entry for entry in entries if entry['status'] in queued_jobs.OVER]
   left_out = 0 if options.all else max(0, len(over) - _NUM_OVER)
   for line in [*_about(queue, found['slots_in_use']), *_table(entries[left_out:], queue.runs_dir)]:
     print(line)
@@ -191,31 +177,21 @@ def _cancel(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-  gpus = visible_gpus.names() if options.gpus is None else visible_gpus.parse(options.gpus)
-  slots = slots_lib.Slots(
+  gpus = hardware.visible_gpus() if options.gpus is None else hardware.parse_gpus(options.gpus)
+  slots = dispatcher.Slots(
     count=options.slots or max(1, len(gpus)), gpus=tuple(gpus) if gpus or options.gpus is not None else None
   )
   queue = queue_folder.Queue(options.runs_dir)
+  urls = notify.read_and_check([f'env:{_NOTIFICATIONS}'], 'queue run') if os.environ.get(_NOTIFICATIONS) else ()
   with output.outliving_readers():
-    return dispatcher.Dispatcher(queue, slots, alerts=_alerts(queue, options)).run(options.until_empty)
-
-
-def _alerts(queue: queue_folder.Queue, options: argparse.Namespace) -> alerts_lib.Alerts | None:
-  """Alerts the receivers whom --alert or the environment names; None if there are no receivers."""
-  rules = alert_rules.parse([word for text in options.alert_on for word in text.split(',')], options.hung_minutes * 60)
-  references = options.alert or ([f'env:{_ALERTS}'] if os.environ.get(_ALERTS) else [])
-  if not references:
-    if options.alert_on:
-      raise errors.UserError(f'--alert_on: there are no receivers; name one, as in --alert=env:NAME, or set {_ALERTS}')
-    return None
-  return alerts_lib.Alerts(queue, rules, receivers.read_and_check(references, '--alert', files=True))
+    return dispatcher.Dispatcher(queue, slots, urls=urls).run(options.until_empty)
 
 
 def _start_dispatcher(queue: queue_folder.Queue, slots: int | None) -> None:
   """Starts a dispatcher that outlives this process, unless there is one."""
-  pid = dispatcher_start.start(queue, slots)
+  pid = queue.start_dispatcher(slots)
   if pid is not None:
-    print(f'a dispatcher has started: process {pid}; it writes to {dispatcher_start.log_path(queue)}')
+    print(f'a dispatcher has started: process {pid}; it writes to {queue.log_path}')
 
 
 # Arguments.
@@ -250,7 +226,7 @@ def _words(words: Sequence[str], program: str) -> list[str]:
     return list(words)
   if not queue_changes.value_of(words, 'model_dir'):
     raise errors.UserError('queue add: --model_dir: name the folder of the run, among the flags of train.py behind --')
-  return [sys.executable, *programs.words(programs.find(program)), *words]
+  return [sys.executable, *driver.program_words(driver.find_program(program)), *words]
 
 
 # The printed lines.
@@ -262,11 +238,11 @@ def _about(queue: queue_folder.Queue, used: int) -> list[str]:
   lines = ['the queue is paused; `queue resume` continues'] if queue.is_paused else []
   if found is None:
     return [*lines, f'no dispatcher runs; `official-ext queue run {queue.runs_dir} --slots=N` starts queued jobs']
-  who = process_identity.parse(found) or 'a process'
+  who = processes.parse_identity(found) or 'a process'
   return [*lines, f'{used} of {found.get("slots", "?")} slots are in use; dispatched by {who}']
 
 
-def _table(entries: Sequence[json_types.JsonMapping], runs_dir: str) -> list[str]:
+def _table(entries: Sequence[json_values.JsonMapping], runs_dir: str) -> list[str]:
   """Jobs as lines with columns."""
   rows = [('job', 'place', 'status', 'attempt', 'run', '')]
   for entry in entries:

@@ -1,4 +1,4 @@
-"""official-ext submit: a run on SLURM, Ray, Kubernetes, Vertex AI, SkyPilot or this machine. No TensorFlow."""
+"""official-ext submit: a run on SLURM, Ray, Kubernetes or this machine. No TensorFlow."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,19 +9,17 @@ import sys
 import types
 from typing import Any, NoReturn
 
-from official_ext.base import credentials
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import suggestions
-from official_ext.base import yaml_text
+from official_ext.base import safe_text
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import sweep as sweep_lib
 from official_ext.operations.engines import jobs
 from official_ext.operations.engines import submission
-from official_ext.operations.engines import sweep_trials
 from official_ext.operations.queue import queue_changes
-from official_ext.operations.runs import programs
+from official_ext.operations.runs import driver
 from official_ext.operations.sweeps import sweep_file
 from official_ext.operations.sweeps import sweep_folder
 
@@ -31,8 +29,6 @@ _ENGINES = {
   'slurm': 'slurm',
   'ray': 'ray_jobs',
   'jobset': 'jobset',
-  'vertex': 'vertex',
-  'skypilot': 'skypilot',
 }
 
 
@@ -42,7 +38,6 @@ _OTHER_NAMES = {
   **dict.fromkeys(('gpus_per_task', 'gpus-per-task', 'num_gpus', 'gpus_per_node', 'gres', 'G'), 'gpus'),
   **dict.fromkeys(('cpus_per_task', 'cpus-per-task', 'num_cpus', 'c'), 'cpus'),
   **dict.fromkeys(('mem', 'ram'), 'memory'),
-  **dict.fromkeys(('accelerators', 'accelerator_type', 'gpu_type'), 'accelerator'),
   **dict.fromkeys(('ntasks-per-node', 'ntasks_per_node'), 'tasks_per_node'),
   **dict.fromkeys(('timeout', 'time_limit', 't'), 'time'),
   **dict.fromkeys(('image_id', 'image_uri', 'container'), 'image'),
@@ -80,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     _write(options.output, text)
   if options.render:
     print(text, end='')
-    if credentials.mask(text) != text and not options.output:
+    if safe_text.mask(text) != text and not options.output:
       print('values masked above (***) are written in full to the file of --output=FILE', file=sys.stderr)
     return 0
   return 0 if options.output else _submit(engine, module, job, options, text)
@@ -121,7 +116,7 @@ def _refuse_unknown(word: str, engine: str) -> NoReturn:
   elif owners:
     hint = f'; --engine={", ".join(owners)} has it'
   else:
-    hint = suggestions.did_you_mean(flag, known, before='; ')
+    hint = errors.did_you_mean(flag, known, before='; ')
   raise errors.UserError(f'{flag}: --engine={engine} has no such flag{hint}; `official-ext submit --help` lists all')
 
 
@@ -152,7 +147,7 @@ def _submit(engine: str, module: types.ModuleType, job: jobs.Job, options: argpa
   runs = f'{count} in {job.folder}' if job.is_array else job.folder
   print(f'{engine} has it, as {name}: {runs}', flush=True)
   if paths.is_remote(job.folder):
-    print('its folder is remote, so that no list of runs shows it')
+    print(f'its folder is remote; `official-ext runs list {job.folder.rpartition("/")[0]}` reads it')
   return submission.follow(job, module, name, options) if options.follow else 0
 
 
@@ -216,6 +211,7 @@ def _single(options: argparse.Namespace, flags: tuple[str, ...], module: types.M
   if not flags:
     raise errors.UserError('submit: the flags of train.py must follow --')
   model_dir = queue_changes.value_of(flags, 'model_dir')
+  model_dir = paths.expand_home(model_dir, '--model_dir')
   if not model_dir:
     raise errors.UserError('submit: --model_dir: name the folder of the run, among the flags of train.py behind --')
   if module.NEEDS_ABSOLUTE and not (paths.is_remote(model_dir) or os.path.isabs(model_dir)):
@@ -224,7 +220,7 @@ def _single(options: argparse.Namespace, flags: tuple[str, ...], module: types.M
       'can reach, by a whole path or as gs://...'
     )
   if not paths.is_remote(model_dir):
-    model_dir = os.path.realpath(paths.expand_home(model_dir, '--model_dir'))
+    model_dir = os.path.realpath(model_dir)
   mode = queue_changes.value_of(flags, 'mode')
   return jobs.Job(
     name=_name(options, model_dir.rstrip('/').rpartition('/')[2]),
@@ -245,7 +241,7 @@ def _array(options: argparse.Namespace, flags: tuple[str, ...], module: types.Mo
   sweep_lib.program_of(sweep)  # It may be refused; also before the sweep is only shown.
   if make:
     sweep_lib.write(folder, sweep, text, options.slots)
-  trials = sweep_trials.trials(folder, sweep, make)
+  trials = submission.sweep_trials(folder, sweep, make)
   if not trials:
     raise errors.UserError(f'--array={options.array}: no point is left; `official-ext sweep show` prints their state')
   return jobs.Job(
@@ -265,12 +261,12 @@ def _sweep_of(
 ) -> tuple[sweep_file.SweepFile, sweep_folder.SweepFolder, str]:
   """The sweep of --array: its values, its folder, which need not exist, and the text of its file."""
   values = sweep_file.read(options.array)
-  text = paths.read(options.array, regular_files.MAX_RECORD).decode()
+  text = paths.read(options.array, local_files.MAX_RECORD).decode()
   if flags:
     values['flags'] = [*values.get('flags', []), *flags]
-    text = yaml_text.dump(values)
+    text = config_text.dump(values)
   sweep = sweep_file.parse(values)
-  sweep_trials.refuse(sweep)
+  submission.refuse_sweep(sweep)
   name = sweep.name or os.path.splitext(os.path.basename(options.array))[0]
   return sweep, sweep_folder.SweepFolder(options.runs_dir or 'runs', name), text
 
@@ -285,8 +281,8 @@ def _name(options: argparse.Namespace, text: str) -> str:
 
 def _program(name: str | None, module: types.ModuleType) -> str:
   if module.NEEDS_ABSOLUTE:  # It is the container's.
-    return name or (programs.DEFAULT if os.path.isfile(programs.DEFAULT) else programs.INSTALLED)
-  return programs.find(name or programs.DEFAULT)
+    return name or (driver.DEFAULT_PROGRAM if os.path.isfile(driver.DEFAULT_PROGRAM) else driver.INSTALLED_PROGRAM)
+  return driver.find_program(name or driver.DEFAULT_PROGRAM)
 
 
 def _env(texts: Sequence[str]) -> dict[str, str]:
@@ -294,10 +290,10 @@ def _env(texts: Sequence[str]) -> dict[str, str]:
   for text in texts:
     name, equals, value = text.partition('=')
     if not equals or not name.isidentifier() or not name.isascii():
-      raise errors.UserError(f'--env={credentials.mask(text)}: expected NAME=VALUE')
+      raise errors.UserError(f'--env={safe_text.mask(text)}: expected NAME=VALUE')
     if jobs.is_reserved(name):
       raise errors.UserError(f'--env={name}: is set by an engine or its script; leave it out, or choose another name')
-    if credentials.mask_values({name: value})[name] != value:
+    if safe_text.mask_values({name: value})[name] != value:
       raise errors.UserError(
         f'--env={name}: would be written where others can read it; docs/how_to/cluster.md lists safe ways'
       )

@@ -1,4 +1,7 @@
-"""official-ext sweep: searches parameters by many runs of the queue. No TensorFlow, but for the check of the points."""
+"""official-ext sweep: searches parameters by many runs of the queue. No TensorFlow, but for the check of the points.
+
+Text from a file is escaped.
+"""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -8,27 +11,120 @@ import subprocess
 import sys
 from typing import Any
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import yaml_text
+from official_ext.base import hardware
+from official_ext.base import json_values
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
-from official_ext.base.processes import visible_gpus
+from official_ext.base.run_folder import metric_direction
+from official_ext.base.safe_text import printable as harmless
 from official_ext.cli import arguments as arguments_lib
-from official_ext.cli import run_arguments
-from official_ext.cli import sweep_tables
-from official_ext.operations.queue import dispatcher_start
+from official_ext.cli import runs_common
+from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import commands as commands_lib
-from official_ext.operations.runs import programs
-from official_ext.operations.sweeps import controller_start
-from official_ext.operations.sweeps import optuna_study
-from official_ext.operations.sweeps import point_commands
-from official_ext.operations.sweeps import points as points_lib
+from official_ext.operations.runs import driver
+from official_ext.operations.sweeps import samplers
 from official_ext.operations.sweeps import sweep_changes
 from official_ext.operations.sweeps import sweep_controller
 from official_ext.operations.sweeps import sweep_file
 from official_ext.operations.sweeps import sweep_folder
-from official_ext.operations.sweeps import sweep_results
+from official_ext.operations.sweeps import sweep_points
+
+_BAR = 30
+
+
+def sweeps_table(sweeps: Sequence[json_values.JsonMapping]) -> list[str]:
+  """A table of sweeps, a line each: entries as `sweep list --json` has them."""
+  rows = [['SWEEP', 'STATUS', 'METHOD', 'POINTS', 'BEST', '']]
+  for each in sweeps:
+    if each['status'] == 'unreadable':
+      rows.append([harmless(each['name']), 'unreadable', '', '', '', harmless(each['reason'])])
+      continue
+    best = each['best']
+    shown = '' if best is None else f'{harmless(each["metric"]["name"])} {runs_common.number_text(best["value"])}'
+    rows.append(
+      [
+        harmless(each['name']),
+        each['status'],
+        each['method'],
+        _progress_text(each['counts'], each['num_points']),
+        shown,
+        '' if best is None else harmless(best['run']),
+      ]
+    )
+  return runs_common.text_table(rows)
+
+
+def sweep_lines(values: json_values.JsonMapping, order: Sequence[int]) -> list[str]:
+  """All about a sweep: `sweep show`.
+
+  Args:
+    values: see results.py, with `importances`.
+    order: numbers of points, in the order of the table.
+  """
+  metric = values['metric']
+  goal = '' if metric is None else f'{metric["goal"]} {harmless(metric["name"])} ({metric["summary"]} evaluation)'
+  counts = ', '.join(f'{count} {status}' for status, count in values['counts'].items())
+  lines = runs_common.text_table(
+    [
+      ['status', values['status'] + (f' ({values["controller"]})' if values['controller'] else '')],
+      ['method', values['method']],
+      ['goal', goal or 'none'],
+      ['points', f'{counts or "none"}; of {values["num_points"] or "any number"}'],
+    ]
+  )
+  names = [each['name'] for each in values['parameters'] if not each['is_constant']]
+  rows = [['POINT', 'STATUS', 'STEP', '' if metric is None else harmless(metric['name']), *map(harmless, names), '']]
+  points = {point['point']: point for point in values['points']}
+  for number in order:
+    point = points[number]
+    cells = [_value_text(point['parameters'].get(name)) for name in names]
+    shown = runs_common.number_text(point['value']) if metric else ''
+    step = '' if point['step'] is None else str(point['step'])
+    rows.append([str(number), point['status'], step, shown, *cells, harmless(point['reason'])])
+  return [
+    *lines,
+    '',
+    *runs_common.text_table(rows),
+    *_group_lines(values['seed_groups']),
+    *_importance_lines(values['importances']),
+  ]
+
+
+def _group_lines(groups: Sequence[json_values.JsonMapping]) -> list[str]:
+  if not groups:
+    return []
+  rows = [['MEAN', 'DEVIATION', 'POINTS', 'PARAMETERS']]
+  for group in groups:
+    text = ', '.join(f'{harmless(name)}={_value_text(value)}' for name, value in group['parameters'].items())
+    numbers = ','.join(map(str, group['points']))
+    rows.append([runs_common.number_text(group['mean']), runs_common.number_text(group['deviation']), numbers, text])
+  return ['', *runs_common.text_table(rows)]
+
+
+def _importance_lines(found: Mapping[str, float] | str) -> list[str]:
+  if isinstance(found, str):
+    return ['', f'importance of parameters: {found}']
+  rows = [[harmless(name), f'{share:.2f}', '#' * round(_BAR * share)] for name, share in found.items()]
+  return ['', 'importance of parameters:', *runs_common.text_table(rows)]
+
+
+def _progress_text(counts: Mapping[str, int], total: int | None) -> str:
+  known = sum(counts.values())
+  over = known - sum(counts.get(status, 0) for status in ('new', 'queued', 'paused', 'starting', 'running', 'stopping'))
+  return f'{over}/{total or known}'
+
+
+def _value_text(value: object) -> str:
+  return (
+    '-'
+    if value is None
+    else runs_common.number_text(value)
+    if isinstance(value, float)
+    else harmless(sweep_folder.setting_text(value))
+  )
+
 
 _RUNS_DIR = 'runs'
 _BEHIND = 'FLAGS OF train.py'
@@ -111,29 +207,43 @@ def _start(options: argparse.Namespace) -> int:
   values, text, runs_dir, name = _source(options)
   changed = _with_flags(values, options, options.behind)
   if changed != values or not text:
-    text = yaml_text.dump(changed)
+    text = config_text.dump(changed)
   sweep = sweep_file.parse(changed)
+  _warn_of_goal(sweep)
   folder = sweep_folder.SweepFolder(runs_dir, sweep.name or name or f'{sweep.experiment or "a"}-sweep')
   write(folder, sweep, text, options.slots)
-  slots = options.slots or folder.settings().get('slots') or max(1, len(visible_gpus.names()))
+  slots = options.slots or folder.settings().get('slots') or max(1, len(hardware.visible_gpus()))
   if options.start:
-    pid = controller_start.start(folder, slots)
-    print(f'sweep {folder.name}: its controller is process {pid}; it writes to {controller_start.log_path(folder)}')
+    pid = folder.start_controller(slots)
+    print(f'sweep {folder.name}: its controller is process {pid}; it writes to {folder.log_path}')
     return 0
-  start_dispatcher = lambda count: dispatcher_start.start(folder.queue, count, until_empty=True)
+  start_dispatcher = lambda count: folder.queue.start_dispatcher(count, until_empty=True)
   return sweep_controller.Controller(folder, slots, start_dispatcher).run()
 
 
-def _source(options: argparse.Namespace) -> tuple[json_types.JsonObject, str, str, str]:
+def _warn_of_goal(sweep: sweep_file.SweepFile) -> None:
+  """Prints what is assumed of a metric without a goal whose name does not imply one."""
+  if (
+    sweep.metric is None
+    or _mapping(sweep.values.get('metric')).get('goal')
+    or metric_direction.direction(sweep.metric.name)
+  ):
+    return
+  name, goal = sweep.metric.name, sweep.metric.goal
+  line = f'the name {name} does not imply whether higher or lower is better, and {goal} is assumed; set it'
+  print(f'warning: metric.goal: {line}', file=sys.stderr, flush=True)
+
+
+def _source(options: argparse.Namespace) -> tuple[json_values.JsonObject, str, str, str]:
   """The contents of a sweep's file: its values, its text, the folder of the runs, and a name."""
-  places = [os.path.expanduser(place) for place in options.places]
+  places = [paths.expanded(place) for place in options.places]
   if places and os.path.isfile(os.path.join(places[0], sweep_folder.FILE)):
     path = os.path.abspath(places[0])
     if len(places) > 1:
       raise errors.UserError(f'{places[1]}: the sweep in {places[0]} has its folder of runs; leave it out')
     found = _sweep_at(path)
     file = found.file(sweep_folder.FILE)
-    return sweep_file.read(file), paths.read(file, regular_files.MAX_RECORD).decode(), found.runs_dir, found.name
+    return sweep_file.read(file), paths.read(file, local_files.MAX_RECORD).decode(), found.runs_dir, found.name
   is_file = bool(places) and (os.path.isfile(places[0]) or places[0].endswith(('.yaml', '.yml', '.json')))
   runs_dir = ''.join(places[1:2] if is_file else places[:1]) or _RUNS_DIR
   if len(places) > 1 + is_file:
@@ -145,12 +255,12 @@ def _source(options: argparse.Namespace) -> tuple[json_types.JsonObject, str, st
     return {'method': 'grid'}, '', runs_dir, ''
   values = sweep_file.read(places[0])
   name = os.path.splitext(os.path.basename(places[0]))[0]
-  return values, paths.read(places[0], regular_files.MAX_RECORD).decode(), runs_dir, name
+  return values, paths.read(places[0], local_files.MAX_RECORD).decode(), runs_dir, name
 
 
 def _with_flags(
   values: Mapping[str, object], options: argparse.Namespace, flags: Sequence[str]
-) -> json_types.JsonObject:
+) -> json_values.JsonObject:
   """The values of a file overridden by the command line."""
   found = {**values, **{key: value for key in _KEYS if (value := getattr(options, key)) is not None}}
   if options.metric or options.goal:
@@ -160,7 +270,7 @@ def _with_flags(
     name, equals, value = text.partition('=')
     if not name or not equals:
       raise errors.UserError(f'--set={text}: expected NAME=VALUE,VALUE')
-    choices = yaml_text.load(f'[{value}]', f'--set={name}')
+    choices = config_text.load(f'[{value}]', f'--set={name}')
     if not choices:
       raise errors.UserError(f'--set={text}: expected at least one value')
     found['parameters'] = {
@@ -172,7 +282,7 @@ def _with_flags(
   return found
 
 
-def _mapping(value: object) -> json_types.JsonObject:
+def _mapping(value: object) -> json_values.JsonObject:
   return value if isinstance(value, dict) else {}
 
 
@@ -183,7 +293,7 @@ def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: s
     UserError: the driver refuses a value, or the sweep has points that another file has made.
   """
   if sweep.method == 'bayes':
-    optuna_study.require()
+    samplers.require_optuna()
   settings = dict(folder.settings())
   if slots:
     settings['slots'] = slots
@@ -212,13 +322,13 @@ def program_of(sweep: sweep_file.SweepFile) -> str:
     UserError: it would fail for every point, as that of a file made for Weights & Biases: it does not exist, is the
       driver without an experiment, or cannot take the driver's flags.
   """
-  program = '' if sweep.command and not sweep.program else programs.find(sweep.program or programs.DEFAULT)
+  program = '' if sweep.command and not sweep.program else driver.find_program(sweep.program or driver.DEFAULT_PROGRAM)
   if sweep.experiment or sweep.command:
     return program
-  name = sweep.program or programs.DEFAULT
-  if programs.is_driver(program):
+  name = sweep.program or driver.DEFAULT_PROGRAM
+  if driver.is_driver(program):
     raise errors.UserError(f'experiment: is missing, and {name} is a driver; add `experiment: NAME` to the file')
-  if not programs.reads_flag(program, 'model_dir'):
+  if not driver.reads_flag(program, 'model_dir'):
     raise errors.UserError(
       f'program: {name} has no flag --model_dir; add a `command` with ${{args}} and ${{model_dir}}, in which the '
       'program writes its metrics as events.jsonl'
@@ -241,7 +351,7 @@ def _refuse_changes(folder: sweep_folder.SweepFolder, old: sweep_file.SweepFile,
     raise errors.UserErrors([*changes, hint])
 
 
-def _check(sweep: sweep_file.SweepFile, settings: json_types.JsonMapping) -> None:
+def _check(sweep: sweep_file.SweepFile, settings: json_values.JsonMapping) -> None:
   """Lets the driver check the first point, and each limit of the sampled values.
 
   Raises:
@@ -250,11 +360,11 @@ def _check(sweep: sweep_file.SweepFile, settings: json_types.JsonMapping) -> Non
   first = {parameter.name: parameter.at(0.5) for parameter in sweep.parameters}
   points = [first] + [{**first, each.name: value} for each in sweep.parameters for value in each.extremes()]
   if sweep.command or not sweep.experiment:  # Not a driver's: only that program can check its arguments.
-    point_commands.words(sweep, '', '', first)
+    sweep_folder.point_command(sweep, '', '', first)
     return
   request = {
     'flags': [f'--experiment={sweep.experiment}', f'--mode={sweep.mode}', *sweep.flags],
-    'points': [point_commands.settings(point) for point in points],
+    'points': [sweep_folder.setting_flags(point) for point in points],
   }
   process = subprocess.run(
     [sys.executable, '-m', 'official_ext.cli.sweep_check'],
@@ -277,15 +387,15 @@ def _check(sweep: sweep_file.SweepFile, settings: json_types.JsonMapping) -> Non
 
 
 def _list(options: argparse.Namespace) -> int:
-  runs_dir = os.path.expanduser(options.runs_dir)
+  runs_dir = queue_folder.Queue(paths.expanded(options.runs_dir)).runs_dir  # Refuses a remote folder.
   if not os.path.isdir(runs_dir):
     raise errors.UserError(f'{runs_dir}: no such folder; name that of your runs')
-  found = [sweep_results.describe(folder) for folder in sweep_folder.find(runs_dir)]
+  found = [sweep_points.describe_sweep(folder) for folder in sweep_folder.find_sweeps(runs_dir)]
   if options.json:
-    run_arguments.print_json(found)
+    runs_common.print_json(found)
   else:
-    run_arguments.print_lines(
-      sweep_tables.of_sweeps(found) if found else [f'{runs_dir}: no sweeps; `official-ext sweep FILE` makes one']
+    runs_common.print_lines(
+      sweeps_table(found) if found else [f'{runs_dir}: no sweeps; `official-ext sweep FILE` makes one']
     )
   return 0
 
@@ -293,15 +403,15 @@ def _list(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
   folder = _named(options.places, 'show')[0]
   sweep = folder.load()
-  found = points_lib.PointReader(folder).read(sweep)
-  values = sweep_results.as_dict(folder, sweep, found, options.histories)
+  found = sweep_points.PointReader(folder).read(sweep)
+  values = sweep_points.sweep_as_dict(folder, sweep, found, options.histories)
   if not options.json or options.importances:
-    values['importances'] = sweep_results.importances(found, sweep)
+    values['importances'] = sweep_points.importance_of_parameters(found, sweep)
   if options.json:
-    run_arguments.print_json(values)
+    runs_common.print_json(values)
   else:
-    order = [point.number for point in sweep_results.in_order(found, sweep)]
-    run_arguments.print_lines(sweep_tables.of_sweep(values, order))
+    order = [point.number for point in sweep_points.best_first(found, sweep)]
+    runs_common.print_lines(sweep_lines(values, order))
   return 0
 
 
@@ -347,7 +457,7 @@ def _named(
   """The sweep that is named, by RUNS_DIR and its name or by its folder, and the numbers of points."""
   if not places:
     raise errors.UserError(f'sweep {command}: name the folder of the runs and the sweep')
-  first = os.path.expanduser(places[0])
+  first = queue_folder.Queue(paths.expanded(places[0])).runs_dir  # Refuses a remote folder.
   if os.path.isfile(os.path.join(first, sweep_folder.FILE)):
     folder, rest = _sweep_at(first), places[1:]
   elif len(places) < 2:

@@ -5,7 +5,7 @@ those of the driver, and `points`, a list with the further flags of each. The mi
 """
 
 import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.training.config import registries
 
 # isort: split
@@ -42,7 +42,7 @@ def mistakes_in(flags: Sequence[str], points: Sequence[Sequence[str]]) -> list[s
 
 def main() -> int:
   """Reads points, and prints their errors."""
-  request: json_types.JsonObject = json.load(sys.stdin)
+  request: json_values.JsonObject = json.load(sys.stdin)
   try:
     lines = mistakes_in(request['flags'], request['points'])
   except errors.UserError as error:

@@ -10,20 +10,19 @@ import sys
 from absl import app
 from absl import flags
 
-from official_ext.base import uncollected
+from official_ext.base import package_imports
 
-with uncollected.uncollected():
+with package_imports.without_gc():
   from official_ext.base.files import paths
-  from official_ext.cli import configuring
   from official_ext.cli import exit_status
   from official_ext.cli import export
   from official_ext.cli import flags as ext_flags
   from official_ext.cli import output
-  from official_ext.training.devices import preemption
-  from official_ext.training.diagnosis import debugging
+  from official_ext.training.devices import signals
   from official_ext.training.diagnosis import dry_run
-  from official_ext.training.loop import run_record
+  from official_ext.training.diagnosis import finite_checks
   from official_ext.training.loop import train_lib
+  from official_ext.training.record import run_record
   from official_ext.training.writers import progress
   from official_ext.training.writers import writers
 
@@ -37,14 +36,14 @@ Trains, evaluates or exports an experiment."""
 def main(_) -> None:
   """Runs one experiment in one mode, its --dry_run or --debug; a signal from here on lets it save first."""
   if FLAGS.dry_run or FLAGS.debug or FLAGS.mode == 'export':
-    with preemption.interrupting():  # There is nothing to save.
+    with signals.interrupting():  # There is nothing to save.
       _run_without_training()
     return
-  with preemption.PreemptionWatch() as watch:
-    params = configuring.configuration()
+  with signals.PreemptionWatch() as watch:
+    params = ext_flags.configuration()
     mode, model_dir = FLAGS.mode, paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
     run_record.check_writable(model_dir)
-    strategy, task = configuring.strategy_and_task(params, model_dir)
+    strategy, task = ext_flags.strategy_and_task(params, model_dir)
     with exit_status.saving_gin_config(mode, model_dir, strategy):
       options = train_lib.RunOptions(
         checkpoint=FLAGS.checkpoint,
@@ -59,11 +58,11 @@ def main(_) -> None:
 
 
 def _run_without_training() -> None:
-  params = configuring.configuration()
+  params = ext_flags.configuration()
   if FLAGS.dry_run:
     dry_run.run(params)
   elif FLAGS.debug:
-    debugging.run(params, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.debug_step)
+    finite_checks.debug_step(params, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.debug_step)
   else:
     model_dir = paths.absolute(FLAGS.model_dir)
     run_record.check_writable(model_dir)

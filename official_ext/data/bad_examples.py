@@ -22,7 +22,7 @@ class ExampleLog:
 
   Attributes:
     describe: a function from a position to a description of its example; None until an input that has one is built.
-    identities: of the sources that were built, each once: see identity.py.
+    identities: of the sources that were built, each once: see data_identity.py.
     summaries: how many examples these have, in words: `Source.summary`.
   """
 

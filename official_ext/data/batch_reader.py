@@ -1,11 +1,21 @@
-"""Reads batches of numbered examples; names a bad example, or skips it.
+"""Batches of numbered examples: the share of an input pipeline, how a batch is read and made, batches in memory.
+
+Computes which part of every global batch one input pipeline makes.
+
+Training batches of examples in memory, as functions of their numbers: a compiled program can gather its own.
+
+Makes a batch from the positions and the numbers of its examples.
+
+Reads batches of numbered examples; names a bad example, or skips it.
 
 In training, the next good example of the source replaces a bad one. That is a function of the example alone, so the
 batch at a step remains a pure function of (seed, step), however many replicas share it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
+import dataclasses
+from typing import Any
 
 import numpy as np
 from official.modeling.hyperparams import base_config
@@ -14,9 +24,187 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.data import bad_examples
-from official_ext.data import batch_share
 from official_ext.data import collators
+from official_ext.data import keyed_random
 from official_ext.data import sources
+
+
+def config_path(params: base_config.Config) -> str:
+  """The dotted path of a data configuration, for messages."""
+  return f'task.{"train_data" if params.is_training else "validation_data"}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+  """The part of every global batch that one input pipeline makes.
+
+  Attributes:
+    global_batch_size: G, the number of examples in a global batch.
+    batch_size: b, the number of examples in a replica's slice.
+    first_replica: the index of the pipeline's first replica among all.
+    num_replicas: the number of the pipeline's replicas.
+
+  Example:
+
+    >>> share = ext.Share(global_batch_size=8, batch_size=2, first_replica=2, num_replicas=2)
+    >>> share.num_replicas * share.batch_size  # Of the 8 examples, this pipeline makes 4.
+    4
+  """
+
+  global_batch_size: int
+  batch_size: int
+  first_replica: int
+  num_replicas: int
+
+  @classmethod
+  def of(
+    cls, params: base_config.Config, input_context: tf.distribute.InputContext | None, what: str = 'examples'
+  ) -> 'Share':
+    """The share of one input pipeline.
+
+    Args:
+      params: a data configuration. Fields read: global_batch_size, is_training.
+      input_context: which of the pipelines it is. None: the only one, for one replica.
+      what: the name of the batch's source, for messages.
+
+    Raises:
+      UserError: `global_batch_size` is not positive, or cannot be divided among the replicas.
+      ValueError: the replicas cannot be divided among the pipelines.
+    """
+    size = params.global_batch_size
+    field = f'{config_path(params)}.global_batch_size'
+    if size <= 0:
+      raise errors.UserError(f'{field}: must be positive, is {size}')
+    if input_context is None:
+      return cls(size, size, 0, 1)
+    num_replicas = input_context.num_replicas_in_sync
+    if size % num_replicas:
+      raise errors.UserError(f'{field}: {size} {what} cannot be divided evenly among {num_replicas} replicas')
+    num_local, rest = divmod(num_replicas, input_context.num_input_pipelines)
+    if rest:
+      raise ValueError(f'{num_replicas} replicas cannot share {input_context.num_input_pipelines} pipelines evenly.')
+    return cls(size, size // num_replicas, input_context.input_pipeline_id * num_local, num_local)
+
+  @property
+  def is_whole(self) -> bool:
+    """Whether there is no other replica."""
+    return self.batch_size == self.global_batch_size
+
+  def positions(self, steps: tf.Tensor) -> tf.Tensor:
+    """The positions of the pipeline's elements.
+
+    Args:
+      steps: int64 tensor of shape [s].
+
+    Returns:
+      An int64 tensor of shape [s * num_replicas, b]: one row for each step and replica, replicas innermost.
+    """
+    replicas = tf.range(self.first_replica, self.first_replica + self.num_replicas, dtype=tf.int64)
+    starts = steps[:, tf.newaxis] * self.global_batch_size + replicas * self.batch_size
+    return tf.reshape(starts, [-1, 1]) + tf.range(self.batch_size, dtype=tf.int64)
+
+
+_ATTRIBUTE = '_official_ext_in_memory'
+
+
+@dataclasses.dataclass(frozen=True)
+class InMemoryBatches:
+  """The batches of a training dataset, whole and on one replica.
+
+  Attributes:
+    indices: the examples of batches: from int64 numbers of shape [n] to int64 indices of shape [n, b]. One call for
+      many batches costs little more than for one.
+    gather: the batch of indices of shape [b], as an element of the dataset.
+  """
+
+  indices: Callable[[tf.Tensor], tf.Tensor]
+  gather: Callable[[tf.Tensor], object]
+
+  def batch(self, number: tf.Tensor) -> object:
+    """The batch of a number, an int64 scalar."""
+    return self.gather(self.indices(number[tf.newaxis])[0])
+
+
+def attach_in_memory(dataset: tf.data.Dataset, batches: InMemoryBatches) -> tf.data.Dataset:
+  """Notes the contents of a dataset on it. A dataset that is made from it does not have the note."""
+  setattr(dataset, _ATTRIBUTE, batches)
+  return dataset
+
+
+def in_memory_batches_of(dataset: tf.data.Dataset) -> InMemoryBatches | None:
+  """The note on a dataset; None if nothing is."""
+  return getattr(dataset, _ATTRIBUTE, None)
+
+
+Batch = Any
+Transform = Callable[[Batch, tf.Tensor], Batch]
+Load = Callable[[tf.Tensor, tf.Tensor], tuple[Batch, tf.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchMaker:
+  """Makes batches from the positions and the indices of their examples.
+
+  Attributes:
+    num_examples: the number of examples in the source.
+    seed: of the transforms.
+    is_partial: whether positions may be beyond the last example.
+    load: a function from positions and indices of shape [b] to a batch and the positions of its examples, fewer than b
+      if some are skipped.
+    transform: see `build_dataset`.
+    transform_per_example: see `build_dataset`.
+  """
+
+  num_examples: int
+  seed: int
+  is_partial: bool
+  load: Load
+  transform: Transform | None
+  transform_per_example: Transform | None
+
+  def __call__(self, positions: tf.Tensor, indices: tf.Tensor) -> Batch:
+    """Makes the batch of these positions (int64, [b]), at which the examples `indices` (int64, [b]) are."""
+    num_left = self.num_examples - positions[0]
+    if self.is_partial:
+      # At least one example is always read: it determines the shapes of a batch without examples.
+      num_read = tf.clip_by_value(num_left, 1, tf.shape(positions, tf.int64)[0])
+      positions, indices = positions[:num_read], indices[:num_read]
+    batch, positions = self.load(positions, indices)
+    seeds = keyed_random.transform_seeds(positions, self.seed)
+    if self.transform_per_example is not None:
+      batch = _map_examples(self.transform_per_example, batch, seeds)
+    if self.transform is not None:
+      batch = self.transform(batch, seeds)
+    return _emptied_if(num_left <= 0, batch) if self.is_partial else batch
+
+
+def _map_examples(function: Transform, batch: Batch, seeds: tf.Tensor) -> Batch:
+  """Applies a function of (example, seed) to every example of a batch."""
+  specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype), (batch, seeds))
+  outputs = tf.function(function).get_concrete_function(*specs).structured_outputs
+  signature = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), outputs)
+  return tf.map_fn(lambda element: function(*element), (batch, seeds), fn_output_signature=signature)
+
+
+def _emptied_if(condition: tf.Tensor, batch: Batch) -> Batch:
+  """The batch, or none of its examples: what has a static shape, such as a constant for the batch, is unchanged."""
+
+  def rows_of(tensor):
+    if not isinstance(tensor, tf.Tensor) or tensor.shape.rank is None:
+      return tensor[: _none_if(condition, tensor)]
+    varying = [axis for axis, size in enumerate(tensor.shape) if size is None]
+    if not varying:
+      return tensor
+    ends = [slice(None)] * tensor.shape.rank
+    ends[varying[0]] = slice(_none_if(condition, tensor, varying[0]))
+    return tensor[tuple(ends)]
+
+  return tf.nest.map_structure(rows_of, batch)
+
+
+def _none_if(condition, tensor, axis=0):
+  return tf.where(condition, tf.constant(0, tf.int64), tf.shape(tensor, tf.int64)[axis])
+
 
 MAX_RUN = 100  # So many bad examples in a row are not an accident.
 
@@ -49,7 +237,7 @@ class BatchReader:
     self._source = source
     self._collate = collate
     self._is_training = bool(params.is_training)
-    self._field = batch_share.path_of(params)
+    self._field = config_path(params)
     self._action = getattr(params, 'on_bad_example', 'error')
     if self._action not in bad_examples.ACTIONS:
       known = ' or '.join(bad_examples.ACTIONS)

@@ -20,8 +20,7 @@ import numpy as np
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
-from official_ext.base import errors
-from official_ext.base import suggestions
+from official_ext.base import registry
 
 Example = Mapping[str, Any]
 Collate = Callable[[list[Example]], Example]
@@ -50,7 +49,7 @@ class _Registration:
   fixed_shapes: bool
 
 
-_REGISTRY: dict[str, _Registration] = {}
+_REGISTRY: registry.Registry[_Registration] = registry.Registry('collator')
 
 
 def register(name: str, fixed_shapes: bool = True) -> Callable[[Factory], Factory]:
@@ -64,16 +63,15 @@ def register(name: str, fixed_shapes: bool = True) -> Callable[[Factory], Factor
     A decorator for a function from the data configuration to the collating function.
 
   Raises:
-    ValueError: the name is taken.
+    UserError: the name is taken.
+
+  Example:
+
+    >>> @ext.register_collator('first_field')
+    ... def build(config):
+    ...   return lambda examples: {'x': np.stack([each['x'] for each in examples])}
   """
-
-  def decorate(factory):
-    if name in _REGISTRY:
-      raise ValueError(f'A collator named {name!r} is registered already: {_REGISTRY[name].factory}.')
-    _REGISTRY[name] = _Registration(factory, fixed_shapes)
-    return factory
-
-  return decorate
+  return _REGISTRY.register(name, lambda factory: _Registration(factory, fixed_shapes))
 
 
 def get(name: str, params: base_config.Config) -> Collator:
@@ -86,10 +84,7 @@ def get(name: str, params: base_config.Config) -> Collator:
   Raises:
     UserError: there is no such collator.
   """
-  if name not in _REGISTRY:
-    hint = suggestions.did_you_mean(name, _REGISTRY, f'there are {", ".join(sorted(_REGISTRY))}')
-    raise errors.UserError(f'collator: no collator is named {name!r}; {hint}')
-  registration = _REGISTRY[name]
+  registration = _REGISTRY.find(name, 'collator')
   return Collator(registration.factory(params), registration.fixed_shapes)
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.data import input_faults
 
-Identity = json_types.JsonObject
+Identity = json_values.JsonObject
 NUM_ROWS = 16
 _NUM_THREADS = 16
 _ORDER = 'order_of_files'

@@ -1,6 +1,8 @@
 """Finds the file and the record at fault, after the input has failed.
 
 TensorFlow's errors name neither. Nothing here runs before an error: a good run pays nothing for it.
+
+Explains why a data configuration does not fit files that are sound: the field, and the contents of the files.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,9 +20,86 @@ from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.data import config_mismatch
+from official_ext.base.files import paths
 from official_ext.data import input_files as input_files_lib
 from official_ext.data import pipelines
+
+_KEY = re.compile(r'(?:Key|Feature): (\S+?)\.? ')
+ErrorOf = Callable[[base_config.Config], BaseException | None]
+_NOT_LENGTHS = ('batch', 'buffer', 'cycle', 'seed', 'num_', 'block')
+
+
+def explain_mismatch(
+  file: str,
+  records: list[bytes],
+  reason: str,
+  data: base_config.Config,
+  error_of: ErrorOf,
+) -> str:
+  """Explains the mismatch, if no record of a file can be parsed.
+
+  Args:
+    file: the file that was read.
+    records: records of the file.
+    reason: TensorFlow's message about the first.
+    data: the data configuration.
+    error_of: returns the exception of the task's pipeline on that file with another data configuration; None if it
+    works.
+
+  Returns:
+    The message, to follow the dotted path of the data configuration: `.field: MESSAGE`.
+  """
+  key = _KEY.search(f'{reason} ')
+  features = _feature_lengths(records[0])
+  if key is not None and features and key[1] not in features:
+    field = next((name for name, value in fields_of(data) if value == key[1]), None)
+    held = ', '.join(sorted(features))
+    return f'{"." + field if field else ""}: no record of {file} has the feature {key[1]}; they have {held}'
+  feature = key[1] if key is not None else ''
+  length = features.get(feature, 0)
+  for name, value in fields_of(data) if length else ():
+    may_be_meant = type(value) is int and value != length and not any(word in name for word in _NOT_LENGTHS)
+    if may_be_meant and error_of(data.replace(**{name: length})) is None:
+      return f'.{name}: is {value}, and in {file} {feature} has {length} values; set it to {length}'
+  return f': no record of {file} fits this configuration: {reason}'
+
+
+def explain_format(file: str, reason: str, data: base_config.Config, error_of: ErrorOf) -> str:
+  """Explains that images of a file are not JPEG, if `decode_jpeg_only` is set and all can be read without it.
+
+  Args:
+    file: the file that was read.
+    reason: TensorFlow's message about one of its records.
+    data: the data configuration.
+    error_of: see `explain_mismatch`.
+
+  Returns:
+    The message, as that of `explain_mismatch`; '' if there is another reason.
+  """
+  if 'JPEG' not in reason or not getattr(data, 'decode_jpeg_only', False):
+    return ''
+  if error_of(data.replace(decode_jpeg_only=False)) is not None:
+    return ''
+  return f'.decode_jpeg_only: is true, and {file} holds images that are not JPEG; set it to false'
+
+
+def fields_of(data: base_config.Config) -> list[tuple[str, object]]:
+  """(name, value) of the fields of a data configuration, those that mean a length first."""
+  names = [field.name for field in dataclasses.fields(data)] if dataclasses.is_dataclass(data) else []
+  return [(name, getattr(data, name)) for name in sorted(names, key=lambda name: 'length' not in name)]
+
+
+def _feature_lengths(record: bytes) -> dict:
+  """The number of values of each feature of a tf.Example; {} if the record is not one."""
+  try:
+    features = tf.train.Example.FromString(record).features.feature
+  except Exception:  # pylint: disable=broad-except  # protobuf's DecodeError, without an import of protobuf.
+    return {}
+  return {
+    name: max(len(getattr(feature, kind).value) for kind in ('int64_list', 'float_list', 'bytes_list'))
+    for name, feature in features.items()
+  }
+
 
 MAX_SECONDS = 120.0  # After that time, the search for a broken record ends.
 
@@ -188,7 +267,7 @@ def check_not_empty(path: str, data: base_config.Config) -> None:
   """
   files = input_files(data)
   try:
-    empty = bool(files) and all(not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0 for file in files)
+    empty = bool(files) and all(not paths.is_folder(file) and tf.io.gfile.stat(file).length == 0 for file in files)
   except (tf.errors.OpError, OSError):
     return
   if empty:
@@ -223,8 +302,8 @@ def input_files(data: base_config.Config) -> list[str]:
     if getattr(data, 'input_path', None):
       return [
         file
-        for pattern in input_files_lib.patterns(getattr(data, 'input_path', None))
-        for file in input_files_lib.matching(pattern) or [pattern]
+        for pattern in input_files_lib.input_patterns(getattr(data, 'input_path', None))
+        for file in input_files_lib.matching_files(pattern) or [pattern]
       ]
     if getattr(data, 'tfds_name', None):
       return _tfds_files(data)
@@ -320,9 +399,9 @@ def _named_unreadable(error: BaseException) -> Fault | None:
 
 def unmatched(data: base_config.Config) -> str | None:
   """The first pattern of `input_path` that no file matches; None if there is none."""
-  for pattern in input_files_lib.patterns(getattr(data, 'input_path', None)):
+  for pattern in input_files_lib.input_patterns(getattr(data, 'input_path', None)):
     try:
-      if not input_files_lib.matching(pattern):
+      if not input_files_lib.matching_files(pattern):
         return pattern
     except (tf.errors.OpError, OSError):
       pass
@@ -397,9 +476,9 @@ def _unparsable(file: str, data: base_config.Config, build_inputs: BuildInputs) 
       )
     )
     error_with = functools.partial(pipeline_error, file, build_inputs=build_inputs)
-    misfit = config_mismatch.of_format(file, reason_of(error), data, error_with)
+    misfit = explain_format(file, reason_of(error), data, error_with)
     if misfits and not misfit:
-      misfit = config_mismatch.explain(file, records, reason_of(error), data, error_with)
+      misfit = explain_mismatch(file, records, reason_of(error), data, error_with)
   return Fault(file, start, f'cannot be parsed: {reason_of(error)}', misfit)
 
 

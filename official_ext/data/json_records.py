@@ -1,23 +1,105 @@
-"""Records from JSON lines and JSON. Of JSON lines there is an index of where each begins; they are read one by one."""
+"""Records from JSON lines and JSON. Of JSON lines there is an index of where each begins; they are read one by one.
 
-from collections.abc import Callable
+JSON without the parts that parsers read differently: repeated keys, NaN and infinities, numbers beyond float64.
+"""
+
+from collections.abc import Callable, Sequence
 import gzip
 import hashlib
 import io
 import json
+import math
 import os
+import re
 import shutil
 import tempfile
 import threading
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.data import bad_examples
 from official_ext.data import numbered_records
-from official_ext.data import strict_json
+
+# A number above 1e308 has an exponent of three digits, or at least 200 digits in a row before an exponent below 100.
+# Most texts have neither, and need no call of Python per number.
+_MAY_OVERFLOW = re.compile(r'[0-9.][eE]\+?[0-9]{3}|[0-9]{200}')
+
+
+class StrictJsonError(ValueError):
+  """Raised for JSON whose meaning depends on who reads it."""
+
+
+def loads_strict(text: str) -> json_values.Json:
+  """Parses a text.
+
+  Raises:
+    StrictJsonError: an object has a key twice; a number is NaN, infinite, or too large for a float64.
+    ValueError, RecursionError: see json.loads.
+  """
+  try:
+    found = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
+  except ValueError:  # What comes first in the text is reported.
+    return json.loads(text, **_hooks(text))
+  if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
+    return found  # The search for numbers takes longer than the rest.
+  return json.loads(text, **_hooks(text)) if _MAY_OVERFLOW.search(text) else found
+
+
+def find_json_fault(text: str) -> tuple[int, str] | None:
+  """Finds the first element of a list that `loads_strict` refuses: (its number, why); None if there is none."""
+  decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(**_hooks(text)).raw_decode
+  place = text.index('[') + 1
+  number = 0
+  while (place := _skip_blanks(text, place)) < len(text) and text[place] != ']':
+    try:
+      _, place = decode(text, place)
+    except StrictJsonError as error:
+      return number, str(error)
+    place = _skip_blanks(text, place)
+    place += text[place : place + 1] == ','
+    number += 1
+  return None
+
+
+def _skip_blanks(text: str, place: int) -> int:
+  while place < len(text) and text[place] in ' \t\r\n':
+    place += 1
+  return place
+
+
+def _hooks(text: str) -> dict[str, Any]:
+  hooks: dict[str, object] = {'object_pairs_hook': _object, 'parse_constant': _refuse}
+  return {**hooks, 'parse_float': _float, 'parse_int': _int} if _MAY_OVERFLOW.search(text) else hooks
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise StrictJsonError(f'has the key {twice!r} more than once')
+  return found
+
+
+def _refuse(name: str) -> NoReturn:
+  raise StrictJsonError(f'holds {name}, which is not valid JSON; write null, or a number')
+
+
+def _int(text: str) -> int:
+  _float(text)  # Before `int`, which refuses very long ones for another reason.
+  return int(text)
+
+
+def _float(text: str) -> float:
+  value = float(text)
+  if math.isinf(value):
+    raise StrictJsonError(f'holds the number {text[:20]}, which is too large for a float64')
+  return value
+
 
 _BLOCK = 2**23
 MAX_LINE_BYTES = 2**27
@@ -128,12 +210,12 @@ def record_of(line: bytes, place: Callable[[], str]) -> numbered_records.Record:
   """
   bad = lambda what: bad_examples.BadExampleError(f'{place()}: {what}')
   try:
-    record = strict_json.loads(line.removeprefix(b'\xef\xbb\xbf').decode())
+    record = loads_strict(line.removeprefix(b'\xef\xbb\xbf').decode())
   except UnicodeDecodeError as error:
     raise bad(f'is not UTF-8 at byte {error.start}') from error
   except json.JSONDecodeError as error:
     raise bad(f'is invalid JSON: {error.msg} at column {error.colno}') from error
-  except strict_json.StrictJsonError as error:
+  except StrictJsonError as error:
     raise bad(str(error)) from error
   except (ValueError, RecursionError) as error:  # Of an integer with too many digits; of lists in lists in lists.
     raise bad(f'is invalid JSON: {bad_examples.one_line(error)}') from error
@@ -170,9 +252,9 @@ def json_list(file: str) -> numbered_records.ListRecords:
   try:
     with _opened(file) as f:
       text = f.read().decode('utf-8-sig')
-    records = strict_json.loads(text)
-  except strict_json.StrictJsonError as error:
-    number, what = strict_json.find_fault(text) or (0, str(error))
+    records = loads_strict(text)
+  except StrictJsonError as error:
+    number, what = find_json_fault(text) or (0, str(error))
     raise errors.UserError(f'{file}, element {number}: {what}') from error
   except ValueError as error:
     raise errors.UserError(f'{file}: is invalid JSON: {bad_examples.one_line(error)}') from error

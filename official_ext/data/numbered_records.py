@@ -49,7 +49,14 @@ class Records(abc.ABC):
 
 
 class ListRecords(Records):
-  """Records in memory: dictionaries of JSON values."""
+  """Records in memory: dictionaries of JSON values.
+
+  Example:
+
+    >>> records = ext.TextRecords([{'text': 'one'}, {'text': 'two'}])
+    >>> len(records)
+    2
+  """
 
   def __init__(self, records: Sequence[Record], name: str = 'record'):
     """Takes the records unchanged.

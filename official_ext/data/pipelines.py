@@ -1,11 +1,70 @@
-"""Changes the tf.data pipelines of any task from outside."""
+"""Input pipelines of any task, as the loop changes them: their first batch, their options.
 
-from collections.abc import Callable
+Gives an input pipeline its first batch.
+
+with pipelines.starting_at(1000) as start:
+  dataset = task.build_inputs(params)   # calls pipelines.take_start()
+if not start.honoured:
+  dataset = dataset.skip(1000)
+
+Changes the tf.data pipelines of any task from outside.
+"""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import contextvars
+import dataclasses
 import inspect
 
 import tensorflow as tf
 
 from official_ext.base import tf_internals
+
+
+@dataclasses.dataclass
+class Position:
+  """The position at which an input starts.
+
+  Attributes:
+    num_batches: the number of global batches that have been used before.
+    honoured: whether the input has taken the number, and so starts there by itself.
+  """
+
+  num_batches: int
+  honoured: bool = False
+
+
+_POSITION: contextvars.ContextVar[Position | None] = contextvars.ContextVar('position', default=None)
+
+
+@contextlib.contextmanager
+def starting_at(num_batches: int) -> Iterator[Position]:
+  """A context: training inputs that are built in it start at this batch, if they can.
+
+  Args:
+    num_batches: the number of global batches to skip, >= 0.
+
+  Yields:
+    The position; `honoured` shows whether an input took it.
+  """
+  if num_batches < 0:
+    raise ValueError(f'num_batches: {num_batches} is negative.')
+  position = Position(int(num_batches))
+  token = _POSITION.set(position)
+  try:
+    yield position
+  finally:
+    _POSITION.reset(token)
+
+
+def take_start() -> int:
+  """Returns the batch to start at, 0 outside of `starting_at`. The caller promises to start there."""
+  position = _POSITION.get()
+  if position is None:
+    return 0
+  position.honoured = True
+  return position.num_batches
+
 
 Transform = Callable[[tf.data.Dataset, tf.distribute.InputContext | None], tf.data.Dataset]
 

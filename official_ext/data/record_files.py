@@ -5,24 +5,21 @@ Paths are literal, with any characters.
 
 from collections.abc import Iterator, Sequence
 import contextlib
-import json
 import os
 
 from absl import logging
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import suggestions
+from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.data import bad_examples
 from official_ext.data import input_files
 from official_ext.data import json_records
 from official_ext.data import numbered_records
-from official_ext.data import plain_records
 from official_ext.data import table_records
 
 _KINDS = ('.jsonl', '.ndjson', '.json', '.parquet', '.arrow')
-_ALL_KINDS = (*_KINDS, *plain_records.TABLES, *plain_records.DOCUMENTS)
+_ALL_KINDS = (*_KINDS, *table_records.TABLE_ENDINGS, *table_records.DOCUMENT_ENDINGS)
 _SPLITS = ('train', 'validation', 'valid', 'dev', 'eval', 'test')
 _MAX_OPEN = 64
 
@@ -45,7 +42,7 @@ def open_records(
   """
   parts: list[numbered_records.Records] = []
   left, seen = at_most, dict[str, str]()
-  for pattern in input_files.patterns(input_path):
+  for pattern in input_files.input_patterns(input_path):
     for file in files_of(os.path.expanduser(pattern), split, field):
       if left == 0:
         break
@@ -110,10 +107,10 @@ def read_file(file: str, at_most: int = -1, field: str = '') -> numbered_records
       return json_records.json_list(file)
     if kind in _KINDS:
       return json_records.JsonLines(file, at_most)
-    if kind in plain_records.TABLES:
-      return plain_records.table(file)
-    if kind in plain_records.DOCUMENTS:
-      return plain_records.document(file)
+    if kind in table_records.TABLE_ENDINGS:
+      return table_records.csv_records(file)
+    if kind in table_records.DOCUMENT_ENDINGS:
+      return table_records.document_records(file)
     raise errors.UserError(f'{file}: is of an unknown kind; its name should end with one of {", ".join(_ALL_KINDS)}')
 
 
@@ -150,7 +147,7 @@ def files_of(path: str, split: str, field: str) -> list[str]:
   """
   if paths.is_folder(path):
     return _files_in(path, split, field)
-  files = input_files.matching(path)
+  files = input_files.matching_files(path)
   if not files:
     raise errors.UserError(f'{field}: {path}: No such file or directory')
   return [file for match in files for file in (_files_in(match, split, field) if os.path.isdir(match) else [match])]
@@ -159,15 +156,15 @@ def files_of(path: str, split: str, field: str) -> list[str]:
 def _files_in(folder: str, split: str, field: str) -> list[str]:
   names = _names(folder, field)
   if 'dataset_dict.json' in names:
-    splits = _read_json(os.path.join(folder, 'dataset_dict.json'), field).get('splits', [])
+    splits = json_values.read_required_file(os.path.join(folder, 'dataset_dict.json'), field).get('splits', [])
     return _files_in(os.path.join(folder, _chosen(split, splits, folder, field)), '', field)
   if 'state.json' in names:
-    found = _read_json(os.path.join(folder, 'state.json'), field)
+    found = json_values.read_required_file(os.path.join(folder, 'state.json'), field)
     own = found.get('_split')
     if split and own and split != own:
       raise errors.UserError(f'{_split_field(field)}: {split!r}: {folder} holds the split {own!r} alone')
     return [os.path.join(folder, file['filename']) for file in found.get('_data_files', [])]
-  files = data_files(folder, field) or _files_ending(folder, tuple(plain_records.TABLES), field)
+  files = data_files(folder, field) or _files_ending(folder, tuple(table_records.TABLE_ENDINGS), field)
   if not files:
     return _documents_in(folder, field)
   splits = sorted({name for name in _SPLITS for file in files if os.path.basename(file).startswith(name)})
@@ -194,7 +191,7 @@ def _documents_in(folder: str, field: str) -> list[str]:
     os.path.join(place, name)
     for place, _, names in os.walk(folder)
     for name in names
-    if name.lower().endswith(plain_records.DOCUMENTS)
+    if name.lower().endswith(table_records.DOCUMENT_ENDINGS)
   ]
   if not files:
     raise errors.UserError(f'{field}: {folder}: holds no files that end with one of {", ".join(_ALL_KINDS)}')
@@ -234,17 +231,10 @@ def _chosen(split: str, splits: Sequence[str], folder: str, field: str) -> str:
     return split
   if not split and len(splits) == 1:
     return splits[0]
-  hint = suggestions.did_you_mean(split, splits, f'there are {", ".join(splits)}')
+  hint = errors.did_you_mean(split, splits, f'there are {", ".join(splits)}')
   raise errors.UserError(f'{_split_field(field)}: {folder} has no split {split!r}; {hint}')
 
 
 def _split_field(field: str) -> str:
   """Beside an `input_path`; else it is a flag, as that of commands."""
   return field.removesuffix('input_path') + 'split' if field.endswith('input_path') else '--split'
-
-
-def _read_json(file: str, field: str) -> json_types.Json:
-  try:
-    return json.loads(paths.read(file))
-  except (OSError, ValueError) as error:
-    raise errors.UserError(f'{field}: {file}: cannot be read: {bad_examples.one_line(error)}') from error

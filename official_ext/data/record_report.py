@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 import dataclasses
 
-from official_ext.base import json_types
+from official_ext.base import json_values
 
 MAX_NAMED = 5  # Bad records that are described.
 
@@ -46,9 +46,9 @@ class RecordReport:
   bad_records: int = 0
   without_loss: int = 0
   named: list[str] = dataclasses.field(default_factory=list)
-  details: list[json_types.JsonObject] = dataclasses.field(default_factory=list)
+  details: list[json_values.JsonObject] = dataclasses.field(default_factory=list)
 
-  def counts(self) -> json_types.JsonObject:
+  def counts(self) -> json_values.JsonObject:
     """All but the details."""
     return {name: value for name, value in vars(self).items() if name != 'details'}
 
@@ -67,7 +67,7 @@ class RecordReport:
     """Tokens that were cut off."""
     return self.cut_prompt_tokens + self.cut_content_tokens + self.cut_text_tokens
 
-  def summary(self, num_rows: int, division: json_types.JsonMapping | None = None) -> str:
+  def summary(self, num_rows: int, division: json_values.JsonMapping | None = None) -> str:
     """The numbers of records that are used, dropped and held out, with reasons, in words.
 
     Args:

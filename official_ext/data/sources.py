@@ -1,8 +1,10 @@
 """Sources of examples: they have a length and random access."""
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
+import contextlib
+import fcntl
 import operator
 import os
 from typing import Any, SupportsIndex
@@ -13,11 +15,123 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base.files import storage as storage_lib
 from official_ext.data import bad_examples
 from official_ext.data import collators
 from official_ext.data import data_identity
 from official_ext.data import input_files
-from official_ext.data import tfds_preparation
+from official_ext.data import row_encoding
+
+
+@contextlib.contextmanager
+def _lock(builder: Any) -> Iterator[None]:
+  """Keeps the other processes of this machine waiting while the data set is prepared.
+
+  A data_dir that is not a local folder (gs://...) has no such lock: there the first to finish wins.
+  """
+  root = os.fspath(builder.data_path.parent)
+  if '://' in root:
+    yield
+    return
+  try:
+    os.makedirs(root, exist_ok=True)
+    file = open(os.path.join(root, '.preparing.lock'), 'w', encoding='utf-8')
+  except OSError as error:
+    raise errors.UserError(f'tfds_data_dir: cannot write to {root}: {error.strerror}') from error
+  with file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+
+
+def _make_builder(name: str, data_dir: str) -> Any:
+  """Makes a builder, which reads the present state of the disk."""
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  try:
+    return tfds.builder(name, data_dir=_expanded(data_dir))
+  # TFDS asserts that it has the requested version.
+  except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
+    raise errors.UserError(f'tfds_name: TFDS cannot make {name!r}: {_reason(error)}') from error
+
+
+def prepare_tfds(name: str, data_dir: str = '') -> Any:
+  """Makes a TFDS builder whose data is on disk, and prepares the data if needed, as ArrayRecord files.
+
+  Args:
+    name: for `tfds.builder`.
+    data_dir: if empty, TFDS's default.
+
+  Returns:
+    The builder.
+
+  Raises:
+    UserError: there is no such data set, or nothing can be written to `data_dir`.
+    StorageError: there is no room for it.
+  """
+  builder = _make_builder(name, data_dir)
+  if builder.data_path.exists():  # TFDS gives the folder this name when the data set is complete.
+    return builder
+  with _lock(builder):
+    builder = _make_builder(name, data_dir)
+    if builder.data_path.exists():
+      return builder
+    try:
+      builder.download_and_prepare(file_format='array_record')
+    except Exception as error:
+      # Another machine that shares the folder may have been faster; then its data is complete.
+      builder = _make_builder(name, data_dir)
+      if not builder.data_path.exists():
+        storage = storage_lib.explain(error)
+        if storage is None:
+          raise
+        raise errors.StorageError(f'tfds_data_dir: {name} cannot be prepared: {storage}') from error
+  return builder
+
+
+def open_tfds_source(name: str, split: str, data_dir: str, decoders: Mapping[str, object] | None) -> Any:
+  """Opens one split of a data set for random access.
+
+  Args:
+    name: for `tfds.builder`.
+    split: for TFDS.
+    data_dir: if empty, TFDS's default.
+    decoders: for TFDS.
+
+  Raises:
+    UserError: there is no such data set or split, or its files have no random access.
+  """
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  builder = prepare_tfds(name, data_dir)
+  if not split:
+    raise errors.UserError(f'tfds_split: {name} has the splits {", ".join(sorted(builder.info.splits))}; name one')
+  try:
+    return tfds.data_source(name, split=split, data_dir=_expanded(data_dir), decoders=decoders, download=False)
+  except NotImplementedError as error:
+    raise errors.UserError(
+      f'tfds_data_dir: {builder.data_path} holds {name} in a format without random access; '
+      'choose another folder, or delete that one'
+    ) from error
+  except ValueError as error:
+    raise errors.UserError(f'tfds_split: {name} has no split {split!r}: {_reason(error)}') from error
+
+
+def tfds_files(data_source: Any) -> Sequence[Any]:
+  """The parts of files that a data source reads, in order: each has `filename`, `skip` and `take` (records)."""
+  from tensorflow_datasets.core.data_sources import base  # pylint: disable=g-import-not-at-top
+
+  return base.file_instructions(data_source.dataset_info, data_source.split)
+
+
+def _expanded(data_dir: str) -> str | None:
+  """The folder for TFDS; None for its default."""
+  return os.path.expanduser(data_dir) or None
+
+
+def _reason(error: Exception) -> str:
+  """The message of an exception of TFDS, in one line and without the arguments that TFDS repeats."""
+  lines = str(error).split('}": ')[-1].strip().splitlines()
+  return lines[0] if lines else type(error).__name__
 
 
 class Source(abc.ABC):
@@ -77,9 +191,10 @@ class Source(abc.ABC):
     return f'{len(self)} examples'
 
   def identity(self) -> data_identity.Identity:
-    """Distinguishes this source from others, by JSON values: see identity.py. Cheap, and the same in every process.
+    """Distinguishes this source from others, by JSON values: see data_identity.py.
 
-    Every checkpoint notes it. A subclass adds details: files, a version, a split.
+    It is cheap, and the same in every process. Every checkpoint notes it. A subclass adds details: files, a version, a
+    split.
     """
     return {'source': type(self).__name__, 'num_examples': len(self)}
 
@@ -89,6 +204,14 @@ class ArraySource(Source):
 
   Attributes:
     arrays: the arrays as given.
+
+  Example:
+
+    >>> source = ext.ArraySource({'x': np.arange(6.0).reshape(3, 2), 'y': np.array([0, 1, 1])})
+    >>> len(source)
+    3
+    >>> source[2]['x']
+    array([4., 5.])
   """
 
   def __init__(self, arrays: Mapping[str, npt.ArrayLike]):
@@ -144,7 +267,7 @@ class TfdsSource(Source):
     Raises:
       UserError: there is no such data set or split, or it is prepared in a file format without random access.
     """
-    self._data_source = tfds_preparation.open_data_source(name, split, data_dir, decoders)
+    self._data_source = open_tfds_source(name, split, data_dir, decoders)
     self._name = f'{name}, split {split}'
     self._split = split
 
@@ -156,14 +279,14 @@ class TfdsSource(Source):
 
   def describe(self, index: int) -> str:
     left = index
-    for part in tfds_preparation.files_of(self._data_source):
+    for part in tfds_files(self._data_source):
       if left < part.take:
         return f'example {index} of {self._name} ({part.filename}, record {part.skip + left})'
       left -= part.take
     return f'example {index} of {self._name}'
 
   def identity(self) -> data_identity.Identity:
-    files = [os.fspath(part.filename) for part in tfds_preparation.files_of(self._data_source)]
+    files = [os.fspath(part.filename) for part in tfds_files(self._data_source)]
     return {
       **super().identity(),
       'tfds': self._data_source.dataset_info.full_name,
@@ -220,7 +343,7 @@ class ArrayRecordSource(Source):
     patterns = [part.strip() for part in paths.split(',')] if isinstance(paths, str) else list(paths)
     files: list[str] = []
     for pattern in patterns:
-      matches = input_files.matching(pattern)
+      matches = input_files.matching_files(pattern)
       if not matches:
         raise errors.UserError(f'input_path: no file matches {pattern!r}')
       files += matches
@@ -357,3 +480,42 @@ def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Map
       else:
         examples += found
   return collators.stack_examples(examples) if examples else None
+
+
+class PreparedRows(ArrayRecordSource):
+  """The examples of a folder of `official-ext prepare`: dictionaries of numbers, texts, bytes and lists.
+
+  Those of images are `image`, the bytes of the file, and `label`, its number in `labels`.
+
+  Attributes:
+    labels: the names of the classes, by number; [] without classes.
+  """
+
+  def __init__(self, input_path: Any, parse: Callable[[dict[str, Any]], collators.Example] | None = None):
+    """Opens the folder.
+
+    Args:
+      input_path: the folder: `input_path` of a data configuration.
+      parse: a function of an example as it was written, which converts it; None: as it was written.
+
+    Raises:
+      UserError: there is no such folder, it is not prepared to its end, or it holds rows of tokens.
+    """
+    found = input_files.find_prepared(input_path)
+    if found is None:
+      found = input_files.read_prepared(os.path.expanduser(str(input_path)))
+    if found.kind == 'texts':
+      raise errors.UserError(
+        f'input_path: {found.folder}: holds rows of tokens, which ext.text_source reads; prepare it without --tokenizer'
+      )
+    decode = row_encoding.decode_example
+    self._open(
+      [(file, count) for file, count, _, _ in found.files],
+      (lambda record: parse(decode(record))) if parse else decode,
+    )
+    self.labels = found.labels
+    self._content = found.content
+
+  def identity(self) -> data_identity.Identity:
+    """See base class; the content counts too, by the checksums that were noted."""
+    return {**super().identity(), 'content': self._content}

@@ -13,18 +13,14 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.data import bad_examples
-from official_ext.data import batch_maker
 from official_ext.data import batch_reader
-from official_ext.data import batch_share
 from official_ext.data import collators
 from official_ext.data import data_identity
-from official_ext.data import example_order
-from official_ext.data import in_memory
-from official_ext.data import position
+from official_ext.data import keyed_random
+from official_ext.data import pipelines
 from official_ext.data import sources
 from official_ext.data.service import client
-from official_ext.data.service import request
-from official_ext.data.service import served_inputs
+from official_ext.data.service import worker
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 
@@ -39,13 +35,13 @@ def build_dataset(
   source: sources.Source,
   params: base_config.Config,
   input_context: tf.distribute.InputContext | None = None,
-  transform: batch_maker.Transform | None = None,
-  transform_per_example: batch_maker.Transform | None = None,
+  transform: batch_reader.Transform | None = None,
+  transform_per_example: batch_reader.Transform | None = None,
 ) -> tf.data.Dataset:
   """Builds a dataset of per-replica batches, for `strategy.distribute_datasets_from_function`.
 
   For training it is infinite, epoch after epoch in an order that `params.seed` determines: batches are always full, and
-  cross the end of an epoch. It starts at the batch of `position.starting_at`.
+  cross the end of an epoch. It starts at the batch of `pipelines.starting_at`.
 
   For evaluation it is finite, in the source's order, and has every example exactly once. The last global batch may be
   partial: the first replicas get its examples, the others none; `params.drop_remainder` drops that batch.
@@ -74,17 +70,17 @@ def build_dataset(
       one of the first examples cannot be read.
   """
   if not len(source):
-    raise errors.UserError(f'{batch_share.path_of(params)}: there are no examples')
+    raise errors.UserError(f'{batch_reader.config_path(params)}: there are no examples')
   log = _log_of(source, params)
-  share = batch_share.Share.of(params, input_context)
+  share = batch_reader.Share.of(params, input_context)
   load, in_graph = _loader(source, params)
   is_untransformed = transform is None and transform_per_example is None
   is_cheap = in_graph and is_untransformed
   reads_in_blocks = is_untransformed and _reads_in_blocks(source, params)
   plan = _plan(source, params, share, reads_in_blocks)
   seed = params.seed or 0
-  batches = batch_maker.BatchMaker(len(source), seed, plan.is_partial, load, transform, transform_per_example)
-  served = _served(source, params, batches, log) if served_inputs.is_wanted(params) else None
+  batches = batch_reader.BatchMaker(len(source), seed, plan.is_partial, load, transform, transform_per_example)
+  served = _served(source, params, batches, log) if worker.is_wanted(params) else None
   if served is not None:
     dataset = client.dataset(_request(served, params, share, plan))
   elif (is_cheap or reads_in_blocks) and not plan.is_partial:
@@ -93,7 +89,7 @@ def build_dataset(
     dataset = plan.elements(plan.blocks).map(batches, num_parallel_calls=getattr(params, 'num_parallel_calls', 2))
   dataset = _prefetched(dataset, params)
   if is_cheap and params.is_training and share.is_whole and served is None:
-    return in_memory.attach(dataset, _in_memory_batches(share, len(source), seed, load))
+    return batch_reader.attach_in_memory(dataset, _in_memory_batches(share, len(source), seed, load))
   return dataset
 
 
@@ -121,26 +117,26 @@ def _prefetched(dataset: tf.data.Dataset, params: base_config.Config) -> tf.data
 
 
 def _served(
-  source: sources.Source, params: base_config.Config, batches: batch_maker.BatchMaker, log: bad_examples.ExampleLog
-) -> served_inputs.ServedInput | None:
+  source: sources.Source, params: base_config.Config, batches: batch_reader.BatchMaker, log: bad_examples.ExampleLog
+) -> worker.ServedInput | None:
   """The input as one that a tf.data service makes; None if this process is a worker of it, which has noted it."""
 
   def indices(positions):
     if params.is_training:
-      return example_order.shuffled_indices(positions, len(source), params.seed or 0)
-    return example_order.sequential_indices(positions, len(source))
+      return keyed_random.shuffled_indices(positions, len(source), params.seed or 0)
+    return keyed_random.sequential_indices(positions, len(source))
 
   transforms = [batches.transform, batches.transform_per_example]
-  key = served_inputs.key_of(params, _identity(source, params), transforms)
-  served = served_inputs.ServedInput(key, batch_share.path_of(params), batches, indices, log)
-  return None if served_inputs.collect(served) else served
+  key = worker.key_of(params, _identity(source, params), transforms)
+  served = worker.ServedInput(key, batch_reader.config_path(params), batches, indices, log)
+  return None if worker.collect(served) else served
 
 
 def _request(
-  served: served_inputs.ServedInput, params: base_config.Config, share: batch_share.Share, plan: '_Plan'
-) -> request.Request:
+  served: worker.ServedInput, params: base_config.Config, share: batch_reader.Share, plan: '_Plan'
+) -> client.Request:
   """The request of a pipeline to the tf.data service of its data configuration."""
-  return request.Request(
+  return client.Request(
     served,
     share,
     params.tf_data_service_address,
@@ -154,27 +150,27 @@ def _request(
 def _in_memory_batches(share, num_examples, seed, load):
   @do_not_convert
   def indices(numbers):
-    return example_order.shuffled_indices(share.positions(numbers), num_examples, seed)
+    return keyed_random.shuffled_indices(share.positions(numbers), num_examples, seed)
 
   @do_not_convert
   def gather(indices):
     return load(indices, indices)[0]
 
-  return in_memory.InMemoryBatches(indices, gather)
+  return batch_reader.InMemoryBatches(indices, gather)
 
 
 def _identity(source: sources.Source, params: base_config.Config) -> data_identity.Identity:
   """Distinguishes this input's batches from those of another input."""
   if not params.is_training:
     return source.identity()
-  return {**source.identity(), 'order_of_examples': example_order.VERSION, 'seed': params.seed or 0}
+  return {**source.identity(), 'order_of_examples': keyed_random.ORDER_VERSION, 'seed': params.seed or 0}
 
 
 def _describe(source: sources.Source, params: base_config.Config, at: int) -> str:
   """Describes the example at a position of the run."""
   index = at
   if params.is_training:
-    index = int(example_order.shuffled_indices(tf.constant([at], tf.int64), len(source), params.seed or 0)[0])
+    index = int(keyed_random.shuffled_indices(tf.constant([at], tf.int64), len(source), params.seed or 0)[0])
   return f'{source.describe(index)} at position {at} of the run'
 
 
@@ -210,7 +206,9 @@ class _Plan:
     return dataset if self.num_elements is None else dataset.take(self.num_elements)
 
 
-def _plan(source: sources.Source, params: base_config.Config, share: batch_share.Share, reads_in_blocks: bool) -> _Plan:
+def _plan(
+  source: sources.Source, params: base_config.Config, share: batch_reader.Share, reads_in_blocks: bool
+) -> _Plan:
   """The plan of a pipeline, from the batch of `position` on."""
   num_examples = len(source)
   num_rows = _ROWS_PER_READ if reads_in_blocks else _INDICES_PER_BLOCK
@@ -222,11 +220,11 @@ def _plan(source: sources.Source, params: base_config.Config, share: batch_share
   def make_block(first_step):
     positions = share.positions(first_step + tf.range(num_steps, dtype=tf.int64))
     if params.is_training:
-      return positions, example_order.shuffled_indices(positions, num_examples, params.seed or 0)
-    return positions, example_order.sequential_indices(positions, num_examples)
+      return positions, keyed_random.shuffled_indices(positions, num_examples, params.seed or 0)
+    return positions, keyed_random.sequential_indices(positions, num_examples)
 
   if params.is_training:
-    first_step = position.take_start()
+    first_step = pipelines.take_start()
     return _Plan(tf.data.Dataset.counter(first_step, num_steps).map(make_block), first_step, None, False)
   num_full, rest = divmod(num_examples, share.global_batch_size)
   is_partial = rest > 0 and not params.drop_remainder
@@ -249,7 +247,7 @@ def _reads_in_blocks(source: sources.Source, params: base_config.Config) -> bool
   return source.reads_in_blocks and _collator_name(params) == 'stack' and not batch_reader.may_skip(params)
 
 
-def _loader(source: sources.Source, params: base_config.Config) -> tuple[batch_maker.Load, bool]:
+def _loader(source: sources.Source, params: base_config.Config) -> tuple[batch_reader.Load, bool]:
   """Returns a graph function for `BatchMaker.load`, of a block of batches too, and whether it stays in the graph.
 
   Only an `ArraySource` and one that is read in blocks take positions of more than one dimension.

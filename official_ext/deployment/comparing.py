@@ -1,4 +1,14 @@
-"""The comparison of an export's outputs with the model's own. No TensorFlow."""
+"""The comparison of an export's outputs with the model's own. No TensorFlow.
+
+The kinds of outputs that exports are compared by. No TensorFlow.
+
+Matches the boxes that an export finds with those of its model. No TensorFlow.
+
+A detector decides by thresholds and by the order of scores: a score is above `pre_nms_score_threshold` or not, two
+boxes overlap by `nms_iou_threshold` or do not, and of two boxes that overlap the one with the higher score stays. A
+rounding error flips a decision between equal values, and another box is found. Such boxes are *borderline*: see
+`match_boxes`.
+"""
 
 import collections
 from collections.abc import Mapping
@@ -6,8 +16,187 @@ import dataclasses
 
 import numpy as np
 
-from official_ext.deployment import box_matching
-from official_ext.deployment import tensor_kinds
+CLASSES, BOXES, PIXELS, VALUES = KINDS = ('classes', 'boxes', 'pixels', 'values')
+# Names of outputs that hold a value for each class, the most direct first.
+CLASS_OUTPUTS = ('logits', 'outputs', 'probs', 'probabilities')
+
+
+# Rounding errors of float32: of scores, which are from 0 to 1, of intersections over union, and of corners, relative to
+# the size of the image.
+_SCORE_ERROR = 1e-5
+_OVERLAP_ERROR = 1e-3
+_CORNER_ERROR = 1e-5
+
+SCORE = 'a score at pre_nms_score_threshold'
+NUMBER = 'a score at the limit of max_num_detections'
+OVERLAP = 'an overlap at nms_iou_threshold'
+EQUAL_SCORES = 'equal scores of overlapping boxes'
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxThresholds:
+  """The decisions of a detector: fields of Model Garden's `detection_generator`.
+
+  Attributes:
+    score: `pre_nms_score_threshold`: boxes of lower scores are dropped.
+    overlap: `nms_iou_threshold`: of two boxes of a class with this intersection over union, that of the lower score is
+      dropped.
+    number: `max_num_detections`: the largest number of boxes in an image.
+  """
+
+  score: float = float('-inf')
+  overlap: float = float('inf')
+  number: int = 1 << 31
+
+
+UNKNOWN = BoxThresholds()  # No box is borderline.
+
+
+@dataclasses.dataclass(frozen=True)
+class Boxes:
+  """The boxes of an image, the highest scores first.
+
+  Attributes:
+    corners: float64 `[n, 4]`: top, left, bottom, right.
+    classes: `[n]`.
+    scores: float64 `[n]`, above 0.
+  """
+
+  corners: np.ndarray
+  classes: np.ndarray
+  scores: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.scores)
+
+
+def of_image(outputs: Mapping[str, np.ndarray], number: int) -> Boxes:
+  """The boxes of one image among the outputs of a detector, without padding."""
+  scores = outputs['detection_scores'][number].astype(np.float64)
+  kept = np.flatnonzero(scores > 0)
+  kept = kept[np.argsort(-scores[kept], kind='stable')]
+  corners = outputs['detection_boxes'][number].astype(np.float64)
+  return Boxes(corners[kept], outputs['detection_classes'][number][kept], scores[kept])
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxMatching:
+  """The boxes of a model and of its export in one image.
+
+  Attributes:
+    pairs: indices of boxes that are the same: (of the model, of the export).
+    borderline: of each box that only a rounding error took away from the other side, the reason.
+    unmatched: the number of boxes that the other side lacks without such a reason.
+  """
+
+  pairs: list[tuple[int, int]]
+  borderline: list[str]
+  unmatched: int
+
+
+def match_boxes(model: Boxes, export: Boxes, least_overlap: float, thresholds: BoxThresholds) -> BoxMatching:
+  """Matches boxes by class and overlap, those of high scores first.
+
+  A box that was clipped at the border of the image to a line or a point has no area: see `same_shares`.
+
+  A box that one side has alone is borderline if, within rounding errors of float32,
+
+  - its score is `thresholds.score`, or that of the last box of `thresholds.number`;
+  - its overlap with a box of both sides, whose score is as high, is `thresholds.overlap`;
+  - a box that the other side has alone has its score, and drops it by `thresholds.overlap`;
+  - a borderline box of the other side has a score as high, and drops it by `thresholds.overlap`.
+
+  Args:
+    model: the boxes of the model.
+    export: those of the export.
+    least_overlap: the intersection over union of boxes that are the same.
+    thresholds: of the detector.
+  """
+  pairs = _box_pairs(model, export, least_overlap)
+  sides = (model, export)
+  paired = [np.isin(np.arange(len(side)), [pair[own] for pair in pairs]) for own, side in enumerate(sides)]
+  reasons: tuple[dict[int, str], dict[int, str]] = ({}, {})
+  alone = [(own, int(box)) for own in (0, 1) for box in np.flatnonzero(~paired[own])]
+  for own, box in alone:
+    reason = _box_reason(sides[own], box, sides[1 - own], paired[1 - own], thresholds)
+    if reason:
+      reasons[own][box] = reason
+  while True:  # A borderline box drops others, which then are borderline too.
+    found = [
+      (own, box, reasons[1 - own][by])
+      for own, box in alone
+      if box not in reasons[own]
+      for by in _dropping(sides[own], box, sides[1 - own], thresholds)
+      if by in reasons[1 - own]
+    ]
+    if not found:
+      break
+    for own, box, reason in found:
+      reasons[own][box] = reason
+  borderline = [*reasons[0].values(), *reasons[1].values()]
+  return BoxMatching(pairs, borderline, len(alone) - len(borderline))
+
+
+def _box_pairs(model: Boxes, export: Boxes, least_overlap: float) -> list[tuple[int, int]]:
+  free = np.ones(len(export), bool)
+  pairs = []
+  shares = same_shares(model, export)
+  for index in range(len(model)):
+    shared = shares[index]
+    shared[~free | (export.classes != model.classes[index])] = 0
+    best = int(shared.argmax()) if len(shared) else 0
+    if len(shared) and shared[best] >= least_overlap:
+      free[best] = False
+      pairs.append((index, best))
+  return pairs
+
+
+def _box_reason(own: Boxes, box: int, other: Boxes, paired: np.ndarray, thresholds: BoxThresholds) -> str:
+  """The reason that does not depend on other borderline boxes; ''."""
+  score = own.scores[box]
+  if abs(score - thresholds.score) <= _SCORE_ERROR:
+    return SCORE
+  if len(other) >= thresholds.number and score <= other.scores.min() + _SCORE_ERROR:
+    return NUMBER
+  shared = overlaps(own.corners[box], other.corners)
+  same, gaps = other.classes == own.classes[box], other.scores - score
+  if np.any(same & paired & (gaps >= -_SCORE_ERROR) & (abs(shared - thresholds.overlap) <= _OVERLAP_ERROR)):
+    return OVERLAP
+  drops = same & ~paired & (shared >= thresholds.overlap - _OVERLAP_ERROR)
+  return EQUAL_SCORES if np.any(drops & (abs(gaps) <= _SCORE_ERROR)) else ''
+
+
+def _dropping(own: Boxes, box: int, other: Boxes, thresholds: BoxThresholds) -> np.ndarray:
+  """Indices of the other side's boxes that drop a box."""
+  shared = overlaps(own.corners[box], other.corners)
+  same = other.classes == own.classes[box]
+  higher = other.scores >= own.scores[box] - _SCORE_ERROR
+  return np.flatnonzero(same & higher & (shared >= thresholds.overlap - _OVERLAP_ERROR))
+
+
+def same_shares(model: Boxes, export: Boxes) -> np.ndarray:
+  """The intersections over union of the boxes of two sides as shapes: float64 `[model boxes, export boxes]`.
+
+  Each box is grown by the rounding error of a corner, which is relative to the size of the image. So lines are compared
+  by their lengths, and points by their places. Boxes whose corners differ by no more than that error have 1.
+  """
+  error = _CORNER_ERROR * max(float(np.abs(side.corners).max(initial=0)) for side in (model, export))
+  grown = np.array([-error, -error, error, error])
+  others = export.corners + grown
+  found = np.array([overlaps(corners + grown, others) for corners in model.corners]).reshape(len(model), len(export))
+  apart = np.abs(model.corners[:, np.newaxis] - export.corners).max(axis=2, initial=0)
+  found[apart <= error] = 1
+  return found
+
+
+def overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+  """The intersection over union of a box `[4]` (top, left, bottom, right) with boxes `[n, 4]`: float64 `[n]`."""
+  box, boxes = np.asarray(box, np.float64), np.asarray(boxes, np.float64)
+  sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
+  shared = np.prod(np.maximum(sides, 0), axis=1)
+  union = np.prod(box[2:] - box[:2]) + np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) - shared
+  return np.divide(shared, union, out=np.zeros_like(union), where=union > 0)
+
 
 # The intersection over union of boxes that are the same: with the arithmetic of float32, and quantized.
 _CLOSE_OVERLAP, _LEAST_OVERLAP = 0.99, 0.5
@@ -20,7 +209,7 @@ class Comparison:
   """The differences of an export from its model.
 
   Attributes:
-    kind: one of `tensor_kinds.KINDS`.
+    kind: one of `KINDS`.
     difference: the largest absolute difference of an output; of boxes: that of the scores of matched ones.
     relative: the largest difference of an output, relative to the largest absolute value that the model has for it.
     agreement: the share of examples or pixels with the same highest class. Of boxes: twice the number of matches over
@@ -28,7 +217,7 @@ class Comparison:
     compared: the number of examples, pixels or boxes of the model in `agreement`.
     overlap: of boxes: the least intersection over union of matched ones that have an area. None for other outputs.
     borderline: of boxes: the number of those that only a rounding error took away from the model or the export, by the
-      reason: see `box_matching.match`.
+      reason: see `match_boxes`.
     reason: why the outputs cannot be compared; ''.
   """
 
@@ -58,12 +247,12 @@ def compare(
   expected: Mapping[str, np.ndarray],
   found: Mapping[str, np.ndarray],
   tolerance: float = 0.0,
-  thresholds: box_matching.Thresholds = box_matching.UNKNOWN,
+  thresholds: BoxThresholds = UNKNOWN,
 ) -> Comparison:
   """Compares outputs by name.
 
   Args:
-    kind: one of `tensor_kinds.KINDS`.
+    kind: one of `KINDS`.
     expected: the model's outputs: arrays `[n, ...]`.
     found: the export's outputs: those of the same names, and others, which are ignored.
     tolerance: of `Comparison.is_within`: boxes are the same if their intersection over union is at least 0.99, or 0.5
@@ -75,7 +264,7 @@ def compare(
       return incomparable(kind, f'the export has no output {name}; it has {", ".join(sorted(found))}')
     if found[name].shape != array.shape:
       return incomparable(kind, f'{name} has the shape {found[name].shape}, expected {array.shape}')
-  if kind == tensor_kinds.BOXES:
+  if kind == BOXES:
     least_overlap = _CLOSE_OVERLAP if tolerance <= _CLOSE_TOLERANCE else _LEAST_OVERLAP
     return _compare_boxes(expected, found, least_overlap, thresholds)
   difference, relative = _differences(expected, found)
@@ -94,17 +283,21 @@ def incomparable(kind: str, reason: str) -> Comparison:
 
 def _classes(kind: str, expected: Mapping[str, np.ndarray]) -> str | None:
   """The output whose last dimension holds a value for each class."""
-  if kind not in (tensor_kinds.CLASSES, tensor_kinds.PIXELS):
+  if kind not in (CLASSES, PIXELS):
     return None
-  return next((name for name in tensor_kinds.CLASS_OUTPUTS if name in expected), next(iter(expected)))
+  return next((name for name in CLASS_OUTPUTS if name in expected), next(iter(expected)))
 
 
 def _differences(expected, found) -> tuple[float, float]:
-  """(largest absolute difference, largest difference relative to the scale of its output)."""
+  """(largest absolute difference, largest difference relative to the scale of its output); of other texts infinite."""
   absolute = relative = 0.0
   for name, array in expected.items():
-    values, others = array.astype(np.float64), found[name].astype(np.float64)
-    difference = float(np.abs(values - others).max(initial=0.0))
+    values, others = _flat(array), _flat(found[name])
+    if values.dtype == object:
+      if values.shape != others.shape or any(values != others):
+        return float('inf'), float('inf')
+      continue
+    difference = float(np.abs(values - others).max(initial=0.0)) if values.shape == others.shape else float('inf')
     if not np.isfinite(difference):
       return float('inf'), float('inf')
     scale = float(np.abs(values).max(initial=0.0))
@@ -113,14 +306,21 @@ def _differences(expected, found) -> tuple[float, float]:
   return absolute, relative
 
 
-def _compare_boxes(expected, found, least_overlap: float, thresholds: box_matching.Thresholds) -> Comparison:
+def _flat(array: np.ndarray) -> np.ndarray:
+  """The numbers of an array, float64, or its texts, of dtype object; of an array of arrays those of all."""
+  if array.dtype == object and array.ndim == 1 and array.size and isinstance(array[0], np.ndarray):
+    return np.concatenate([_flat(each) for each in array])
+  return array.ravel() if array.dtype == object else array.ravel().astype(np.float64)
+
+
+def _compare_boxes(expected, found, least_overlap: float, thresholds: BoxThresholds) -> Comparison:
   matches = unmatched = boxes = 0
   difference = scale = 0.0
   least = 1.0
   borderline: collections.Counter[str] = collections.Counter()
   for number in range(len(expected['detection_scores'])):
-    model, export = (box_matching.of_image(outputs, number) for outputs in (expected, found))
-    matching = box_matching.match(model, export, least_overlap, thresholds)
+    model, export = (of_image(outputs, number) for outputs in (expected, found))
+    matching = match_boxes(model, export, least_overlap, thresholds)
     boxes += len(model)
     matches += len(matching.pairs)
     unmatched += matching.unmatched
@@ -128,10 +328,10 @@ def _compare_boxes(expected, found, least_overlap: float, thresholds: box_matchi
     scale = max(scale, float(model.scores.max(initial=0.0)))
     for own, other in matching.pairs:
       difference = max(difference, float(abs(model.scores[own] - export.scores[other])))
-      least = min(least, float(box_matching.overlaps(model.corners[own], export.corners[[other]])[0]) or 1.0)
+      least = min(least, float(overlaps(model.corners[own], export.corners[[other]])[0]) or 1.0)
   if not boxes:
-    return incomparable(tensor_kinds.BOXES, 'the model finds no box in the examples; lower pre_nms_score_threshold')
+    return incomparable(BOXES, 'the model finds no box in the examples; lower pre_nms_score_threshold')
   agreement = 2 * matches / (2 * matches + unmatched) if matches + unmatched else 0.0
   return Comparison(
-    tensor_kinds.BOXES, difference, difference / scale, agreement, boxes, least if matches else 0.0, dict(borderline)
+    BOXES, difference, difference / scale, agreement, boxes, least if matches else 0.0, dict(borderline)
   )

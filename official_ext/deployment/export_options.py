@@ -3,7 +3,7 @@
 import dataclasses
 
 from official_ext.base import errors
-from official_ext.base import optional_packages
+from official_ext.base import package_imports
 
 SAVED_MODEL, LITERT, ONNX = FORMATS = ('saved_model', 'litert', 'onnx')
 NONE, FLOAT16, DYNAMIC, INT8 = QUANTIZATIONS = ('none', 'float16', 'dynamic', 'int8')
@@ -71,7 +71,7 @@ class ExportOptions:
     if self.tolerance is not None and not 0 <= self.tolerance <= 1:
       raise errors.UserError(f'--tolerance={self.tolerance:g}: expected a number from 0 to 1')
     for package, extra in _EXTRAS.get(self.format, ()):
-      optional_packages.require(package, extra, f'--format={self.format}')
+      package_imports.require(package, extra, f'--format={self.format}')
 
   def folder_name(self, step: int) -> str:
     """The name of an export's folder: the step alone, as TensorFlow Serving names versions, or with its kind."""

@@ -1,4 +1,7 @@
-"""Writes the model of a run as a folder that another program can use, and verifies it."""
+"""Writes the model of a run as a folder that another program can use, and verifies it.
+
+The names of a model's classes, which become labels.txt of its export.
+"""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -10,23 +13,41 @@ from typing import Any
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import optional_packages
+from official_ext.base import json_values
+from official_ext.base import package_imports
 from official_ext.base import tf_internals
 from official_ext.base.files import paths
 from official_ext.base.files import whole_folders
-from official_ext.base.run_folder import export_notes
+from official_ext.base.run_folder import model_folders
+from official_ext.data import input_files
+from official_ext.deployment import comparing
+from official_ext.deployment import converters
 from official_ext.deployment import export_options
 from official_ext.deployment import input_kinds
-from official_ext.deployment import labels as labels_lib
-from official_ext.deployment import litert_format
-from official_ext.deployment import onnx_format
 from official_ext.deployment import run_examples
 from official_ext.deployment import tensor_functions
-from official_ext.deployment import tensor_kinds
 from official_ext.deployment import verifying
+from official_ext.training.tasks import base_task
 from official_ext.training.trained import serving
 from official_ext.training.trained import trained_model
+
+LABELS_FILE = 'labels.txt'
+
+
+def labels_of(trained: trained_model.TrainedModel) -> list[str]:
+  """The names of the classes in the order of their numbers, of the task or beside its data; [] if there are none."""
+  own = [str(name) for name in getattr(trained.task, 'class_names', ())]
+  if own:
+    return own
+  config = trained.params.task
+  for split in ('validation_data', 'train_data'):
+    data = getattr(config, split, None)
+    names = input_files.find_class_names(data)
+    if len(names):
+      number = getattr(getattr(config, 'model', None), 'num_classes', None)
+      return [names.of(index) for index in range(max(len(names), number or 0))]
+  return []
+
 
 # Added to the attention scores of padding. -1e9 would take the whole range of 8 bits. exp(-40) is 4e-18.
 _MASK_OF_INT8 = -40.0
@@ -62,7 +83,9 @@ class Exported:
     if self.verification is None:
       return f'not verified: {self.unverified}'
     tolerance = f'the tolerance {self.verification.tolerance:g}'
-    if self.verification.is_verified:
+    if self.verification.is_verified is None:
+      status = f'not verified on image files: {self.verification.unchecked}; on pixels within {tolerance}'
+    elif self.verification.is_verified:
       status = f'verified, within {tolerance}'
     else:
       status = f'NOT VERIFIED: beyond {tolerance}' + (f'; {self.closer} is closer to the model' if self.closer else '')
@@ -88,37 +111,32 @@ def export(
     UserError: the folder exists, the model cannot be converted, or examples that were requested cannot be read.
   """
   options.check()
-  if tf.io.gfile.exists(output_dir):
+  if paths.exists(output_dir):
     raise errors.UserError(
       f'{output_dir}: exists already; remove it, or name another: official-ext export --output_dir=DIR'
     )
   is_saved_model = options.format == export_options.SAVED_MODEL
   function = input_kinds.of_input(trained, options.input) if is_saved_model else tensor_functions.of_model(trained)
   examples, unverified = _examples(trained, function, options)
-  labels = labels_lib.of(trained)
+  files, unchecked = (None, '') if examples is None or unverified else _files(trained, function, examples, options)
+  labels = labels_of(trained)
   result: dict[str, Any] = {}
 
   def write(folder: str) -> None:
     with _computation(trained, function, options) as computation:
       converted = _convert(computation, options, examples, folder)
     if labels:
-      paths.write_atomically(os.path.join(folder, labels_lib.FILE), ('\n'.join(labels) + '\n').encode())
+      paths.write_atomically(os.path.join(folder, LABELS_FILE), ('\n'.join(labels) + '\n').encode())
     verification = None
+    verified: dict[str, Any] = {'verified': None, 'verification': {'reason': unverified}}
     if examples is not None and not unverified:
       verification = verifying.verify(
-        folder, converted.file, converted.runtime, function.kind, examples, options.accepted, function.thresholds
+        folder, converted.file, converted.runtime, function, examples, options.accepted, files, unchecked
       )
-    note = _note(trained, function, options, examples, converted)
-    verified = (
-      {'verified': verification.is_verified, 'verification': verification.as_json()}
-      if verification
-      else {
-        'verified': None,
-        'verification': {'reason': unverified},
-      }
-    )
-    text = json.dumps(json_types.json_values({**note, **(facts or {}), **verified}), indent=2) + '\n'
-    paths.write_atomically(os.path.join(folder, export_notes.FILE), text.encode())
+      verified = {'verified': verification.is_verified, 'verification': verification.as_json()}
+    note = {**_note(trained, function, options, examples, converted), **(facts or {}), **verified}
+    text = json.dumps(json_values.as_strict(note), indent=2) + '\n'
+    paths.write_atomically(os.path.join(folder, model_folders.EXPORT_FILE), text.encode())
     result.update(converted=converted, verification=verification)
 
   whole_folders.write(output_dir, write, replace=False)
@@ -138,7 +156,7 @@ def _computation(
   if options.quantization != export_options.INT8:
     yield function
     return
-  if (function.kind, options.format) == (tensor_kinds.BOXES, export_options.LITERT):
+  if (function.kind, options.format) == (comparing.BOXES, export_options.LITERT):
     # A segmentation fault, without a message, in tensorflow 2.20.
     raise errors.UserError(
       f"--quantize={options.quantization}: TensorFlow's calibration for LiteRT crashes on detectors; use "
@@ -168,14 +186,43 @@ def _examples(
       yield inputs, function.reference(batch)
     else:  # One by one: the outputs of a language model are large.
       for part in run_examples.batches(inputs):
-        yield part, function.call(**{name: tf.constant(array) for name, array in part.items()})
+        outputs = function.call(**{name: tf.constant(array) for name, array in part.items()})
+        yield part, outputs if function.has_rows else {name: output[tf.newaxis] for name, output in outputs.items()}
 
   try:
-    return run_examples.read(trained, function.inputs_of, outputs_of, max(1, number), calibrates), unverified
+    return run_examples.read_examples(trained, function.inputs_of, outputs_of, max(1, number), calibrates), unverified
   except errors.UserError as error:
     if options.examples or calibrates or has_open_sizes:
       raise
     return None, errors.lines_of(error)[0]
+
+
+def _files(
+  trained: trained_model.TrainedModel,
+  function: tensor_functions.TensorFunction,
+  examples: run_examples.RunExamples,
+  options: export_options.ExportOptions,
+) -> tuple[run_examples.FileExamples | None, str]:
+  """(image files for the verification, the reason if there are none; '' for an export that takes no images)."""
+  way = function.files
+  if way is None:
+    takes_images = tensor_functions.preprocessing_of(function, examples.inputs)
+    name = type(trained.task).__name__
+    reason = f'{name}.image_preprocessing: returns None; return an ext.ImagePreprocessing to compare image files'
+    if not isinstance(trained.task, base_task.Task):
+      reason = f'{name}: image files of its number of channels are not compared'
+    return None, reason if takes_images else ''
+  files = run_examples.drawn_files(way.preprocessing.size, way.preprocessing.channels == 1)
+  try:
+    batches = run_examples.file_batches(trained, way.kind, files, way.as_jpeg)
+    expected = None
+    if way.is_inside or options.quantization == export_options.NONE:
+      expected = run_examples.joined([run_examples.as_arrays(way.reference(batch)) for batch in batches], len(files))
+    made = {} if way.is_inside else run_examples.joined([function.inputs_of(batch) for batch in batches], len(files))
+  except errors.UserError as error:
+    return None, errors.lines_of(error)[0]
+  inputs = [way.inputs_of(file.content) for file in files]
+  return run_examples.FileExamples([file.name for file in files], inputs, expected, made), ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +252,7 @@ def _convert(
 ) -> _Converted:
   """Writes the model into a folder."""
   if options.format == export_options.SAVED_MODEL:
-    tf.saved_model.save(function.module, folder, signatures=dict(function.signatures))
+    tf_internals.save_signatures(function.module, folder, function.signatures)
     lines = {name: serving.describe(each) for name, each in function.signatures.items()}
     return _Converted('', options.format, lines, (), function.call)
   calibration = examples.calibration if examples is not None else None
@@ -213,12 +260,12 @@ def _convert(
   concrete = function.traced(examples.inputs if examples else None, batch_size=1 if is_litert else None)
   lines = {serving.DEFAULT: serving.describe(concrete)}
   if not is_litert:
-    onnx_format.convert(concrete, options.quantization, calibration, os.path.join(folder, onnx_format.FILE))
-    return _Converted(onnx_format.FILE, options.format, lines, (), concrete)
-  model = litert_format.convert(concrete, options.quantization, calibration)
-  paths.write_atomically(os.path.join(folder, litert_format.FILE), model.content)
+    converters.convert_to_onnx(concrete, options.quantization, calibration, os.path.join(folder, converters.ONNX_FILE))
+    return _Converted(converters.ONNX_FILE, options.format, lines, (), concrete)
+  model = converters.convert_to_litert(concrete, options.quantization, calibration)
+  paths.write_atomically(os.path.join(folder, converters.LITERT_FILE), model.content)
   runtime = 'litert_tensorflow' if model.tensorflow_ops else options.format
-  return _Converted(litert_format.FILE, runtime, lines, model.tensorflow_ops, concrete)
+  return _Converted(converters.LITERT_FILE, runtime, lines, model.tensorflow_ops, concrete)
 
 
 def _note(
@@ -227,9 +274,9 @@ def _note(
   options: export_options.ExportOptions,
   examples: run_examples.RunExamples | None,
   converted: _Converted,
-) -> json_types.JsonObject:
+) -> json_values.JsonObject:
   """The entries of export.json that describe the model."""
-  note: json_types.JsonObject = {
+  note: json_values.JsonObject = {
     'format': options.format,
     'file': converted.file or None,
     'quantization': options.quantization,
@@ -240,7 +287,7 @@ def _note(
     'weights': trained.weights,
     'signature': tensor_functions.signature_of(converted.concrete),
     'preprocessing': tensor_functions.preprocessing_of(function, examples.inputs if examples else None),
-    'tools': {name: optional_packages.version(name) for name in _TOOLS[options.format]},
+    'tools': {name: package_imports.version(name) for name in _TOOLS[options.format]},
   }
   if options.quantization == export_options.INT8 and examples is not None:
     note['calibration'] = {'examples': examples.calibration_number, 'split': examples.split}

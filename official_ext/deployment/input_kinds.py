@@ -6,12 +6,14 @@ tasks on images a decoder before the task's own signature.
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.data import image_preprocessing
 from official_ext.deployment import export_options
 from official_ext.deployment import run_examples
 from official_ext.deployment import tensor_functions
@@ -38,10 +40,8 @@ def of_input(trained: trained_model.TrainedModel, kind: str) -> tensor_functions
     return base
   if kind == export_options.TEXT:
     return _of_texts(trained, base)
-  images = serving.image_module(trained, kind)
-  if images is not None:
-    signatures = images.get_inference_signatures({kind: serving.DEFAULT})
-    return _of_images(base, kind, images, signatures[serving.DEFAULT], None)
+  if serving.image_module(trained) is not None:
+    return _of_model_garden_images(trained, base, kind)
   module = serving.text_module(trained)
   if module is not None and kind == export_options.TF_EXAMPLE:
     return _of_token_examples(trained, base)
@@ -51,88 +51,147 @@ def of_input(trained: trained_model.TrainedModel, kind: str) -> tensor_functions
 # Images.
 
 
-def _of_images(
+def _of_model_garden_images(
+  trained: trained_model.TrainedModel, base: tensor_functions.TensorFunction, kind: str
+) -> tensor_functions.TensorFunction:
+  """A signature of a task of Model Garden that takes images as bytes."""
+  (spec,) = base.specs.values()
+  channels = spec.shape[-1]
+  if channels not in (1, 3):
+    raise errors.UserError(f'--input={kind}: the model takes {channels} channels; use --input={export_options.TENSOR}')
+  as_jpeg = getattr(trained.evaluated_data, 'decode_jpeg_only', True)
+  decode = functools.partial(image_preprocessing.decode, channels=channels, as_jpeg=as_jpeg)
+  if base.files is not None:
+    base = dataclasses.replace(base, files=dataclasses.replace(base.files, as_jpeg=as_jpeg))
+
+  def of_pixels(images):
+    return np.stack([image_preprocessing.as_stored(tf.constant(each)) for each in images]) if as_jpeg else images
+
+  return _of_encoded(base, kind, _feature_of(trained), serving.image_module(trained, decode=decode), of_pixels)
+
+
+def _feature_of(trained: trained_model.TrainedModel) -> str:
+  """The feature of the run's tf.Examples with the image."""
+  data = trained.evaluated_data
+  if hasattr(data, 'image_feature'):
+    return data.image_feature.feature_name
+  return getattr(data, 'image_field_key', ENCODED)
+
+
+def _of_own_images(
+  trained: trained_model.TrainedModel, base: tensor_functions.TensorFunction, kind: str
+) -> tensor_functions.TensorFunction:
+  """The same for a task that takes float images of one size.
+
+  Files become images as `Task.image_preprocessing` states, or else by the defaults of TensorFlow, for a range of values
+  that the examples of the run show.
+  """
+  refusal = f'--input={kind}: {type(trained.task).__name__} takes'
+  if len(base.specs) != 1:
+    raise errors.UserError(f'{refusal} {", ".join(base.specs)}, not an image; use --input={export_options.TENSOR}')
+  ((name, spec),) = base.specs.items()
+  known, stated_by = serving.image_preprocessing(trained), tensor_functions.STATED
+  if known is None:
+    known, stated_by = _assumed(trained, base, refusal), tensor_functions.ASSUMED
+  elif not tensor_functions.takes(base.specs, known):
+    raise errors.UserError(
+      f'{refusal} {name}, {spec.dtype.name} {spec.shape}; its image_preprocessing makes '
+      f'({known.size[0]}, {known.size[1]}, {known.channels})'
+    )
+  prepare = known.__call__
+
+  def serve_images(contents):
+    shape = [*known.size, known.channels]
+    images = tf.map_fn(prepare, contents, fn_output_signature=tf.TensorSpec(shape, tf.float32))
+    return base.call(**{name: images})
+
+  module = tf.Module()
+  module.base, module.serve = base.module, serve_images
+  files = tensor_functions.FileInput(
+    None, known, lambda content: {}, tensor_functions.own_reference(base), is_inside=True, stated_by=stated_by
+  )
+  facts = {**known.facts(), 'stated_by': stated_by}
+  found = dataclasses.replace(base, preprocessing=facts, files=files)
+  of_pixels = lambda pixels: np.stack([known.of_pixels(tf.constant(image)).numpy() for image in pixels])
+  return _of_encoded(found, kind, ENCODED, module, of_pixels)
+
+
+def _assumed(
+  trained: trained_model.TrainedModel, base: tensor_functions.TensorFunction, refusal: str
+) -> image_preprocessing.ImagePreprocessing:
+  """The preprocessing that fits the examples of a run, if its task states none."""
+  ((name, spec),) = base.specs.items()
+  examples = run_examples.read_examples(
+    trained, base.inputs_of, lambda batch, inputs: [(inputs, {})], _EXAMPLES_OF_RANGE, calibrates=False
+  )
+  facts = tensor_functions.preprocessing_of(base, examples.inputs)
+  if facts.get('range') is None or facts['channels'] not in (1, 3):
+    raise errors.UserError(
+      f'{refusal} {name}, {spec.dtype.name} {spec.shape}, not an image in 0..1, -1..1 or 0..255; use '
+      f'--input={export_options.TENSOR}'
+    )
+  return image_preprocessing.ImagePreprocessing(
+    tuple(facts['size']), range=tuple(facts['range']), channels=facts['channels']
+  )
+
+
+def _of_encoded(
   base: tensor_functions.TensorFunction,
   kind: str,
+  feature: str,
   module: tf.Module,
-  concrete: Any,
-  to_input: Callable[[np.ndarray], np.ndarray] | None,
+  of_pixels: Callable[[np.ndarray], np.ndarray],
 ) -> tensor_functions.TensorFunction:
   """A signature that takes images as bytes.
 
   Args:
     base: the signature that takes them as a tensor.
     kind: 'image_bytes' or 'tf_example'.
-    module: holds the function and its variables.
-    concrete: the function.
-    to_input: from uint8 images to the input of `base`, which is the reference then. None: the function itself is, as
-      Model Garden's classification rounds resized images to whole numbers here, and not in a tensor.
+    feature: of a tf.Example that holds the image.
+    module: holds the variables; its `serve` takes the bytes of images, `[n]`.
+    of_pixels: from uint8 images to the input of `base`.
   """
   (name,) = base.specs
-  least, most = base.preprocessing.get('range') or (0, 255)
+  assert base.files is not None
+  least, most = base.files.preprocessing.range
+
+  def serve(inputs):
+    if kind == export_options.TF_EXAMPLE:
+      inputs = tf.io.parse_example(inputs, {feature: tf.io.FixedLenFeature([], tf.string)})[feature]
+    return module.serve(inputs)
+
+  holder = tf.Module()
+  holder.module = module
+  holder.serve = tf.function(serve, input_signature=[_BYTES], autograph=False)
+  concrete = holder.serve.get_concrete_function()
 
   def images_of(batch):
     values = base.inputs_of(batch)[name].astype(np.float32)
     return np.clip(np.rint((values - least) / (most - least) * 255), 0, 255).astype(np.uint8)
 
-  def inputs_of(batch):
-    encoded = [tf.io.encode_png(image).numpy() for image in images_of(batch)]
-    if kind == export_options.TF_EXAMPLE:
-      encoded = [_example({ENCODED: [each]}) for each in encoded]
-    return {'inputs': _of_bytes(encoded)}
-
-  def of_tensors(convert):
-    return lambda batch: base.call(**{name: tf.constant(convert(images_of(batch)))})
+  def encoded(content):
+    return _example({feature: [content]}) if kind == export_options.TF_EXAMPLE else content
 
   return dataclasses.replace(
     base,
-    module=module,
+    module=holder,
     call=concrete,
     specs={'inputs': _BYTES},
-    inputs_of=inputs_of,
-    reference=None if to_input is None else of_tensors(to_input),
-    preprocessing={**base.preprocessing, 'input': 'inputs', 'encoding': kind},
+    inputs_of=lambda batch: {
+      'inputs': _of_bytes([encoded(tf.io.encode_png(each).numpy()) for each in images_of(batch)])
+    },
+    reference=lambda batch: base.call(**{name: tf.constant(of_pixels(images_of(batch)))}),
+    preprocessing={
+      **base.preprocessing,
+      'input': 'inputs',
+      'encoding': kind,
+      'formats': image_preprocessing.FORMATS,
+      'decoded_by': tensor_functions.EXPORT,
+      'resized_by': tensor_functions.EXPORT,
+    },
     signatures={serving.DEFAULT: concrete},
+    files=dataclasses.replace(base.files, inputs_of=lambda content: {'inputs': encoded(content)}),
   )
-
-
-def _of_own_images(
-  trained: trained_model.TrainedModel, base: tensor_functions.TensorFunction, kind: str
-) -> tensor_functions.TensorFunction:
-  """The same for a task that takes float images of one size: decoded, resized, scaled to the range of its data."""
-  refusal = f'--input={kind}: {type(trained.task).__name__} takes'
-  if len(base.specs) != 1:
-    raise errors.UserError(f'{refusal} {", ".join(base.specs)}, not an image; use --input={export_options.TENSOR}')
-  ((name, spec),) = base.specs.items()
-  examples = run_examples.read(
-    trained, base.inputs_of, lambda batch, inputs: [(inputs, {})], _EXAMPLES_OF_RANGE, calibrates=False
-  )
-  facts = tensor_functions.preprocessing_of(base, examples.inputs)
-  if facts.get('range') is None:
-    raise errors.UserError(
-      f'{refusal} {name}, {spec.dtype.name} {spec.shape}, not an image in 0..1, -1..1 or 0..255; use '
-      f'--input={export_options.TENSOR}'
-    )
-  least, most = facts['range']
-
-  def scaled(images):
-    return tf.cast(images, tf.float32) / 255.0 * (most - least) + least
-
-  def decoded(encoded):
-    image = tf.io.decode_image(encoded, channels=facts['channels'], expand_animations=False)
-    return scaled(tf.image.resize(tf.cast(image, tf.float32), facts['size'], antialias=True))
-
-  def serve(inputs):
-    if kind == export_options.TF_EXAMPLE:
-      inputs = tf.io.parse_example(inputs, {ENCODED: tf.io.FixedLenFeature([], tf.string)})[ENCODED]
-    images = tf.map_fn(decoded, inputs, fn_output_signature=tf.TensorSpec(spec.shape[1:], tf.float32))
-    return base.call(**{name: images})
-
-  module = tf.Module()
-  module.base = base.module
-  module.serve = tf.function(serve, input_signature=[_BYTES], autograph=False)
-  known = dataclasses.replace(base, preprocessing=facts)
-  return _of_images(known, kind, module, module.serve.get_concrete_function(), lambda images: scaled(images).numpy())
 
 
 # Texts.

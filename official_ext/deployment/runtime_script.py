@@ -7,7 +7,8 @@ an .npz), `outputs` (the path of the .npz to write), `threads` and `seconds`, th
 The last line on stdout is a JSON object: `latency_ms` (the median of single examples), `runs`, `threads`, `runtime`,
 and `modules`, the loaded packages among those that must not be needed.
 
-Tensors of bytes are stored as `NAME:bytes`, their concatenation, and `NAME:lengths`.
+An .npz has the tensors of each example: `7:NAME` is the tensor NAME of the eighth. A tensor of bytes is `7:NAME:bytes`,
+their concatenation, `7:NAME:lengths` and `7:NAME:shape`.
 """
 
 import json
@@ -90,19 +91,40 @@ def _version(module, distribution):
   return getattr(module, '__version__', None) or importlib.metadata.version(distribution)
 
 
-def _read(path):
-  """The inputs by name: arrays `[n, ...]`, those of bytes of dtype object."""
-  found = {}
-  with np.load(path, allow_pickle=False) as arrays:
-    for key in arrays.files:
-      name, _, kind = key.partition(':')
-      if kind == 'bytes':
-        content, ends = arrays[key].tobytes(), np.cumsum(arrays[f'{name}:lengths'])
-        starts = ends - arrays[f'{name}:lengths']
-        found[name] = np.array([content[start:end] for start, end in zip(starts, ends)], object)
-      elif not kind:
-        found[name] = arrays[key]
-  return found
+def store(path, examples):
+  """Writes the tensors of examples, dictionaries of arrays by name."""
+  found: dict[str, Any] = {}
+  for number, example in enumerate(examples):
+    for name, array in example.items():
+      array, key = np.asarray(array), f'{number}:{name}'
+      if array.dtype.kind in 'OSU':
+        values = [value if isinstance(value, bytes) else str(value).encode() for value in array.ravel()]
+        found[f'{key}:bytes'] = np.frombuffer(b''.join(values), np.uint8)
+        found[f'{key}:lengths'] = np.array([len(value) for value in values], np.int64)
+        found[f'{key}:shape'] = np.array(array.shape, np.int64)
+      else:
+        found[key] = array
+  np.savez(path, **found)
+
+
+def load(path):
+  """The examples of `store`."""
+  examples: list[dict[str, Any]] = []
+  with np.load(path, allow_pickle=False) as stored:
+    for key in stored.files:
+      if key.endswith((':lengths', ':shape')):
+        continue
+      array = stored[key]
+      if key.endswith(':bytes'):
+        key = key.removesuffix(':bytes')
+        ends = np.cumsum(stored[f'{key}:lengths'])
+        values = np.empty(len(ends), object)
+        values[:] = [array[start:end].tobytes() for start, end in zip(ends - stored[f'{key}:lengths'], ends)]
+        array = values.reshape(stored[f'{key}:shape'])
+      number, _, name = key.partition(':')
+      examples += [{} for _ in range(int(number) + 1 - len(examples))]
+      examples[int(number)][name] = array
+  return examples
 
 
 def _median_ms(run, example, seconds):
@@ -123,13 +145,9 @@ def main(path):
   with open(path, encoding='utf-8') as file:
     request = json.load(file)
   run, runtime = LOADERS[request['format']](request['model'], request['threads'])
-  inputs = _read(request['inputs'])
-  count = len(next(iter(inputs.values())))
-  singles = [{name: array[number : number + 1] for name, array in inputs.items()} for number in range(count)]
-  answers = [run(single) for single in singles]
-  outputs: dict[str, Any] = {name: np.stack([answer[name] for answer in answers]) for name in answers[0]}
-  np.savez(request['outputs'], **outputs)
-  latency, runs = _median_ms(run, singles[0], request['seconds'])
+  examples = load(request['inputs'])
+  store(request['outputs'], [run(example) for example in examples])
+  latency, runs = _median_ms(run, examples[0], request['seconds'])
   unwanted = [name for name in ('official_ext', 'official', 'tensorflow') if name in sys.modules]
   facts = {'latency_ms': latency, 'runs': runs, 'threads': request['threads'], 'runtime': runtime, 'modules': unwanted}
   print(json.dumps(facts), flush=True)

@@ -6,6 +6,7 @@ normalize them. A SavedModel keeps the signature of `official_ext.training.train
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,42 @@ from official.vision.ops import preprocess_ops
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.data import bad_examples
-from official_ext.deployment import box_matching
-from official_ext.deployment import tensor_kinds
+from official_ext.data import image_preprocessing
+from official_ext.deployment import batch_dimension
+from official_ext.deployment import comparing
 from official_ext.training.trained import serving
 from official_ext.training.trained import trained_model
 
 _IMAGE = 'inputs'  # Model Garden's name of the tensor with images.
 _CHANNELS = (1, 3, 4)
 _RANGES = ((0, 1), (-1, 1), (0, 255))
-_RESIZING = {
-  tensor_kinds.CLASSES: 'crop the center, then resize (bilinear)',
-  tensor_kinds.BOXES: 'resize (bilinear) with the same aspect ratio, then pad at the bottom and right',
-  tensor_kinds.PIXELS: 'resize (bilinear)',
-}
+EXPORT, CALLER = 'export', 'caller'
+STATED, ASSUMED = 'task', 'examples'
+
+
+@dataclasses.dataclass(frozen=True)
+class FileInput:
+  """The way from image files to an export, for its verification.
+
+  Attributes:
+    kind: of the data, see `run_examples.file_batches`.
+    preprocessing: from a file to the input of the model.
+    inputs_of: from the bytes of a file to the inputs of the export by name, without the dimension of the batch.
+    reference: from a batch of the task's data to the model's own outputs by name.
+    is_inside: whether the export resizes images; else its caller does, as export.json states.
+    stated_by: `STATED` by the task, or `ASSUMED`.
+    as_jpeg: whether the export decodes files as `prepare` stores them: as JPEG.
+  """
+
+  kind: str | None
+  preprocessing: image_preprocessing.ImagePreprocessing
+  inputs_of: Callable[[bytes], Mapping[str, Any]]
+  reference: Callable[[Any], Mapping[str, tf.Tensor]]
+  is_inside: bool
+  stated_by: str = STATED
+  as_jpeg: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +60,13 @@ class TensorFunction:
     module: a tf.Module that holds the variables.
     call: takes the tensors by name, returns a dictionary of tensors.
     specs: the tensors by name. Their first dimension is the batch: None, or 1 if the computation takes no more.
-    kind: how outputs are compared, one of `tensor_kinds.KINDS`.
+    kind: how outputs are compared, one of `comparing.KINDS`.
     inputs_of: from a batch of the task's data to arrays by name.
     reference: from a batch to the model's own outputs by name; None: those of `call`.
     preprocessing: facts about the input for export.json.
     signatures: the traced functions of a SavedModel, by name; {} if there are none.
     thresholds: of a detector.
+    files: the way from image files to it; None if it takes no images, or nothing is known of their preprocessing.
   """
 
   module: tf.Module
@@ -52,9 +75,15 @@ class TensorFunction:
   kind: str
   inputs_of: Callable[[Any], Mapping[str, np.ndarray]]
   reference: Callable[[Any], Mapping[str, tf.Tensor]] | None
-  preprocessing: json_types.JsonObject
+  preprocessing: json_values.JsonObject
   signatures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  thresholds: box_matching.Thresholds = box_matching.UNKNOWN
+  thresholds: comparing.BoxThresholds = comparing.UNKNOWN
+  files: FileInput | None = None
+
+  @property
+  def has_rows(self) -> bool:
+    """Whether a verification compares a row of each output for each example, or whole outputs of single examples."""
+    return self.reference is not None or self.kind == comparing.BOXES
 
   def traced(self, examples: Mapping[str, np.ndarray] | None, batch_size: int | None = None) -> Any:
     """Traces the computation for one size of inputs.
@@ -94,14 +123,14 @@ def of_model(trained: trained_model.TrainedModel) -> TensorFunction:
     return {_IMAGE: _images_of(batch) * deviation + mean}
 
   # The boxes of a batch are decoded by anchors of one image.
-  spec = tf.TensorSpec([1 if kind == tensor_kinds.BOXES else None, height, width, channels], tf.float32, _IMAGE)
-  preprocessing = {
+  spec = tf.TensorSpec([1 if kind == comparing.BOXES else None, height, width, channels], tf.float32, _IMAGE)
+  preprocessing = serving.image_preprocessing(trained)
+  facts: json_values.JsonObject = {
     'input': _IMAGE,
-    'range': [0, 255],
-    'size': [height, width],
-    'channels': channels,
-    'resize': _RESIZING[kind],
-    'normalization': 'in the model',
+    **(preprocessing.facts() if preprocessing else {}),
+    'decoded_by': CALLER,
+    'resized_by': CALLER,
+    'normalized_by': EXPORT,
   }
   return TensorFunction(
     module,
@@ -109,10 +138,29 @@ def of_model(trained: trained_model.TrainedModel) -> TensorFunction:
     {_IMAGE: spec},
     kind,
     inputs_of,
-    _references(trained, kind),
-    preprocessing,
+    references(trained, kind),
+    facts,
     thresholds=_thresholds(trained),
+    files=_tensors_of_files(kind, preprocessing, _IMAGE, references(trained, kind)),
   )
+
+
+def _tensors_of_files(
+  kind: str | None,
+  preprocessing: image_preprocessing.ImagePreprocessing | None,
+  name: str,
+  reference: Callable[[Any], Mapping[str, tf.Tensor]],
+) -> FileInput | None:
+  """Files as the input of an export whose caller decodes and resizes them as `preprocessing` states."""
+  if preprocessing is None:
+    return None
+  prepare = _of_content(preprocessing.__call__)
+  return FileInput(kind, preprocessing, lambda content: {name: prepare(content).numpy()}, reference, is_inside=False)
+
+
+def _of_content(function: Callable[[tf.Tensor], tf.Tensor]) -> Any:
+  """A function of the bytes of a file as a graph: eagerly it takes a quarter of a second."""
+  return tf.function(function, input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
 
 
 def of_signature(trained: trained_model.TrainedModel) -> TensorFunction:
@@ -121,50 +169,79 @@ def of_signature(trained: trained_model.TrainedModel) -> TensorFunction:
   function = signatures[serving.DEFAULT] if serving.DEFAULT in signatures else next(iter(signatures.values()))
   positional = {spec.name: spec for spec in function.structured_input_signature[0]}
   specs = {**positional, **function.structured_input_signature[1]}
+  preprocessing = serving.image_preprocessing(trained)
   if serving.image_module(trained) is not None:
     mean, deviation = _normalization(trained)
+    name = next(iter(specs))
 
     def inputs_of(batch):
       pixels = _images_of(batch) * deviation + mean
-      return {next(iter(specs)): np.clip(np.rint(pixels), 0, 255).astype(np.uint8)}
+      return {name: np.clip(np.rint(pixels), 0, 255).astype(np.uint8)}
 
+    decode = _of_content(functools.partial(image_preprocessing.decode, channels=specs[name].shape[-1]))
     kind = _kind_of_images(trained)
-    channels = trained.params.task.model.input_size[-1]
-    facts = {
-      'input': next(iter(specs)),
-      'range': [0, 255],
-      'size': None,
-      'channels': channels,
-      'resize': 'in the model',
+    facts: json_values.JsonObject = {
+      'input': name,
+      **(preprocessing.facts() if preprocessing else {}),
+      'decoded_by': CALLER,
+      'resized_by': EXPORT,
+      'normalized_by': EXPORT,
     }
-    return TensorFunction(module, function, specs, kind, inputs_of, None, facts, signatures, _thresholds(trained))
+    files = None
+    if preprocessing is not None:
+      reference = references(trained, kind, in_shown_pixels=True)
+      files = FileInput(kind, preprocessing, lambda content: {name: decode(content).numpy()}, reference, is_inside=True)
+    return TensorFunction(
+      module, function, specs, kind, inputs_of, None, facts, signatures, _thresholds(trained), files
+    )
   kind = _kind_of_outputs(function.structured_outputs)
-  return TensorFunction(module, function, specs, kind, lambda batch: _by_name(batch, specs), None, {}, signatures)
+  found = TensorFunction(module, function, specs, kind, lambda batch: _by_name(batch, specs), None, {}, signatures)
+  if preprocessing is None or not takes(specs, preprocessing):
+    return found
+  (name,) = specs
+  facts = {'input': name, **preprocessing.facts(), 'decoded_by': CALLER, 'resized_by': CALLER, 'stated_by': STATED}
+  files = _tensors_of_files(None, preprocessing, name, own_reference(found))
+  return dataclasses.replace(found, preprocessing=facts, files=files)
+
+
+def takes(specs: Mapping[str, tf.TensorSpec], preprocessing: image_preprocessing.ImagePreprocessing) -> bool:
+  """Whether a signature takes the images of a preprocessing, and nothing else."""
+  shape = [None, *preprocessing.size, preprocessing.channels]
+  return [spec.dtype.is_floating and spec.shape.is_compatible_with(shape) for spec in specs.values()] == [True]
+
+
+def own_reference(function: TensorFunction) -> Callable[[Any], Mapping[str, tf.Tensor]]:
+  """The answers of a computation to the batches of its task."""
+
+  def answers(batch):
+    return function.call(**{name: tf.constant(array) for name, array in function.inputs_of(batch).items()})
+
+  return answers
 
 
 def _kind_of_images(trained: trained_model.TrainedModel) -> str:
   names = [cls.__qualname__ for cls in type(trained.params.task).__mro__]
   if 'ImageClassificationTask' in names:
-    return tensor_kinds.CLASSES
-  return tensor_kinds.PIXELS if 'SemanticSegmentationTask' in names else tensor_kinds.BOXES
+    return comparing.CLASSES
+  return comparing.PIXELS if 'SemanticSegmentationTask' in names else comparing.BOXES
 
 
 def _kind_of_outputs(outputs: Mapping[str, tf.TensorSpec]) -> str:
   for name, spec in outputs.items():
     columns = spec.shape[-1] if spec.shape.rank else None
-    if spec.shape.rank == 2 and name in tensor_kinds.CLASS_OUTPUTS and columns != 1:
-      return tensor_kinds.CLASSES
-    if spec.shape.rank == 4 and name in tensor_kinds.CLASS_OUTPUTS and columns not in (None, 1):
-      return tensor_kinds.PIXELS
-  return tensor_kinds.VALUES
+    if spec.shape.rank == 2 and name in comparing.CLASS_OUTPUTS and columns != 1:
+      return comparing.CLASSES
+    if spec.shape.rank == 4 and name in comparing.CLASS_OUTPUTS and columns not in (None, 1):
+      return comparing.PIXELS
+  return comparing.VALUES
 
 
-def _thresholds(trained: trained_model.TrainedModel) -> box_matching.Thresholds:
+def _thresholds(trained: trained_model.TrainedModel) -> comparing.BoxThresholds:
   """Those of Model Garden's detectors; of other tasks the defaults, with which nothing is borderline."""
   generator = getattr(getattr(trained.params.task, 'model', None), 'detection_generator', None)
   if generator is None or generator.nms_version == 'tflite':
-    return box_matching.UNKNOWN
-  return box_matching.Thresholds(
+    return comparing.UNKNOWN
+  return comparing.BoxThresholds(
     generator.pre_nms_score_threshold, generator.nms_iou_threshold, generator.max_num_detections
   )
 
@@ -172,7 +249,7 @@ def _thresholds(trained: trained_model.TrainedModel) -> box_matching.Thresholds:
 def _normalization(trained: trained_model.TrainedModel) -> tuple[np.ndarray, np.ndarray]:
   """(mean, deviation) of each channel, float32 `[channels]`, on a scale of 0 to 255."""
   feature = getattr(trained.params.task.train_data, 'image_feature', None)
-  if _kind_of_images(trained) == tensor_kinds.PIXELS and feature is not None:
+  if _kind_of_images(trained) == comparing.PIXELS and feature is not None:
     return np.array(feature.mean, np.float32), np.array(feature.stddev, np.float32)
   return np.array(preprocess_ops.MEAN_RGB, np.float32), np.array(preprocess_ops.STDDEV_RGB, np.float32)
 
@@ -182,8 +259,16 @@ def _images_of(batch: Any) -> np.ndarray:
   return tf.cast(batch[0], tf.float32).numpy()
 
 
-def _references(trained: trained_model.TrainedModel, kind: str) -> Callable[[Any], Mapping[str, tf.Tensor]]:
-  """The model's own outputs for a batch of a task on images, past the module that serves it."""
+def references(
+  trained: trained_model.TrainedModel, kind: str, in_shown_pixels: bool = False
+) -> Callable[[Any], Mapping[str, tf.Tensor]]:
+  """The model's own outputs for a batch of a task on images, past the module that serves it.
+
+  Args:
+    trained: the model.
+    kind: of its outputs.
+    in_shown_pixels: whether normalized coordinates of boxes refer to the image before it was resized.
+  """
   task, model = trained.task, trained.model
 
   def of_classes(batch):
@@ -205,14 +290,17 @@ def _references(trained: trained_model.TrainedModel, kind: str) -> Callable[[Any
     boxes = outputs['detection_boxes']
     if getattr(getattr(trained.params.task, 'export_config', None), 'output_normalized_coordinates', False):
       height, width = serving.input_size(trained.params)[:2]
-      boxes = tf.clip_by_value(boxes / tf.constant([height, width, height, width], boxes.dtype), 0.0, 1.0)
+      sides = tf.constant([[height, width]], boxes.dtype)
+      if in_shown_pixels:  # Times the scale.
+        sides = labels['image_info'][:, 0] * labels['image_info'][:, 2]
+      boxes = tf.clip_by_value(boxes / tf.tile(sides[:, tf.newaxis], [1, 1, 2]), 0.0, 1.0)
     return {
       'detection_boxes': boxes,
       'detection_scores': outputs['detection_scores'],
       'detection_classes': outputs['detection_classes'],
     }
 
-  chosen = {tensor_kinds.CLASSES: of_classes, tensor_kinds.PIXELS: of_pixels, tensor_kinds.BOXES: of_boxes}[kind]
+  chosen = {comparing.CLASSES: of_classes, comparing.PIXELS: of_pixels, comparing.BOXES: of_boxes}[kind]
   # Eagerly the loops of a non-maximum suppression take minutes.
   return tf.function(chosen, autograph=False)
 
@@ -249,26 +337,35 @@ def _fits(tensor: Any, spec: tf.TensorSpec) -> bool:
   return tensor.dtype == spec.dtype or (tensor.dtype.is_integer and spec.dtype.is_integer)
 
 
-def signature_of(concrete: Any) -> json_types.JsonObject:
-  """The `inputs` and `outputs` of a concrete function, each a list of {name, dtype, shape}; null is any size."""
+def signature_of(concrete: Any) -> json_values.JsonObject:
+  """The `inputs` and `outputs` of a concrete function, each a list of {name, dtype, shape}; null is any size.
+
+  Outputs also have `has_batch` and `is_joinable`: see `batch_dimension.Output`.
+  """
   positional, named = concrete.structured_input_signature
   inputs = {**{spec.name: spec for spec in positional}, **named}
-  outputs = concrete.structured_outputs
-  found = {'inputs': inputs, 'outputs': outputs if isinstance(outputs, Mapping) else {}}
+  outputs = concrete.structured_outputs if isinstance(concrete.structured_outputs, Mapping) else {}
+  relations = batch_dimension.of_outputs(concrete)
+
+  def entry(name, spec):
+    return {
+      'name': name,
+      'dtype': spec.dtype.name,
+      'shape': spec.shape.as_list() if spec.shape.rank is not None else None,
+    }
+
   return {
-    part: [
-      {'name': name, 'dtype': spec.dtype.name, 'shape': spec.shape.as_list() if spec.shape.rank is not None else None}
-      for name, spec in specs.items()
-    ]
-    for part, specs in found.items()
+    'inputs': [entry(name, spec) for name, spec in inputs.items()],
+    'outputs': [{**entry(name, spec), **dataclasses.asdict(relations[name])} for name, spec in outputs.items()],
   }
 
 
-def preprocessing_of(function: TensorFunction, inputs: Mapping[str, np.ndarray] | None) -> json_types.JsonObject:
+def preprocessing_of(function: TensorFunction, inputs: Mapping[str, np.ndarray] | None) -> json_values.JsonObject:
   """The facts about the input image: those of the function, or else those that examples show; {} without an image."""
   if function.preprocessing or inputs is None:
     return function.preprocessing
   for name, array in inputs.items():
+    array = np.asarray(array)
     if array.ndim == 4 and array.shape[-1] in _CHANNELS and array.dtype.kind == 'f':
       value_range = _range_of(array)
       size, channels = list(array.shape[1:3]), array.shape[-1]

@@ -1,6 +1,6 @@
 """Runs an export in its own runtime and a fresh process, and compares its outputs with the model's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base.files import paths
-from official_ext.deployment import box_matching
 from official_ext.deployment import comparing
 from official_ext.deployment import run_examples
+from official_ext.deployment import runtime_script
+from official_ext.deployment import tensor_functions
 
-_SCRIPT = os.path.join(os.path.dirname(__file__), 'runtime_script.py')
+_SCRIPT = runtime_script.__file__
 _LATENCY_SECONDS = 2.0
 _MOST_SECONDS = 1800.0
 _MEGABYTE = 1e6
@@ -37,6 +38,9 @@ class Verification:
     latency_ms: the median time of one example; 0 if the runtime cannot run the export.
     threads: the number of CPU threads.
     runtime: its name and version.
+    files: the comparison on image files; None if there was none.
+    unchecked: why there was none; '' if the export takes no images.
+    is_inside: whether the export resizes images, and not its caller.
   """
 
   comparison: comparing.Comparison
@@ -47,16 +51,29 @@ class Verification:
   latency_ms: float
   threads: int
   runtime: str
+  files: 'FileComparison | None' = None
+  unchecked: str = ''
+  is_inside: bool = False
 
   @property
-  def is_verified(self) -> bool:
-    """Whether the export is within the tolerance."""
-    return self.comparison.is_within(self.tolerance)
+  def is_verified(self) -> bool | None:
+    """Whether the export is within the tolerance; None if it resizes images, and no files were compared."""
+    if not self.comparison.is_within(self.tolerance):
+      return False
+    if self.files is not None:
+      return self.files.comparison.is_within(self.tolerance)
+    return None if self.is_inside else True
 
-  def as_json(self) -> json_types.JsonObject:
+  def as_json(self) -> json_values.JsonObject:
     """The entry of export.json."""
     found = dataclasses.asdict(self)
-    return json_types.json_values({**found.pop('comparison'), **found})
+    files, unchecked = found.pop('files'), found.pop('unchecked')
+    del found['is_inside']
+    if files:
+      found['files'] = {**files.pop('comparison'), **files}
+    elif unchecked:
+      found['files'] = {'reason': unchecked}
+    return json_values.as_strict({**found.pop('comparison'), **found})
 
   def table(self) -> str:
     """The figures, in lines of text."""
@@ -77,7 +94,45 @@ class Verification:
         ('latency', f'{self.latency_ms:.2f} ms for one example, {self.threads} CPU threads'),
         ('examples', f'{self.examples} of task.{self.split}'),
         ('runtime', self.runtime),
+        *(
+          (('files', self.files.line() if self.files else f'not verified: {self.unchecked}'),)
+          if self._has_files
+          else ()
+        ),
       )
+    )
+
+  @property
+  def _has_files(self) -> bool:
+    return self.files is not None or bool(self.unchecked)
+
+
+@dataclasses.dataclass(frozen=True)
+class FileComparison:
+  """The comparison of an export with the task on image files of other sizes, orientations and modes.
+
+  Attributes:
+    comparison: of the answers; or of the model's inputs, if a quantization changes answers.
+    compared: 'answers' or 'inputs'.
+    number: of files.
+    farthest: the file with the largest difference; ''.
+  """
+
+  comparison: comparing.Comparison
+  compared: str
+  number: int
+  farthest: str
+
+  def line(self) -> str:
+    """The figures, in one line of text."""
+    if self.comparison.reason:
+      return self.comparison.reason
+    agreement, borderline = self.comparison.agreement, sum(self.comparison.borderline.values())
+    return (
+      f'{self.number} of other sizes, orientations and modes: largest difference of {self.compared} '
+      f'{self.comparison.relative:.2g} of the largest ({self.farthest})'
+      + (f', agreement {agreement:.2%}' if agreement is not None and agreement < 1 else '')
+      + (f', {borderline} borderline' if borderline else '')
     )
 
 
@@ -85,10 +140,11 @@ def verify(
   folder: str,
   file: str,
   runtime: str,
-  kind: str,
+  function: tensor_functions.TensorFunction,
   examples: run_examples.RunExamples,
   tolerance: float,
-  thresholds: box_matching.Thresholds = box_matching.UNKNOWN,
+  files: run_examples.FileExamples | None = None,
+  unchecked: str = '',
 ) -> Verification:
   """Runs an export and compares it. An export that its runtime cannot run is not verified.
 
@@ -96,20 +152,29 @@ def verify(
     folder: of the export.
     file: the model's file in it; '' for a SavedModel.
     runtime: a format of `runtime_script`.
-    kind: one of `tensor_kinds.KINDS`.
+    function: the computation that was exported.
     examples: inputs with the model's outputs.
     tolerance: see `Verification`.
-    thresholds: of a detector.
+    files: the same of image files; None if there are none.
+    unchecked: why there are none.
   """
   path = os.path.join(folder, file) if file else folder
+  has_answers = files is not None and files.expected is not None
+  inputs = {
+    name: [*array, *([each[name] for each in files.inputs] if files is not None and has_answers else [])]
+    for name, array in examples.inputs.items()
+  }
+  compared: FileComparison | None = None
   try:
-    outputs, facts = run(path, runtime, examples.inputs)
+    outputs, facts = run(path, runtime, inputs)
   except errors.UserError as error:
-    comparison, facts = comparing.incomparable(kind, str(error)), {}
+    comparison, facts = comparing.incomparable(function.kind, str(error)), {}
   else:
-    expected = examples.expected
-    found = {name: _of_shape(array, expected[name]) for name, array in outputs.items() if name in expected}
-    comparison = comparing.compare(kind, expected, found, tolerance, thresholds)
+    own, of_files = ({name: array[part] for name, array in outputs.items()} for part in _parts(examples.number))
+    found = {name: _rows(array) if function.has_rows else array for name, array in own.items()}
+    comparison = comparing.compare(function.kind, examples.expected, found, tolerance, function.thresholds)
+    if files is not None:
+      compared = _compare_files(function, files, {name: _rows(array) for name, array in of_files.items()}, tolerance)
   return Verification(
     comparison=comparison,
     tolerance=tolerance,
@@ -119,21 +184,62 @@ def verify(
     latency_ms=facts.get('latency_ms', 0.0),
     threads=facts.get('threads', 0),
     runtime=facts.get('runtime', runtime),
+    files=compared,
+    unchecked=unchecked,
+    is_inside=function.files is not None and function.files.is_inside,
   )
 
 
+def _parts(number: int) -> tuple[slice, slice]:
+  return slice(number), slice(number, None)
+
+
+def _compare_files(
+  function: tensor_functions.TensorFunction,
+  files: run_examples.FileExamples,
+  outputs: Mapping[str, np.ndarray],
+  tolerance: float,
+) -> FileComparison:
+  """Compares the answers to files; without answers the inputs of the model that the caller of the export makes."""
+  expected: Mapping[str, np.ndarray]
+  if files.expected is None:
+    expected, found = files.made, _columns(files.inputs)
+    comparison = comparing.compare(comparing.VALUES, expected, found, tolerance)
+  else:
+    expected, found = files.expected, dict(outputs)
+    comparison = comparing.compare(function.kind, expected, found, tolerance, function.thresholds)
+  farthest = ''
+  if not comparison.reason:
+    differences = [
+      comparing.compare(comparing.VALUES, _row(expected, expected, row), _row(found, expected, row)).difference
+      for row in range(len(files.names))
+    ]
+    farthest = files.names[int(np.argmax(differences))]
+  compared = 'inputs' if files.expected is None else 'answers'
+  return FileComparison(comparison, compared, len(files.names), farthest)
+
+
+def _row(arrays: Mapping[str, np.ndarray], names: Iterable[str], row: int) -> dict[str, np.ndarray]:
+  return {name: arrays[name][row : row + 1] for name in names}
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+  return {name: run_examples.stacked([np.asarray(row[name]) for row in rows]) for name in rows[0]}
+
+
 def run(
-  path: str, runtime: str, inputs: Mapping[str, np.ndarray]
-) -> tuple[dict[str, np.ndarray], json_types.JsonObject]:
+  path: str, runtime: str, inputs: Mapping[str, Sequence[Any] | np.ndarray]
+) -> tuple[dict[str, np.ndarray], json_values.JsonObject]:
   """Runs a model on single examples in a fresh process.
 
   Args:
     path: of the model.
     runtime: a format of `runtime_script`.
-    inputs: arrays `[n, ...]` by name; of dtype object for bytes.
+    inputs: arrays `[n, ...]` by name, of dtype object for bytes; or n arrays of several shapes.
 
   Returns:
-    (the outputs of each example, stacked; the facts that the script reports).
+    (the outputs of each example, stacked, those of several shapes as an array of objects; the facts that the script
+    reports).
 
   Raises:
     UserError: the process fails; the message has its last line.
@@ -148,7 +254,10 @@ def run(
       'threads': len(os.sched_getaffinity(0)),
       'seconds': _LATENCY_SECONDS,
     }
-    np.savez(input_path, **_storable(inputs))
+    names, columns = list(inputs), list(inputs.values())
+    runtime_script.store(
+      input_path, [{name: _with_batch(row) for name, row in zip(names, rows)} for rows in zip(*columns)]
+    )
     with open(os.path.join(scratch, 'request.json'), 'w', encoding='utf-8') as file:
       json.dump(request, file)
     # -I: neither the current folder nor PYTHONPATH may bring this library into the process.
@@ -164,22 +273,19 @@ def run(
       lines = done.stderr.strip().splitlines() or [f'exit status {done.returncode}']
       raise errors.UserError(f'{runtime}: the runtime cannot run the export: {lines[-1][:300]}')
     facts = json.loads(done.stdout.strip().splitlines()[-1])
-    with np.load(output_path, allow_pickle=False) as arrays:
-      return {name: arrays[name] for name in arrays.files}, facts
+    outputs = runtime_script.load(output_path)
+    return {name: run_examples.stacked([each[name] for each in outputs]) for name in outputs[0]}, facts
 
 
-def _storable(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """Arrays that .npz can hold without pickle: see `runtime_script`."""
-  found = {}
-  for name, array in inputs.items():
-    if array.dtype == object:
-      found[f'{name}:bytes'] = np.frombuffer(b''.join(array), np.uint8)
-      found[f'{name}:lengths'] = np.array([len(each) for each in array])
-    else:
-      found[name] = array
-  return found
+def _with_batch(row: Any) -> np.ndarray:
+  """A value without the dimension of the batch, with it."""
+  if isinstance(row, bytes):
+    found = np.empty(1, object)
+    found[0] = row
+    return found
+  return np.asarray(row)[np.newaxis]
 
 
-def _of_shape(array: np.ndarray, expected: np.ndarray) -> np.ndarray:
-  """Outputs of single examples `[n, 1, ...]` as those of a batch `[n, ...]`."""
-  return array[:, 0] if array.ndim == expected.ndim + 1 and array.shape[1] == 1 else array
+def _rows(array: np.ndarray) -> np.ndarray:
+  """The outputs of computations of one example, `[n, 1, ...]`, as rows; other ones unchanged."""
+  return array[:, 0] if array.shape[1:2] == (1,) else array

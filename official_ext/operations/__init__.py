@@ -1,4 +1,4 @@
-"""Many runs: lists, queues, sweeps, engines, trackers and the console.
+"""Many runs: lists, queues, sweeps, engines and the console.
 
-Imports `base` alone, and never TensorFlow. Start with `runs/index.py`.
+Imports `base` alone, and never TensorFlow. Start with `operations/runs/run_index.py`.
 """

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from official_ext.base import credentials
+from official_ext.base import safe_text
 from official_ext.training.writers import writers
 
 MASKED = {
@@ -45,18 +45,18 @@ PLAIN = [
 
 @pytest.mark.parametrize('text', MASKED)
 def test_what_must_not_be_told_is_masked(text):
-  assert credentials.mask(text) == MASKED[text]
-  assert credentials.mask(MASKED[text]) == MASKED[text]
+  assert safe_text.mask(text) == MASKED[text]
+  assert safe_text.mask(MASKED[text]) == MASKED[text]
 
 
 @pytest.mark.parametrize('text', PLAIN)
 def test_what_tells_nothing_stays(text):
-  assert credentials.mask(text) == text and not credentials.is_masked(text)
+  assert safe_text.mask(text) == text and not safe_text.is_masked(text)
 
 
 def test_values_of_telling_names_are_masked_at_every_depth():
   values = {'a': [{'api_key': 'PW', 'num': 5}, 'http://u:PW@h'], 'b': ('x',), 'token': '', 'cls_token': 'x', 3: None}
-  assert credentials.mask_values(values) == {
+  assert safe_text.mask_values(values) == {
     'a': [{'api_key': '***', 'num': 5}, 'http://u:***@h'],
     'b': ('x',),
     'token': '',
@@ -69,8 +69,8 @@ def test_what_the_environment_holds_is_masked(monkeypatch):
   monkeypatch.setenv('WANDB_API_KEY', '0123456789abcdef')
   monkeypatch.setenv('NO_SECRET', 'short')
   monkeypatch.setenv('PWD', '/home/somebody')  # The folder, for once.
-  assert credentials.mask('/home/somebody/x') == '/home/somebody/x'
-  assert credentials.mask('the key 0123456789abcdef is wrong, short') == 'the key *** is wrong, short'
+  assert safe_text.mask('/home/somebody/x') == '/home/somebody/x'
+  assert safe_text.mask('the key 0123456789abcdef is wrong, short') == 'the key *** is wrong, short'
 
 
 @pytest.mark.parametrize(
@@ -88,20 +88,20 @@ def test_what_the_environment_holds_is_masked(monkeypatch):
 )
 def test_no_text_takes_long(text):
   began = time.process_time()
-  credentials.mask(text)
+  safe_text.mask(text)
   assert time.process_time() - began < 2
 
 
 def test_a_masked_value_is_known_as_such():
-  assert all(map(credentials.is_masked, ('***', 'http://u:***@h', 'https://***@h', 'http://h?token=***')))
+  assert all(map(safe_text.is_masked, ('***', 'http://u:***@h', 'https://***@h', 'http://h?token=***')))
 
 
 def test_streams_and_logs_are_masked():
   stream = io.StringIO()
-  masked = credentials.MaskedStream(stream)
+  masked = safe_text.MaskedStream(stream)
   print('see', 'http://u:PW@h', file=masked)
   handler = logging.StreamHandler(masked)
-  credentials.mask_logs(handler)
+  safe_text.mask_logs(handler)
   record = logging.getLogger('test').makeRecord('test', logging.ERROR, 'f.py', 1, 'at %s', ('http://u:PW@h',), None)
   handler.handle(record)
   try:

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from official_ext.base import deferred_imports
+from official_ext.base import package_imports
 
 DEFERRED = {'importer_of_many': ('heavy_package', 'heavy_package.part', 'heavy_package.part.answer', 'package_nowhere')}
 
@@ -24,7 +24,7 @@ def importer(tmp_path, monkeypatch):
   )
   monkeypatch.syspath_prepend(str(tmp_path))
   monkeypatch.setattr(sys, 'meta_path', list(sys.meta_path))
-  deferred_imports.install(DEFERRED)
+  package_imports.defer_imports(DEFERRED)
   yield 'importer_of_many'
   for name in [name for name in sys.modules if name.startswith(('heavy_package', 'importer_of_many'))]:
     del sys.modules[name]

@@ -3,7 +3,7 @@
 import gin
 import pytest
 
-from official_ext.base import gin_bindings
+from official_ext.base import model_garden_internals
 
 
 @gin.configurable(module='bindings_test')
@@ -26,24 +26,28 @@ def _clear():
 
 def test_a_binding_is_listed_until_a_call_uses_it():
   gin.parse_config('Bound.a = 1\nbound.a = %five\nfive = 5')
-  assert gin_bindings.unused() == ['bindings_test.Bound.a', 'bindings_test.bound.a']
-  assert gin_bindings.unused(of_classes=True) == ['bindings_test.Bound.a']
-  assert gin_bindings.unused(of_classes=False) == ['bindings_test.bound.a']
+  assert model_garden_internals.unused_bindings() == ['bindings_test.Bound.a', 'bindings_test.bound.a']
+  assert model_garden_internals.unused_bindings(of_classes=True) == ['bindings_test.Bound.a']
+  assert model_garden_internals.unused_bindings(of_classes=False) == ['bindings_test.bound.a']
   assert Bound().values == (1, 0)
-  assert gin_bindings.unused(of_classes=True) == []
-  assert gin_bindings.warning('in this run').endswith('no call used bindings_test.bound.a in this run')
+  assert model_garden_internals.unused_bindings(of_classes=True) == []
+  assert model_garden_internals.unused_bindings_warning('in this run').endswith(
+    'no call used bindings_test.bound.a in this run'
+  )
   assert bound() == 5
-  assert gin_bindings.unused() == [] and not gin_bindings.warning('in this run')
+  assert model_garden_internals.unused_bindings() == [] and not model_garden_internals.unused_bindings_warning(
+    'in this run'
+  )
 
 
 def test_an_argument_of_the_call_leaves_the_binding_unused():
   gin.parse_config('Bound.a = 1\nBound.b = 2')
   assert Bound(a=3).values == (3, 2)
-  assert gin_bindings.unused() == ['bindings_test.Bound.a']
+  assert model_garden_internals.unused_bindings() == ['bindings_test.Bound.a']
 
 
 def test_scopes():
   gin.parse_config('x/bound.a = 1\ny/bound.a = 2\nbound.a = 3')
   with gin.config_scope('x/z'):
     assert bound() == 1
-  assert gin_bindings.unused() == ['y/bindings_test.bound.a']
+  assert model_garden_internals.unused_bindings() == ['y/bindings_test.bound.a']

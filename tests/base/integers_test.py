@@ -3,12 +3,12 @@
 import pytest
 
 from official_ext.base import errors
-from official_ext.base import integers
+from official_ext.base import json_values
 
 
 @pytest.mark.parametrize('value, least, most', [(1, 1, None), (0, 0, None), (-3, -3, 0), (10**30, 1, None), (7, 1, 7)])
 def test_integers_in_the_range_are_returned(value, least, most):
-  assert integers.check(value, 'slots', least, most) == value
+  assert json_values.check_int(value, 'slots', least, most) == value
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,17 @@ def test_integers_in_the_range_are_returned(value, least, most):
 )
 def test_others_are_refused_with_one_message(value, expected):
   with pytest.raises(errors.UserError) as raised:
-    integers.check(value, 'slots', most=8)
+    json_values.check_int(value, 'slots', most=8)
   assert str(raised.value) == expected
 
 
 def test_a_long_value_is_cut():
   with pytest.raises(errors.UserError) as raised:
-    integers.check('x' * 10_000, 'slots')
+    json_values.check_int('x' * 10_000, 'slots')
   assert len(str(raised.value)) < 160
 
 
 @pytest.mark.parametrize('text', ['', '-1', '+1', '1_0', ' 1', '1.0', '\u00b2', '\u0663', 'nan', '9' * 5000])
 def test_only_decimal_digits_are_read_from_a_text(text):
-  assert integers.from_text(text) == text
-  assert integers.from_text('0042') == 42
+  assert json_values.int_from_text(text) == text
+  assert json_values.int_from_text('0042') == 42

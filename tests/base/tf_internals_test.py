@@ -14,6 +14,9 @@ from official.modeling.hyperparams import base_config
 from official.modeling.optimization import ema_optimizer
 from official.modeling.optimization import lamb
 from official.modeling.optimization import legacy_adamw
+from official.vision.serving import detection
+from official.vision.serving import image_classification
+from official.vision.serving import semantic_segmentation
 import orbit
 import pytest
 import tensorflow as tf
@@ -105,6 +108,9 @@ def inherited():
     orbit.Controller: lambda folder: orbit.Controller,
     base_task.Task: lambda folder: small_run.make_task(small_run.make_params()),
     train_utils.ExperimentParser: train_utils.ExperimentParser,
+    detection.DetectionModule: lambda folder: detection.DetectionModule,
+    image_classification.ClassificationModule: lambda folder: image_classification.ClassificationModule,
+    semantic_segmentation.SegmentationModule: lambda folder: semantic_segmentation.SegmentationModule,
   }
   optimizer.build(built_model().trainable_variables)
   return objects
@@ -257,7 +263,9 @@ def test_variables_datasets_models_and_callbacks_tell_what_is_asked():
   assert [tf_internals.dtype_of_variable_at(handle) for handle in handles] == [tf.float32]
   assert tf_internals.shared_name(variable) == 'weights' and tf_internals.unique_id(variable).startswith('weights')
   assert tf_internals.whole_variable(variable) is variable
-  with tf.distribute.MirroredStrategy(tf.config.list_logical_devices('CPU')[:2]).scope():
+  with tf_internals.make_strategy(
+    tf.distribute.MirroredStrategy, devices=tf.config.list_logical_devices('CPU')[:2]
+  ).scope():
     mirrored = tf.Variable(1.0)
     statistics = tf.Variable(1.0, synchronization=tf.VariableSynchronization.ON_READ, trainable=False)
   assert [tf_internals.whole_variable(copy) is mirrored for copy in mirrored.values] == [True, True]
@@ -512,3 +520,22 @@ def test_the_registry_and_the_locks_of_model_garden_are_there():
   inner = legacy.SGD(0.1)
   assert model_garden_internals.averaged_optimizer(ema_optimizer.ExponentialMovingAverage(inner)) is inner
   assert model_garden_internals.averaged_optimizer(inner) is None
+
+
+def test_a_saved_model_of_signatures_needs_no_call_in_training(tmp_path):
+  class OnlyServes(tf_keras.Model):
+    def call(self, inputs, masks=None, training=None):
+      return inputs * tf.cast(masks, tf.float32) if training else inputs * 2.0  # No tensor is made of None.
+
+  holder = tf.Module()
+  holder.model = OnlyServes()
+  holder.model(tf.ones([1, 3]))
+  serve = tf.function(holder.model, input_signature=[tf.TensorSpec([None, 3], tf.float32, 'x')])
+  signatures = {
+    'serving_default': tf.function(lambda x: {'y': serve(x)}).get_concrete_function(serve.input_signature[0])
+  }
+  with pytest.raises(ValueError, match='None values not supported'):
+    tf.saved_model.save(holder, str(tmp_path / 'traced'), signatures=signatures)
+  tf_internals.save_signatures(holder, str(tmp_path / 'saved'), signatures)
+  loaded = tf.saved_model.load(str(tmp_path / 'saved')).signatures['serving_default']
+  np.testing.assert_array_equal(loaded(x=tf.ones([2, 3]))['y'], np.full([2, 3], 2.0))

@@ -22,8 +22,9 @@ LEFT = {
 # What PyTorch, by CPUID, and this library, by /proc/cpuinfo, see; then a fault that Python's handler reports.
 SEES = """
 import ctypes, faulthandler, torch
-from official_ext.training.devices import processor
-print(torch.backends.cpu.get_cpu_capability(), torch.cpu._is_amx_tile_supported(), *sorted(processor.fast_products()))
+from official_ext.training.devices import device_types
+found = sorted(device_types.fast_products())
+print(torch.backends.cpu.get_cpu_capability(), torch.cpu._is_amx_tile_supported(), *found)
 faulthandler.enable()
 ctypes.string_at(0)
 """

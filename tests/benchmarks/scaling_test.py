@@ -16,7 +16,7 @@ from benchmarks.scaling import model
 from benchmarks.scaling import traced
 import official_ext as ext
 from official_ext.training.devices import mesh
-from official_ext.training.step import layer_calls
+from official_ext.training.step import observers
 import registry_imports  # noqa: F401
 from tests import documents
 from tests.experiments import shrunk_run
@@ -144,7 +144,7 @@ def test_the_tensors_that_tensor_parallelism_sums_are_those_that_layers_return()
       sizes.append(output.shape.num_elements() * output.dtype.size)
 
   made = ext.LanguageModel(GPT)
-  with layer_calls.followed(note):
+  with observers.followed(note):
     tf.function(made).get_concrete_function(tf.TensorSpec([4, 8], tf.int32))
   # Forward and backward; 4 bytes: float32.
   assert len(sizes) == 4

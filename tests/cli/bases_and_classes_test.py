@@ -95,6 +95,7 @@ def place(tmp_path_factory):
   return place
 
 
+@pytest.mark.slow
 def test_adapters_are_converted_over_the_base_that_they_were_trained_on(run, place, tmp_path):
   expected = np.load(place / 'packed.npy')
   status, _, err = run('convert', place / 'packed', tmp_path / 'merged')

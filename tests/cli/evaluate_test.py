@@ -1,14 +1,16 @@
 """official-ext evaluate RUN: the figures are those of the run's own evaluation; files, flags and mistakes."""
 
 import json
+import os
 import shutil
 
 from PIL import Image
 import pytest
 
+from official_ext.base.files import paths
 from official_ext.cli import main
-from official_ext.operations.curves import run_images
-from official_ext.operations.runs import run_folder
+from official_ext.operations.imports import tensorboard_files
+from official_ext.operations.runs import run_folders
 from tests import tiers
 from tests.cli import small_data
 
@@ -35,6 +37,7 @@ def trained(like, folder, run_train, number=24):
   assert process.returncode == 0, process.stderr[-3000:]
 
 
+@pytest.mark.slow
 @tiers.parametrize('like', ['bert_classifier', 'image_classifier', 'detector', 'segmenter'], fast=1)
 def test_the_figures_are_those_of_the_run(like, run_train, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
@@ -64,12 +67,28 @@ def test_the_figures_are_those_of_the_run(like, run_train, tmp_path, monkeypatch
   for name in ('data', 'input_path'):
     again.pop(name), report.pop(name)
   assert again == report
+  if like != 'bert_classifier':
+    check_remote(tmp_path, report)
   check_mistakes(like, tmp_path, capsys)
+
+
+def check_remote(folder, report):
+  """A copy of the run on remote storage has the same figures, in its folder."""
+  remote = f'ram:/{folder}/own'
+  for name in paths.files_below(str(folder / 'runs/own')):
+    paths.make_folder(os.path.dirname(f'{remote}/{name}'))
+    paths.write_atomically(f'{remote}/{name}', (folder / 'runs/own' / name).read_bytes())
+  assert main.main(['evaluate', remote, '--on=data', '--name=remote']) == 0
+  found = json.loads(paths.read(f'{remote}/evaluations/remote/report.json'))
+  assert found['run'] == remote and found['checkpoint'].startswith(remote)
+  assert {name: found[name] for name in report if name not in ('run', 'checkpoint')} == {
+    name: value for name, value in report.items() if name not in ('run', 'checkpoint')
+  }
 
 
 def images_of(path):
   """The images that the console shows of a run."""
-  return run_images.ImageIndex().find(run_folder.Run(str(path), path.name))
+  return tensorboard_files.ImageIndex().find(run_folders.Run(str(path), path.name))
 
 
 def check_mistakes(like, folder, capsys):

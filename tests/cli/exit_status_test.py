@@ -17,7 +17,7 @@ from official_ext.base import errors
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import train
-from official_ext.training.loop import run_record
+from official_ext.training.record import run_record
 
 
 def end_with(error):
@@ -142,7 +142,7 @@ def one_device():
 
 
 @pytest.mark.parametrize('error', [None, RuntimeError('out of luck'), errors.DivergedError('x'), KeyboardInterrupt()])
-def test_defect_20_the_gin_configuration_is_saved_however_a_run_ends(error, one_device, tmp_path):
+def test_the_gin_configuration_is_saved_however_a_run_ends(error, one_device, tmp_path):
   # Stock: saved only after success.
   try:
     with exit_status.saving_gin_config('train', str(tmp_path), one_device):

@@ -18,11 +18,11 @@ from official_ext.base import errors
 from official_ext.cli import export
 from official_ext.cli import main
 from official_ext.training.checkpoints import manager
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 from official_ext.training.config import parser
-from official_ext.training.loop import run_record
 from official_ext.training.optimization import ema_optimizer
-from official_ext.training.trained import trained_run
+from official_ext.training.record import run_record
+from official_ext.training.trained import trained_model
 from tests.model_garden import train_test
 from tests.training.loop import harness
 from tests.training.loop import restore_test
@@ -43,7 +43,7 @@ def register(kind):
   """An experiment of this process, and its name."""
   name = f'trained_{kind.replace(" ", "_")}'
   if name not in parser.experiment_names():
-    config_cls = type(f'Config_{name}', (cfg.TaskConfig,), {})
+    config_cls = type(f'Config_{name}', (definitions.TaskConfig,), {})
 
     def init(self, params, logging_dir=None, name=None):
       small_run.SmallTask.__init__(self, params, harness.make_data(small_run.NUM_EXAMPLES))
@@ -57,7 +57,7 @@ def register(kind):
 
     def factory():
       params = small_run.make_params()
-      return cfg.ExperimentConfig(
+      return definitions.ExperimentConfig(
         task=config_cls(train_data=params.task.train_data, validation_data=params.task.validation_data)
       )
 
@@ -68,7 +68,7 @@ def register(kind):
 def save(folder, kind='linear', ema=False, dtype='float32'):
   """The result of a training of this experiment, without the training; the trained model."""
   name = register(kind)
-  params = cfg.upgrade(exp_factory.get_exp_config(name))
+  params = definitions.upgrade(exp_factory.get_exp_config(name))
   if dtype != 'float32':
     params.runtime.mixed_precision_dtype = dtype
   run_record.save_params(params.masked_yaml(), str(folder))
@@ -176,6 +176,7 @@ def test_a_model_that_is_built_late_needs_data_or_an_error_says_so(tmp_path, mon
     official_ext.load(str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind, name', harness.cases([('late', 'inputs')], [('linear', 'input'), ('aliased', 'input')]))
 def test_a_keras_model_is_exported_with_its_inputs(kind, name, tmp_path, capsys):
   model = save(tmp_path / 'run', kind)
@@ -219,13 +220,13 @@ def test_the_help_of_export_names_its_flags(capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', harness.cases(['bert/sentence_prediction'], ['resnet_imagenet']))
 def test_model_gardens_own_tasks_are_served_as_it_serves_them(name, tmp_path):
-  params = cfg.upgrade(exp_factory.get_exp_config(name))
+  params = definitions.upgrade(exp_factory.get_exp_config(name))
   params.override(train_test.OVERRIDES[name](tmp_path))
   run_record.save_params(params.masked_yaml(), str(tmp_path / 'run'))
   model = task_factory.get_task(params.task).build_model()
   checkpoint = tf.train.Checkpoint(model=model, **model.checkpoint_items)
   manager.CheckpointManager(checkpoint, str(tmp_path / 'run')).save(1, check_interval=False)
-  params = trained_run.read_params(str(tmp_path / 'run'), experiment=name)
+  params = trained_model.read_params(str(tmp_path / 'run'), experiment=name)
   folder = export.export_run(params, str(tmp_path / 'run')).folder
   served = tf.saved_model.load(folder).signatures['serving_default']
   if name == 'resnet_imagenet':  # Of any size, and of one colour each, so that cropping makes no difference.

@@ -21,7 +21,8 @@ import tensorflow as tf
 import tokenizers
 
 import official_ext as ext
-from official_ext.cli import arguments
+from official_ext.base.files import paths
+from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import main as cli
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
@@ -31,7 +32,7 @@ from official_ext.language.modeling import pretrained
 from official_ext.training.checkpoints import manager
 from official_ext.training.config import definitions
 from official_ext.training.config import overrides
-from official_ext.training.loop import run_record
+from official_ext.training.record import run_record
 
 pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
 from tests import train_processes
@@ -91,6 +92,24 @@ def continued(folder, text, count):
   return tokenizer.decode(tokens, skip_special_tokens=True)
 
 
+@pytest.mark.slow
+def test_models_and_adapters_of_remote_folders_are_those_of_local_ones(run, place, tmp_path):
+  remote = f'ram:/{tmp_path}'
+  for name in ('base', 'adapter'):
+    for file in paths.files_below(str(place / name)):
+      paths.make_folder(f'{remote}/{name}')
+      paths.write_atomically(f'{remote}/{name}/{file}', (place / name / file).read_bytes())
+  for name in ('base', 'adapter'):  # Whose base is ../base, beside it.
+    words = ['--prompt=hello', '--max_new_tokens=5']
+    local, found = run('generate', name, *words), run('generate', f'{remote}/{name}', *words)
+    assert found[:2] == local[:2] and local[0] == 0, found
+  assert run('convert', f'{remote}/adapter', f'{remote}/merged')[0] == 0
+  assert run('convert', 'adapter', str(tmp_path / 'merged'))[0] == 0
+  name = 'model.safetensors'
+  assert paths.read(f'{remote}/merged/{name}') == (tmp_path / 'merged' / name).read_bytes()
+
+
+@pytest.mark.slow
 def test_generate_prints_what_transformers_does_alone_and_a_stream_is_the_same(run, place, train_server, tmp_path):
   expected = continued('base', 'hello there', 12)
   assert len(expected.encode()) > 8
@@ -164,6 +183,7 @@ def second_adapter(place):
   return 'second'
 
 
+@pytest.mark.slow
 def test_several_adapters_on_one_base_are_chosen_by_request(run, place, second_adapter):
   adapters = ('--adapter=adapter', f'--adapter=two={second_adapter}')
   arguments = ('--prompt=hello there', '--max_new_tokens=12')
@@ -338,7 +358,7 @@ BAD = [
   (['generate', 'run', '--prompt=a'], 'run: is the folder of a run; .*: official-ext convert run TARGET'),
   (['generate', 'bare', '--prompt=a'], 'bare: holds no tokenizer.json'),
   (['generate', 'pickled', '--prompt=a'], 'pickled/pytorch_model.bin: a pickle file runs any code'),
-  (['generate', 'mamba', '--prompt=a'], "mamba/config.json: the architecture 'mamba' is not supported"),
+  (['generate', 'mamba', '--prompt=a'], "mamba/config.json: no supported architecture 'mamba'; "),
   (['generate', 'lost', '--prompt=a'], 'lost/adapter_config.json: base_model_name_or_path: org/gone: no such folder'),
   (['generate', 'base', '--prompt=a', '--chat_template_path=x'], '--chat_template_path: only --use_chat_template'),
   (['chat', 'speechless'], 'speechless: has no chat template'),
@@ -393,7 +413,7 @@ def test_an_extra_that_is_not_installed_is_named(run, monkeypatch):
 
 @pytest.mark.parametrize('text, size', [('5GB', 5 * 10**9), ('1.5MB', 1_500_000), ('2GiB', 2 * 2**30), ('300', 300)])
 def test_sizes_are_those_of_transformers(text, size):
-  assert arguments.size_of(text, '--max_shard_size') == size
+  assert arguments_lib.size_of(text, '--max_shard_size') == size
 
 
 def leave_run(folder, registry, **changes):

@@ -13,19 +13,18 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.cli import launch
-from official_ext.operations.launch import local_workers
+from official_ext.operations import launch as operations_launch
 from tests import tiers
 
 # A worker that notes its start, and then follows its arguments for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """
 import ctypes, json, os, pathlib, signal, socket, subprocess, sys, time
-from official_ext.base.processes import launcher
+from official_ext.base import launcher
 config = json.loads(os.environ['TF_CONFIG'])
 index = config['task']['index']
 folder = pathlib.Path(sys.argv[1])
 attempt = len(list(folder.glob(f'{index}.*')))
-(folder / f'{index}.{attempt}').write_text(json.dumps([os.getpid(), config, os.environ.get('CUDA_VISIBLE_DEVICES'),
-                                               os.environ['OFFICIAL_EXT_SECRET']]))
+(folder / f'{index}.{attempt}').write_text(json.dumps([os.getpid(), config, os.environ.get('CUDA_VISIBLE_DEVICES')]))
 print('hello', index, attempt)
 print('to stderr', file=sys.stderr)
 
@@ -116,7 +115,7 @@ class Run:
     return self.process.returncode
 
   def starts(self, worker):
-    """The notes of each attempt of a worker: its pid, TF_CONFIG, CUDA_VISIBLE_DEVICES, the secret."""
+    """The notes of each attempt of a worker: its pid, TF_CONFIG, CUDA_VISIBLE_DEVICES."""
     return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f'{worker}.*'))]
 
   def wait_for(self, line):
@@ -167,7 +166,7 @@ def test_a_suspended_worker_is_killed_when_the_others_have_stopped(tmp_path, res
 def test_a_worker_whose_interpreter_stands_still_is_killed_when_the_others_have_stopped(tmp_path, monkeypatch, capfd):
   # Of three: one notices that the run hangs; one gives signs of life for long, as while it saves, and owes none at its
   # end; in one a native function keeps Python's lock.
-  monkeypatch.setattr(local_workers, '_LEAST_SILENCE_SECONDS', 2.0)
+  monkeypatch.setattr(operations_launch, '_LEAST_SILENCE_SECONDS', 2.0)
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
   program = tmp_path / 'program.py'
   program.write_text(_PROGRAM)
@@ -259,7 +258,7 @@ def test_a_suspended_worker_hears_a_stop_and_one_that_is_suspended_after_it_is_k
 @pytest.mark.slow
 @pytest.mark.parametrize('do', ['leave', 'leave_elsewhere'])
 def test_what_a_worker_leaves_behind_keeps_nobody_waiting(tmp_path, monkeypatch, capfd, do):
-  monkeypatch.setattr(local_workers, '_STRAYS_SECONDS', 1.0)
+  monkeypatch.setattr(operations_launch, '_STRAYS_SECONDS', 1.0)
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
   (tmp_path / 'program.py').write_text(_PROGRAM)
   start = time.monotonic()
@@ -286,24 +285,8 @@ def test_workers_end_with_a_launcher_that_was_killed(tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_of_a_launcher_share_a_secret_that_nobody_else_has(tmp_path):
-  secrets = []
-  for number in range(2):
-    (tmp_path / str(number)).mkdir()
-    run = Run(tmp_path / str(number), '0:0:1')
-    assert run.end() == 0
-    here = {start[3] for worker in range(2) for start in run.starts(worker)}
-    assert len(here) == 1 and len(min(here)) == 64
-    assert min(here) not in run.stdout + run.stderr
-    secrets += here
-  assert secrets[0] != secrets[1]
-  (tmp_path / 'own').mkdir()
-  run = Run(tmp_path / 'own', env={'OFFICIAL_EXT_SECRET': 'of several machines'})
-  assert run.end() == 0 and run.starts(1)[0][3] == 'of several machines'
-
-
 def _allows_private_networks():
-  code = 'from official_ext.operations.launch import private_network; private_network.enter("--x")'
+  code = 'from official_ext.operations import launch; launch.enter_private_network("--x")'
   return subprocess.run([sys.executable, '-c', code], capture_output=True, check=False).returncode == 0
 
 
@@ -329,11 +312,11 @@ def _is_running(pid):
 
 def test_gpus_are_shared_out(tmp_path, monkeypatch):
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,1,0,2,5')
-  assert local_workers.gpu_shares(2) == ['3,1', '0,2']
+  assert operations_launch.gpu_shares(2) == ['3,1', '0,2']
   with pytest.raises(errors.UserError, match='--num_workers=6: there are 5 GPUs'):
-    local_workers.gpu_shares(6)
+    operations_launch.gpu_shares(6)
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-  assert local_workers.gpu_shares(2) is None
+  assert operations_launch.gpu_shares(2) is None
   run = Run(tmp_path, env={'CUDA_VISIBLE_DEVICES': '0,1'})
   assert run.end() == 0
   assert [run.starts(index)[0][2] for index in range(2)] == ['0', '1']

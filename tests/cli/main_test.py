@@ -21,11 +21,11 @@ from official.modeling.hyperparams import base_config
 from official.vision.configs import image_classification
 import pytest
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import yaml_text
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import describe
-from official_ext.cli import experiment_cache
+from official_ext.cli import experiments
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main as cli
 from official_ext.training.config import overrides
@@ -78,7 +78,7 @@ def test_describe_takes_overrides_and_writes_a_config_file(capsys, tmp_path):
   flags_obj = types.SimpleNamespace(experiment='resnet_imagenet', config_file=[str(path)])
   params = parser.parse_configuration(flags_obj)
   assert params.trainer.optimizer_config.learning_rate.constant.learning_rate == 0.1
-  assert yaml_text.dump(params.as_dict()) == out
+  assert config_text.dump(params.as_dict()) == out
 
 
 def _is_unread(params, path):
@@ -157,7 +157,7 @@ BAD = [
   (['describe', 'digits', '--set=batch_sise=3'], 'batch_sise: no such field or short name; did you mean batch_size?'),
   (['describe', 'digits', '--yml'], '--yml: no such flag'),
   (['check', 'digits', '--config_file=nowhere.yaml'], '--config_file=nowhere.yaml: no such file'),
-  (['check', 'digits_mlp', '--set=trainer.writers=[tensorbord]'], 'trainer.writers: tensorbord: '),
+  (['check', 'digits_mlp', '--set=trainer.writers=[tensorbord]'], "trainer.writers: no writer 'tensorbord'; "),
   (['check', 'digits_mlp', '--set=trainer.writers=[csv]', '--set=trainer.inspect.every=5'], 'trainer.inspect.every:'),
   (['describe', 'digits_mlp', '--set=hidden=3'], 'hidden: no such field or short name; did you mean task.model.hid'),
   (['list', '--registry=no_such_module'], '--registry=no_such_module: cannot be imported'),
@@ -286,6 +286,7 @@ def test_each_command_has_its_own_help(command, capsys):
   assert f'\n  official-ext {command} ' in out
 
 
+@pytest.mark.slow
 def test_the_help_of_train_begins_with_its_own_usage():
   done = subprocess.run(
     [sys.executable, '-m', 'official_ext.cli.main', 'train', '--help'], capture_output=True, text=True, check=False
@@ -394,7 +395,7 @@ def test_a_second_list_or_describe_does_not_import_tensorflow_and_a_change_is_se
 def new_process():
   """The cache sees a process that has imported nothing, and no folder that other tests write into meanwhile."""
   seen = {name: getattr(sys, name) for name in ('version', 'prefix', 'base_prefix', 'addaudithook')}
-  with mock.patch.object(experiment_cache, 'sys', types.SimpleNamespace(**seen, modules={}, path=[])):
+  with mock.patch.object(experiments, 'sys', types.SimpleNamespace(**seen, modules={}, path=[])):
     yield
 
 
@@ -402,7 +403,7 @@ def test_what_was_described_before_is_printed_again_if_no_value_or_file_is_asked
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   with new_process():
     for flags in ([], ['--yaml'], ['--set=learning_rate=1.0']):
-      experiment_cache.ExperimentCache('describe', ['digits', *flags]).write(['kept'], 'no.such.group')
+      experiments.ExperimentCache('describe', ['digits', *flags]).write(['kept'], 'no.such.group')
     for flags in ([], ['--yaml']):
       assert run(capsys, 'describe', 'digits', *flags) == (0, 'kept\n', '')
   for flags in ([], ['--set=learning_rate=1.0']):
@@ -421,13 +422,13 @@ def test_a_path_for_a_registry_gets_a_suggestion(path, module, capsys):
 @new_process()
 def test_a_cache_that_cannot_be_read_or_written_is_no_mistake(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  cache = experiment_cache.ExperimentCache('list', ['a'])
+  cache = experiments.ExperimentCache('list', ['a'])
   assert cache.read() is None
   cache.write(['a', 'b'], 'no.such.group')
-  assert cache.read() == ['a', 'b'] and experiment_cache.ExperimentCache('list', ['other']).read() is None
+  assert cache.read() == ['a', 'b'] and experiments.ExperimentCache('list', ['other']).read() is None
   (path,) = (tmp_path / 'official_ext').iterdir()
   for damage in ('', '{}', '[1]', '{"states": [], "lines": 3}'):
     path.write_text(damage)
     assert cache.read() is None
   monkeypatch.setenv('XDG_CACHE_HOME', str(path))  # A file.
-  experiment_cache.ExperimentCache('list', []).write(['a'], 'no.such.group')
+  experiments.ExperimentCache('list', []).write(['a'], 'no.such.group')

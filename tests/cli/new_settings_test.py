@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from official_ext.base import yaml_text
+from official_ext.base import config_text
 from official_ext.cli import main
 from official_ext.cli import new_settings
 from official_ext.training.config import parser
@@ -52,7 +52,7 @@ def test_the_file_fits_its_experiment(like, tmp_path, capsys):
   marked = [line.split(':')[0].strip() for line in text.splitlines() if '  # CHANGE: ' in line]
   assert set(marked) == {'init_checkpoint', 'input_path', *(['annotation_file'] if like == 'detector' else [])}
   params = parsed(case.experiment, 'own.yaml')
-  values, base = (yaml_text.load_file(str(tmp_path / name), '') for name in ('own.yaml', 'data/experiment.yaml'))
+  values, base = (config_text.load_file(str(tmp_path / name), '') for name in ('own.yaml', 'data/experiment.yaml'))
   assert params.task.train_data.input_path == base['task']['train_data']['input_path']
   assert params.task.model.as_dict()['num_classes'] == base['task']['model']['num_classes']
   assert not params.task.init_checkpoint and params.trainer.optimizer_config.parameter_groups == ()
@@ -128,7 +128,9 @@ def test_small_data_beats_its_baseline(like, run_train, tmp_path):
   case = small_data.CASES[like]
   case.prepare(tmp_path / 'in', tmp_path / 'data', case.num_examples)
   assert main.main(['new', 'own', f'--like={like}', '--data=data']) == 0
-  process = run_to_end(case, run_train, tmp_path)
+  # Of the detector's 600 steps, 240 suffice.
+  flags = ['--set=trainer.train_steps=240'] if like == 'detector' else []
+  process = run_to_end(case, run_train, tmp_path, *flags)
   assert process.returncode == 0, process.stderr[-3000:]
   values, seconds = small_data.evaluations(tmp_path / 'runs/own', case.metric)
   best = max(values)

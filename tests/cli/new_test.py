@@ -69,6 +69,7 @@ def lint(folder, name):
   assert process.returncode == 0, process.stdout
 
 
+@pytest.mark.slow
 def test_it_writes_an_experiment_that_passes_its_test(checkout, tmp_path, capsys):
   before = files_of(checkout)
   assert cli.main(['new', 'rings']) == 0
@@ -203,7 +204,7 @@ BAD = [
   (['new', 'rings', '--like=digts'], '--like=digts: is not a folder of experiments/; did you mean digits?'),
   (['new', 'numpy', '--package'], 'numpy: '),
   (['new', 'yaml', '--package'], 'yaml: a module of this name is installed already'),
-  (['new', 'stop'], 'stop: is a word of the library itself (trainer_parts.py, line '),
+  (['new', 'stop'], 'stop: is a word of the library itself (definitions.py, line '),
 ]
 
 

@@ -49,6 +49,18 @@ def test_the_output_and_the_printed_command(run, tmp_path):
   assert status == 0 and 'in 2 shards, 2 of which existed' in out
 
 
+def test_a_share_that_the_input_replaces_is_named(run, tmp_path):
+  for split in ('train', 'val'):
+    drawn.write_class_folders(tmp_path / 'in' / split, 6)
+  flags = ('--for=image_classification', '--validation_share=0.3', '--test_share=0.1', '--workers=1')
+  status, out, _ = run('in', 'out', *flags)
+  assert status == 0 and '(6 train, 6 validation)' in out
+  assert [line for line in out.splitlines() if '_share: ' in line] == [
+    'warning: --validation_share: the input names its validation examples: the share is not used',
+    'warning: --test_share: the input names its validation examples: the share is not used',
+  ]
+
+
 @pytest.mark.parametrize('target', WRITERS)
 @pytest.mark.slow
 def test_the_printed_command_trains_and_evaluates(target, run, run_train, tmp_path):
@@ -91,6 +103,7 @@ def test_mistakes_are_one_line(words, expected, run, tmp_path):
   assert err.count('\n') == 1 and expected in err and err.startswith('error: ')
 
 
+@pytest.mark.slow
 def test_a_killed_one_resumes_to_the_same_bytes(tmp_path):
   drawn.write_class_folders(tmp_path / 'in', 600)
   words = ['in', 'out', '--for=image_classification', '--shard_size=60KB', '--workers=2', '--validation_share=0.2']

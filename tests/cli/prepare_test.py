@@ -14,9 +14,8 @@ import time
 import pytest
 
 import official_ext as ext
-from official_ext.cli import prepare_splits
-from official_ext.data.prepare import local_engine
-from official_ext.data.prepare import ray_engine
+from official_ext.cli import prepare
+from official_ext.data.prepare import engines
 from tests.data.prepare import prepared_inputs as inputs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -122,13 +121,13 @@ def test_one_record_and_one_shard_are_singular(run, tmp_path):
   inputs.write_lines(tmp_path / 'a.jsonl', [{'a': 1}])
   _, out, _ = run('a.jsonl', 'out', '--workers=1')
   assert re.search('^out: 1 record, [0-9]+ bytes in 1 shard$', out, re.MULTILINE)
-  assert prepare_splits.counted(2, 'class', 'classes') == '2 classes'
+  assert prepare.counted_noun(2, 'class', 'classes') == '2 classes'
 
 
 @pytest.mark.tensorflow
 def test_a_process_that_is_lost_ends_it_in_a_line(run, tmp_path, monkeypatch):
   inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n} for n in range(500)])
-  monkeypatch.setattr(local_engine.sys, 'executable', '/bin/false')
+  monkeypatch.setattr(engines.sys, 'executable', '/bin/false')
   status, _, err = run('a.jsonl', 'out', '--workers=1')
   assert status == 1
   assert (
@@ -286,7 +285,7 @@ def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
 
 def test_another_version_of_the_library_writes_nothing():
   job = {'name': 'rows-00000-of-00001.array_record'}
-  answer = ray_engine._write_or_tell(job, '0.0.0', 'elsewhere')
+  answer = engines._write_or_report(job, '0.0.0', 'elsewhere')
   assert answer['end'] == 'bad_input' and answer['message'].startswith(
     f'{job["name"]}: version {ext.__version__} of this library is to write it, and 0.0.0 began; install the same one '
     f'everywhere (on {os.uname().nodename}; input and output must exist under the same paths as on elsewhere)'

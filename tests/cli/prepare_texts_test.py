@@ -48,6 +48,7 @@ def write(target, folder):
   return 'in.jsonl'
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_the_output_and_the_printed_command(run, tmp_path):
   rows = [{'text': text, 'label': label} for text, label in annotated.winners(40)]

@@ -44,7 +44,7 @@ def test_jobs_are_added_listed_moved_and_cancelled(run, trial):
     ['job', 'place', 'status', 'attempt', 'run'],
     ['2', '1', 'queued', '0', 'b'],
     ['1', '2', 'paused', '0', 'true'],
-    ['3', '3', 'queued', '0', 'echo', 'password=***', '--help'],
+    ['3', '3', 'queued', '0', 'echo', "'password=***'", '--help'],
   ]
   assert run('cancel 3')[1] == 'job 3: is cancelled\n'
   run('resume 1')

@@ -12,8 +12,8 @@ import pytest
 from official_ext.cli import main as cli
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import driver as driver_lib
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import statuses as statuses_lib
 from tests import driver_processes
 from tests.operations.runs import folders
 from tests.operations.runs import run_checkpoints_test
@@ -64,6 +64,15 @@ def test_the_list_is_a_table_or_json(tmp_path, runs):
     '',
     f'error: {tmp_path}/none: cannot be read: No such file or directory; name the folder that has your runs\n',
   )
+
+
+def test_a_run_counts_as_hung_after_the_minutes_that_are_given(tmp_path, runs):
+  now = time.monotonic()
+  folders.make(tmp_path, 'a', monotonic={'heartbeat': now - 5, 'updated': now - 2000})
+  statuses = [
+    json.loads(runs('list', tmp_path, f'--hung_minutes={minutes}', '--json')[1])[0]['status'] for minutes in (30, 60)
+  ]
+  assert statuses == ['hung', 'running']
 
 
 def _rows(out):
@@ -191,6 +200,7 @@ def test_whatever_a_name_has_stays_in_one_line_and_harmless(tmp_path, runs):
   assert runs('show', tmp_path, '--', '-dash')[0] == 0
 
 
+@pytest.mark.slow
 def test_changes_of_a_clone_are_checked_before_a_folder_is_made(tmp_path, runs, monkeypatch, train_server):
   monkeypatch.setattr(driver_lib, 'Driver', functools.partial(driver_processes.ForkedDriver, train_server()))
   folders.make(tmp_path, 'a', status='finished', identity=folders.ended_process())
@@ -282,7 +292,7 @@ def _train(folder, train_steps=1_000_000):
 @pytest.mark.slow
 def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train):
   start_train(_train(tmp_path / 'a'))
-  run = run_folder.Run(str(tmp_path / 'a'), 'a')
+  run = run_folders.Run(str(tmp_path / 'a'), 'a')
   _wait(lambda: (run.record() or {}).get('stage') == 'train' and os.path.getsize(run.file('events.jsonl')) > 2000)
   (found,) = json.loads(runs('list', tmp_path, '--json', '--filter=train_steps=1000000')[1])
   assert (found['status'], found['experiment'], found['train_steps']) == ('running', 'digits_mlp', 1000000)
@@ -292,20 +302,20 @@ def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train
   assert run.record()['short_names']['train_steps'] == 'trainer.train_steps'
   assert runs('resume', tmp_path, 'a')[2] == 'error: a: is running; wait for it, or stop it first\n'
   assert runs('stop', tmp_path, 'a')[1].startswith('a: stopping')
-  assert runs('stop', tmp_path, 'a', '--wait=300')[0] == 0 or judged_status.of_run(run).status == 'preempted'
-  _wait(lambda: not judged_status.is_alive(run))
-  assert judged_status.of_run(run).status == 'preempted'
+  assert runs('stop', tmp_path, 'a', '--wait=300')[0] == 0 or statuses_lib.of_run(run).status == 'preempted'
+  _wait(lambda: not statuses_lib.is_alive(run))
+  assert statuses_lib.of_run(run).status == 'preempted'
   step = run.record()['step']
 
   arguments = shlex.split(runs('resume', tmp_path, 'a', '--print')[1].partition('train.py ')[2])
   assert arguments == _train(tmp_path / 'a')
   start_train(arguments)
-  _wait(lambda: judged_status.of_run(run).status == 'running' and run.record()['stage'] == 'train')
+  _wait(lambda: statuses_lib.of_run(run).status == 'running' and run.record()['stage'] == 'train')
   assert run.record()['attempt'] == 2
   assert json.loads(runs('list', tmp_path, '--json')[1])[0]['step'] >= step
   pid = run.record()['pid']
   os.kill(pid, signal.SIGKILL)
-  _wait(lambda: not judged_status.is_alive(run))
+  _wait(lambda: not statuses_lib.is_alive(run))
   code, out, _ = runs('show', tmp_path, 'a')
   assert (code, out.splitlines()[1]) == (0, f'  status       dead: process {pid} is gone')
   assert any('restored' in line for line in out.splitlines()[-6:])  # The end of its events, as it has no log.
@@ -323,7 +333,7 @@ def test_a_best_checkpoint_is_evaluated_as_it_was_and_stays_as_it_is(tmp_path, r
   (best,) = [each for each in json.loads(runs('checkpoints', tmp_path, 'a', '--json')[1]) if each['is_best']]
   before = {path: path.read_bytes() for path in (tmp_path / 'a').rglob('*') if path.is_file()}
   assert runs('evaluate', tmp_path, 'a', f'--checkpoint={best["name"]}')[0] == 0
-  run = run_folder.get_run(str(tmp_path), 'a')
+  run = run_folders.get_run(str(tmp_path), 'a')
   _wait(lambda: (run.started('eval') or {}).get('ended'))
   assert run.started('eval')['exit_status'] == 0, (tmp_path / 'a/run.eval.log').read_text()
   events = [json.loads(line) for line in (tmp_path / 'a/events.eval.jsonl').read_text().splitlines()]
@@ -335,21 +345,21 @@ def test_a_best_checkpoint_is_evaluated_as_it_was_and_stays_as_it_is(tmp_path, r
 @pytest.mark.soak
 def test_a_training_that_was_resumed_detached_tells_how_it_has_ended(tmp_path, runs, run_train):
   assert run_train(_train(tmp_path / 'a', train_steps=20)).returncode == 0
-  run = run_folder.Run(str(tmp_path / 'a'), 'a')
+  run = run_folders.Run(str(tmp_path / 'a'), 'a')
   assert 'a-2: started as process' in runs('clone', tmp_path, 'a', '--set=train_steps=1000000', '--start')[1]
-  clone = run_folder.Run(str(tmp_path / 'a-2'), 'a-2')
-  _wait(lambda: judged_status.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
+  clone = run_folders.Run(str(tmp_path / 'a-2'), 'a-2')
+  _wait(lambda: statuses_lib.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
   assert runs('stop', tmp_path, 'a-2', '--wait=300')[1].startswith('a-2: preempted')
   _wait(lambda: clone.started()['ended'])
   assert clone.started()['exit_status'] == 75
   assert 'a-2: started as process' in runs('resume', tmp_path, 'a-2')[1]
-  _wait(lambda: judged_status.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
+  _wait(lambda: statuses_lib.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
   os.kill(clone.record()['pid'], signal.SIGKILL)
   _wait(lambda: clone.started()['ended'])
   code, out, _ = runs('show', tmp_path, 'a-2')
   assert (code, out.splitlines()[1]) == (0, '  status       dead: killed by SIGKILL')
   assert any('restored' in line for line in out.splitlines()[-10:])  # The end of its log.
-  assert judged_status.of_run(run).status == 'finished'
+  assert statuses_lib.of_run(run).status == 'finished'
 
 
 def _finished(tmp_path, name, rate, seed, accuracy):

@@ -113,6 +113,7 @@ def test_mistakes_are_answered_in_one_line(digits, tmp_path, capsys):
   assert 'is not the folder of a run or of an export' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_open_request_is_answered_before_the_end(digits, tmp_path):
   folder = tmp_path / 'out'
   assert main.main(['export', digits, '--format=onnx', f'--output_dir={folder}', '--examples=0']) == 0

@@ -36,6 +36,13 @@ def write(values, name='lr.yaml'):
   pathlib.Path(name).write_text(yaml.safe_dump({'program': 'program.py', 'method': 'grid', **values}))
 
 
+def test_the_goal_of_an_unknown_metric_is_assumed(run):
+  write({'metric': {'name': 'x'}, 'parameters': {'x': {'values': [0.5, 0.3]}}})
+  stderr = run('lr.yaml')[2]
+  assert 'warning: metric.goal: the name x does not imply whether higher or lower is better, and minimize is' in stderr
+
+
+@pytest.mark.slow
 def test_a_file_is_run_shown_and_grows(run):
   write({'metric': {'name': 'loss'}, 'parameters': {'x': {'values': [0.5, 0.3]}}})
   text = pathlib.Path('lr.yaml').read_text()

@@ -8,11 +8,12 @@ from official_ext.base import errors
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
 from official_ext.data import collators
-from official_ext.data import example_order
-from official_ext.data import position
+from official_ext.data import keyed_random
+from official_ext.data import pipelines
 from official_ext.data import sources
 from official_ext.data import step_indexed
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
+from tests import tiers
 
 NUM_EXAMPLES, BATCH_SIZE = 20, 6
 UNREADABLE, ODD_SHAPE, ODD_TYPE = 4, 5, 11
@@ -44,13 +45,15 @@ class FlawedSource(sources.Source):
 
 
 def config(is_training=True, on_bad_example='skip', **fields):
-  return cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=is_training, on_bad_example=on_bad_example, **fields)
+  return definitions.DataConfig(
+    global_batch_size=BATCH_SIZE, is_training=is_training, on_bad_example=on_bad_example, **fields
+  )
 
 
 def indices_at(positions, is_training=True):
   positions = tf.constant(positions, tf.int64)
   if is_training:
-    return example_order.shuffled_indices(positions, NUM_EXAMPLES, 0).numpy().tolist()
+    return keyed_random.shuffled_indices(positions, NUM_EXAMPLES, 0).numpy().tolist()
   return positions.numpy().tolist()
 
 
@@ -65,16 +68,17 @@ def batches(dataset, count):
   return [element['index'].numpy().tolist() for element in dataset.take(count)]
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'start, num_replicas',
   [(0, 2), (5, 1), (5, 3), *(pytest.param(*case, marks=pytest.mark.soak) for case in ((0, 1), (0, 3), (5, 2)))],
+  fast=1,
 )
 def test_a_bad_example_is_replaced_by_the_next_good_one(start, num_replicas):
   """However many replicas share the batch, and wherever the run starts."""
   shares = []
   for pipeline in range(num_replicas):
     context = tf.distribute.InputContext(num_replicas, pipeline, num_replicas)
-    with position.starting_at(start):
+    with pipelines.starting_at(start):
       shares.append(batches(step_indexed.build_dataset(FlawedSource(), config(), context), 8))
   joined = [sum(parts, []) for parts in zip(*shares, strict=True)]
   firsts = range(start * BATCH_SIZE, (start + 8) * BATCH_SIZE, BATCH_SIZE)
@@ -110,7 +114,7 @@ def test_an_evaluation_leaves_bad_examples_out():
   assert elements[1]['nested']['pair'].shape == [0, 2] and elements[1]['name'].dtype == tf.string
   assert log.take_skips(BATCH_SIZE) == 3 and log.take_skips() == 6
   # The draws are those of the examples' positions.
-  seeds = example_order.transform_seeds(tf.constant([0, 2, 3], tf.int64), 0)
+  seeds = keyed_random.transform_seeds(tf.constant([0, 2, 3], tf.int64), 0)
   np.testing.assert_array_equal(elements[0]['noise'], [tf.random.stateless_uniform([], seed) for seed in seeds])
 
 
@@ -166,7 +170,7 @@ def test_nothing_is_skipped_if_nothing_can_be_read(monkeypatch):
 
 
 def test_the_error_of_a_collator_keeps_its_traceback():
-  collators._REGISTRY.pop('broken', None)
+  collators._REGISTRY._values.pop('broken', None)
   collators.register('broken')(lambda params: lambda examples: {}['no such key'])
   with pytest.raises(KeyError, match='no such key'):
     step_indexed.build_dataset(FlawedSource(()), config(collator='broken'))

@@ -6,11 +6,12 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.data import class_weights
+from tests import tiers
 
 CLASS_WEIGHT = {0: 1.0, 1: 4.0, 2: 0.25}
 
 
-@pytest.mark.parametrize('one_hot', [False, True])
+@tiers.parametrize('one_hot', [False, True], fast=1)
 def test_loss_and_update_are_those_of_keras(one_hot):
   rng = np.random.default_rng(0)
   x, labels = rng.normal(size=(12, 4)).astype(np.float32), rng.integers(0, 3, 12)

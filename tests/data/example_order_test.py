@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.data import example_order
+from official_ext.data import keyed_random
 
 GOLDEN, M1, M2 = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
@@ -48,7 +48,7 @@ def reference_order(num_examples, seed, epoch):
 def epochs_of(num_examples, seed, first, count):
   """`count` epochs from `first`: [count, num_examples]."""
   positions = tf.range(first * num_examples, (first + count) * num_examples, dtype=tf.int64)
-  return example_order.shuffled_indices(positions, num_examples, seed).numpy().reshape(count, num_examples)
+  return keyed_random.shuffled_indices(positions, num_examples, seed).numpy().reshape(count, num_examples)
 
 
 @pytest.mark.parametrize('num_examples', [1, 2, 3, 10, 97, 1437])
@@ -67,7 +67,7 @@ def test_every_epoch_is_a_permutation(num_examples):
 def test_indices_stay_inside_for_huge_sources_and_far_positions():
   num_examples = 3 * 10**9 + 1
   positions = tf.range(10**15, 10**15 + 10**5, dtype=tf.int64)
-  indices = example_order.shuffled_indices(positions, num_examples, 0).numpy()
+  indices = keyed_random.shuffled_indices(positions, num_examples, 0).numpy()
   assert indices.min() >= 0 and indices.max() < num_examples
   assert len(np.unique(indices)) == 10**5
   # A uniform sample's mean has standard deviation n / sqrt(12 * 10**5).
@@ -110,18 +110,18 @@ def test_small_sources_take_all_their_orders():
 
 def test_positions_may_come_in_any_shape_and_grouping():
   positions = np.random.RandomState(0).randint(0, 10**6, (7, 4, 2))
-  together = example_order.shuffled_indices(tf.constant(positions), 97, 3).numpy()
-  alone = [example_order.shuffled_indices(tf.constant([one]), 97, 3).numpy()[0] for one in positions.ravel()]
+  together = keyed_random.shuffled_indices(tf.constant(positions), 97, 3).numpy()
+  alone = [keyed_random.shuffled_indices(tf.constant([one]), 97, 3).numpy()[0] for one in positions.ravel()]
   np.testing.assert_array_equal(together.ravel(), alone)
   assert together.shape == positions.shape
 
 
 def test_sequential_order_repeats():
-  indices = example_order.sequential_indices(tf.range(7, dtype=tf.int64), 3)
+  indices = keyed_random.sequential_indices(tf.range(7, dtype=tf.int64), 3)
   assert indices.numpy().tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_transform_seeds_differ_by_seed_and_position():
   positions = tf.range(100, dtype=tf.int64)
-  pairs = [tuple(pair) for seed in range(3) for pair in example_order.transform_seeds(positions, seed).numpy()]
+  pairs = [tuple(pair) for seed in range(3) for pair in keyed_random.transform_seeds(positions, seed).numpy()]
   assert len(set(pairs)) == 300

@@ -14,6 +14,7 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.data import input_faults
 from official_ext.training.loop import training_input
+from tests import tiers
 from tests.model_garden import tfrecords
 
 NUM_RECORDS = 9
@@ -329,7 +330,7 @@ def test_a_pattern_that_no_file_matches(folder):
     assert str(mistake) == f"task.train_data.input_path: no file matches '{folder}/*.none'"
 
 
-@pytest.mark.parametrize('formats', [['png'] * 5, ['jpeg', 'jpeg', 'png', 'jpeg']])
+@tiers.parametrize('formats', [['png'] * 5, ['jpeg', 'jpeg', 'png', 'jpeg']], fast=1)
 def test_a_png_names_the_field_that_decodes_it(formats, tmp_path):
   encode = {'png': tf.io.encode_png, 'jpeg': tf.io.encode_jpeg}
   image = np.zeros([16, 16, 3], np.uint8)

@@ -4,40 +4,40 @@ import threading
 
 import pytest
 
-from official_ext.data import position
+from official_ext.data import pipelines
 
 
 def test_start_is_zero_outside():
-  assert position.take_start() == 0
+  assert pipelines.take_start() == 0
 
 
 def test_start_is_handed_over_and_the_taking_is_noted():
-  with position.starting_at(12) as start:
+  with pipelines.starting_at(12) as start:
     assert not start.honoured
-    assert position.take_start() == 12
+    assert pipelines.take_start() == 12
     assert start.honoured
-  assert position.take_start() == 0
+  assert pipelines.take_start() == 0
 
 
 def test_an_input_that_takes_nothing_is_not_honoured():
-  with position.starting_at(12) as start:
+  with pipelines.starting_at(12) as start:
     pass
   assert not start.honoured
 
 
 def test_inner_position_ends_with_its_block_even_after_an_error():
-  with position.starting_at(1) as outer:
+  with pipelines.starting_at(1) as outer:
     with pytest.raises(KeyError):
-      with position.starting_at(2):
+      with pipelines.starting_at(2):
         raise KeyError
     assert not outer.honoured
-    assert position.take_start() == 1
+    assert pipelines.take_start() == 1
 
 
 def test_other_threads_do_not_see_it():
   seen = []
-  with position.starting_at(3):
-    thread = threading.Thread(target=lambda: seen.append(position.take_start()))
+  with pipelines.starting_at(3):
+    thread = threading.Thread(target=lambda: seen.append(pipelines.take_start()))
     thread.start()
     thread.join()
   assert seen == [0]
@@ -45,5 +45,5 @@ def test_other_threads_do_not_see_it():
 
 def test_negative_start_is_refused():
   with pytest.raises(ValueError, match='-1 is negative'):
-    with position.starting_at(-1):
+    with pipelines.starting_at(-1):
       pass

@@ -13,10 +13,9 @@ import official_ext
 from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.cli import main
+from official_ext.deployment import converters
 from official_ext.deployment import export_options
 from official_ext.deployment import exporting
-from official_ext.deployment import litert_format
-from official_ext.deployment import onnx_format
 from official_ext.deployment import run_examples
 from official_ext.deployment import verifying
 from official_ext.language.modeling import lora
@@ -51,7 +50,7 @@ def export(run, *flags):
     ('onnx', 'dynamic'),
     ('saved_model', 'none'),
   ],
-  fast=2,
+  fast=1,
 )
 def test_an_export_computes_what_the_model_does(export_format, quantization, digits, capsys):
   status, note, folder = export(digits, f'--format={export_format}', f'--quantize={quantization}')
@@ -81,10 +80,13 @@ def test_an_export_computes_what_the_model_does(export_format, quantization, dig
   assert 'verified, within the tolerance' in out.out and 'for one example' in out.out
 
 
+@pytest.mark.slow
 @tiers.parametrize('kind', ['image_bytes', 'tf_example'], fast=1)
 def test_a_saved_model_takes_encoded_images(kind, digits):
   status, note, folder = export(digits, f'--input={kind}')
-  assert status == 0 and note['verified'] is True and note['verification']['examples'] == 64
+  # Its examples are arrays: no file can take their way.
+  assert status == 0 and note['verified'] is None and note['verification']['examples'] == 64
+  assert note['verification']['relative'] < 1e-5
   assert note['input'] == kind and note['signature']['inputs'] == [
     {'name': 'inputs', 'dtype': 'string', 'shape': [None]}
   ]
@@ -115,10 +117,11 @@ def test_the_runtime_has_no_tensorflow_and_not_this_library(digits):
   np.testing.assert_allclose(outputs['logits'][:, 0], official_ext.load(digits)(np.zeros([3, 8, 8, 1])), atol=1e-5)
 
 
+@pytest.mark.slow
 @tiers.parametrize('export_format', ['litert', 'onnx', 'saved_model'], fast=1)
 def test_a_damaged_conversion_fails_and_says_so(export_format, digits, monkeypatch, capsys):
   """The converters see weights that differ from the model's by a tenth."""
-  own = {'litert': litert_format.convert, 'onnx': onnx_format.convert, 'saved_model': tf.saved_model.save}
+  own = {'litert': converters.convert_to_litert, 'onnx': converters.convert_to_onnx, 'saved_model': tf.saved_model.save}
 
   def damaged(first, *arguments, **kwargs):
     variables = first.variables
@@ -131,8 +134,8 @@ def test_a_damaged_conversion_fails_and_says_so(export_format, digits, monkeypat
         variable.assign(variable / 1.1)
 
   owner, name = {
-    'litert': (litert_format, 'convert'),
-    'onnx': (onnx_format, 'convert'),
+    'litert': (converters, 'convert_to_litert'),
+    'onnx': (converters, 'convert_to_onnx'),
     'saved_model': (tf.saved_model, 'save'),
   }[export_format]
   monkeypatch.setattr(owner, name, damaged)
@@ -144,7 +147,9 @@ def test_a_damaged_conversion_fails_and_says_so(export_format, digits, monkeypat
 
 
 def test_an_export_that_its_runtime_cannot_run_is_not_verified(digits, monkeypatch, capsys):
-  monkeypatch.setattr(onnx_format, 'convert', lambda concrete, quantization, calibration, path: open(path, 'w').close())
+  monkeypatch.setattr(
+    converters, 'convert_to_onnx', lambda concrete, quantization, calibration, path: open(path, 'w').close()
+  )
   status, note, _ = export(digits, '--format=onnx', '--examples=5')
   assert status == 1 and note['verified'] is False
   assert note['verification']['reason'].startswith('onnx: the runtime cannot run the export: ')
@@ -167,11 +172,11 @@ def test_an_operation_that_a_format_lacks_is_named(capfd):
     tf.function(function).get_concrete_function(spec)
     for function in (lambda x: {'y': tf.linalg.svd(x, compute_uv=False)}, lambda x: {'y': tf.linalg.inv(x)})
   )
-  assert litert_format.convert(inverse, 'none', None).tensorflow_ops == ('MatrixInverse',)
+  assert converters.convert_to_litert(inverse, 'none', None).tensorflow_ops == ('MatrixInverse',)
   with pytest.raises(errors.UserError, match=r'LiteRT has no operation Svd; use --format=saved_model') as of_litert:
-    litert_format.convert(svd, 'none', None)
+    converters.convert_to_litert(svd, 'none', None)
   with pytest.raises(errors.UserError, match=r'ONNX has no operation Svd; use --format=saved_model') as of_onnx:
-    onnx_format.convert(svd, 'none', None, '/nowhere/model.onnx')
+    converters.convert_to_onnx(svd, 'none', None, '/nowhere/model.onnx')
   assert '\n' not in f'{of_litert.value}{of_onnx.value}' and not capfd.readouterr().err
 
 
@@ -185,7 +190,7 @@ def test_onnx_in_16_bits_with_loops_resized_images_and_constant_outputs(tmp_path
     return {'y': tf.image.resize(x, [8, 8]), 'total': total, 'constant': tf.constant([0.5, 3.0])}
 
   path = str(tmp_path / 'model.onnx')
-  onnx_format.convert(function.get_concrete_function(), 'float16', None, path)
+  converters.convert_to_onnx(function.get_concrete_function(), 'float16', None, path)
   x = np.random.default_rng(0).integers(0, 4, (1, 4, 4, 2)).astype(np.float32)
   session = onnxruntime.InferenceSession(path)
   found = dict(zip((output.name for output in session.get_outputs()), session.run(None, {'x': x})))
@@ -213,6 +218,7 @@ def test_int8_of_a_detector_for_litert_is_refused_before_it_crashes():
 _PAIR = {'prompt': 'What is it?', 'chosen': 'It is this.', 'rejected': 'No.'}
 
 
+@pytest.mark.slow
 @tiers.parametrize(
   'experiment, record, quantization',
   [

@@ -55,6 +55,14 @@ def bert(folder):
   return {'task': {'model': {'num_classes': 2, 'encoder': {'bert': encoder}}, **data_of(path, seq_length=16)}}
 
 
+def detector(folder, size=64):
+  """Of objects everywhere, so that there are boxes to compare."""
+  path = tfrecords.write_boxes(folder / 'data.tfrecord', num_examples=4, image_size=SIZE)
+  model = {'num_classes': 3, 'input_size': [size, size, 3], 'max_level': 5}
+  model['detection_generator'] = {'pre_nms_score_threshold': 0.0, 'max_num_detections': 5}
+  return {'task': {'model': model, 'init_checkpoint': None, 'annotation_file': None, **data_of(path)}}
+
+
 EXPERIMENTS = {
   'bert/sentence_prediction': bert,
   'resnet_imagenet': resnet,
@@ -73,7 +81,7 @@ def export(run, folder, *flags):
   """export.json of an export that is verified."""
   status = main.main(['export', run, f'--output_dir={folder}', *flags])
   note = json.loads((folder / 'export.json').read_text())
-  assert status == 0 and note['verified'] is True, note
+  assert status == 0 and note['verified'] is True, note['verification']
   return note
 
 
@@ -103,11 +111,60 @@ def test_an_image_classifier_has_labels_and_takes_pixels(tmp_path):
   np.testing.assert_allclose(runner(inputs=image.astype(np.float32))['logits'], expected, rtol=0.02, atol=0.02)
 
 
+# An experiment and values of `task.validation_data` that Model Garden's serving does not read.
+OF_FILES = [
+  ('resnet_imagenet', {'center_crop_fraction': 0.6, 'tf_resize_method': 'bicubic'}),
+  ('mobilenet_imagenet', {'aug_crop': False}),
+  ('mnv2_deeplabv3_pascal', {'preserve_aspect_ratio': False}),
+  ('mnv2_deeplabv3_pascal', {'centered_crop': True}),
+  ('retinanet_mobile_coco', {}),
+  ('maskrcnn_mobilenet_coco', {}),
+]
+
+
+def exact_detector(folder):
+  """In float32: the rounding of bfloat16 decides which boxes an untrained model finds."""
+  return {**detector(folder), 'runtime': {'mixed_precision_dtype': 'float32'}}
+
+
+MAKERS = {**EXPERIMENTS, 'retinanet_mobile_coco': detector, 'maskrcnn_mobilenet_coco': exact_detector}
+
+
+def run_of_files(experiment, values, folder):
+  overrides = MAKERS[experiment](folder)
+  overrides['task']['validation_data'] |= values
+  return runs.make(folder / 'run', experiment, overrides)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['image_bytes', 'tf_example'])
-def test_model_gardens_modules_take_encoded_images(kind, tmp_path):
-  note = export(make('resnet_imagenet', tmp_path), tmp_path / 'out', f'--input={kind}')
-  assert note['preprocessing']['encoding'] == kind and note['verification']['examples'] == 24
+@tiers.parametrize(
+  'experiment, values, kind',
+  [(*each, kind) for each in OF_FILES for kind in ('image_bytes', 'tf_example', 'tensor')],
+  fast=1,
+)
+def test_answers_to_files_are_those_of_an_evaluation(experiment, values, kind, tmp_path):
+  """Model Garden's serving ignores the share of a crop, the method of resizing, and values of the evaluation."""
+  note = export(run_of_files(experiment, values, tmp_path), tmp_path / 'out', f'--input={kind}')
+  files, stated = note['verification']['files'], note['preprocessing']
+  assert files['number'] > 20 and files['relative'] < 1e-3 and files['compared'] == 'answers'
+  assert stated['crop'] == (values.get('center_crop_fraction', 0.875) if experiment == 'resnet_imagenet' else None)
+  assert stated['resize'] == values.get('tf_resize_method', 'bilinear') and stated['antialias'] is False
+  assert stated['is_centered'] == values.get('centered_crop', False)
+  assert stated['resized_by'] == 'export' and stated['channel_order'] == 'RGB'
+  assert stated['decoded_by'] == ('caller' if kind == 'tensor' else 'export')
+
+
+# An untrained detector has many equal scores, of which each runtime keeps others.
+OF_CALLERS = [each for each in OF_FILES if each[0] in EXPERIMENTS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('export_format', ['litert', 'onnx'])
+@pytest.mark.parametrize('experiment, values', OF_CALLERS)
+def test_what_a_caller_does_is_stated(experiment, values, export_format, tmp_path):
+  note = export(run_of_files(experiment, values, tmp_path), tmp_path / 'out', f'--format={export_format}')
+  files, stated = note['verification']['files'], note['preprocessing']
+  assert files['relative'] < 1e-3 and files['compared'] == 'answers' and stated['resized_by'] == 'caller'
 
 
 @pytest.mark.slow

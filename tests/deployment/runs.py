@@ -10,7 +10,7 @@ import tensorflow as tf
 from official_ext.training.checkpoints import manager
 from official_ext.training.config import definitions
 from official_ext.training.config import registries
-from official_ext.training.loop import run_record
+from official_ext.training.record import run_record
 
 STEP = 7
 

@@ -7,14 +7,14 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from experiments.digits_mlp import configs
-from official_ext.base.run_folder import event_names
+from official_ext.base.run_folder import run_files
 from official_ext.training import metrics
 from official_ext.training.actions import triggers
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 from official_ext.training.loop import train_lib
 from official_ext.training.metrics import classification
-from official_ext.training.writers import named_writers
-from official_ext.training.writers import writer_registry
+from official_ext.training.writers import builtin
+from official_ext.training.writers import registry
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -38,13 +38,13 @@ def _train(task_cls, folder, **trainer):
   strategy = harness.strategy('one')
   with strategy.scope():
     task = task_cls(params.task, logging_dir=str(folder))
-  return train_lib.run_experiment(strategy, task, 'train_and_eval', cfg.upgrade(params), str(folder))
+  return train_lib.run_experiment(strategy, task, 'train_and_eval', definitions.upgrade(params), str(folder))
 
 
 @pytest.fixture
 def callbacks():
   yield _run_code('how_to/callbacks.md')
-  del writer_registry._factories['log_file']
+  del registry.WRITERS._values['log_file']
 
 
 def test_the_action_the_triggers_and_the_writer(callbacks, tmp_path, capsys):
@@ -60,6 +60,7 @@ def test_the_action_the_triggers_and_the_writer(callbacks, tmp_path, capsys):
   assert f'train 100 {loss}' in lines and lines[-1].startswith('finished')
 
 
+@pytest.mark.slow
 def test_metrics(tmp_path):
   _, logs = _train(_run_code('how_to/metrics.md')['MyTask'], tmp_path, train_steps=100)
   (event,) = small_run.events(tmp_path, 'eval')
@@ -74,11 +75,11 @@ def test_metrics(tmp_path):
 def test_tables_are_complete():
   page = (DOCS / 'how_to/callbacks.md').read_text()
   told = page[page.index('The events are') : page.index('- The logs are')]
-  assert set(re.findall(r'`(\w+)`', told)) == set(event_names.EVENTS)
+  assert set(re.findall(r'`(\w+)`', told)) == set(run_files.EVENTS)
   rows = re.findall(r'^\| `(\w+)', page, re.MULTILINE)
-  assert set(rows) == {'EveryNSteps', 'EveryTSeconds', 'OnBest', 'OnEvent', 'AtEnd', *writer_registry.names()}
-  assert all(hasattr(triggers, name) or name in writer_registry.names() for name in rows)
-  named_writers.check(writer_registry.names())
+  assert set(rows) == {'EveryNSteps', 'EveryTSeconds', 'OnBest', 'OnEvent', 'AtEnd', *registry.WRITERS}
+  assert all(hasattr(triggers, name) or name in registry.WRITERS for name in rows)
+  builtin.check(list(registry.WRITERS))
   page = (DOCS / 'how_to/metrics.md').read_text()
   table = page[page.index('| name') : page.index('`num_classes=1`')]
   assert set(re.findall(r'`(\w+)`', ' '.join(re.findall(r'^\|[^|]*\|', table, re.MULTILINE)))) == set(

@@ -84,6 +84,7 @@ def test_defaults_are_those_of_the_experiments(row):
     assert task.init_checkpoint == path and task.init_checkpoint_modules == modules(row)
 
 
+@pytest.mark.slow
 def test_no_default_is_missing():
   """Of the experiments on images: each `task.init_checkpoint` that Model Garden sets is on the page."""
   named = {name for row in DEFAULTS for name in experiments(row)}

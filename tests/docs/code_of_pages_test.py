@@ -12,7 +12,7 @@ import tf_keras
 
 from experiments.digits_mlp import configs
 from official_ext.cli import launch
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 from official_ext.training.loop import train_lib
 from tests import documents
 from tests.training.loop import harness
@@ -33,7 +33,7 @@ def train(task_cls, folder, mode='train_and_eval'):
   strategy = harness.strategy('one')
   with strategy.scope():
     task = task_cls(params.task, logging_dir=str(folder))
-  return train_lib.run_experiment(strategy, task, mode, cfg.upgrade(params), str(folder))
+  return train_lib.run_experiment(strategy, task, mode, definitions.upgrade(params), str(folder))
 
 
 def images(folder, tag):
@@ -58,12 +58,14 @@ def test_pictures_of_a_task_and_of_an_action_reach_tensorboard(tmp_path):
   assert 'digits' not in line or not isinstance(line['digits'], list)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_takes_its_own_batches(tmp_path):
   task_cls = code_of('docs/how_to/manual_optimization.md', 'HardestOfTwo')['MyTask']
   _, logs = train(task_cls, tmp_path)
   assert logs['accuracy'] > 0.2 and small_run.record(tmp_path)['status'] == 'finished'
 
 
+@pytest.mark.slow
 def test_tokens_count_alike_under_accumulation():
   """The update of micro-batches and replicas is that of one batch of all; the mean of their means is another."""
   rng = np.random.default_rng(0)
@@ -116,6 +118,7 @@ def test_the_flags_of_launch_are_those_that_the_page_tells(capsys):
   assert {re.match(r'`(--\w+)`', row).group(1) for row in told} == flags
 
 
+@pytest.mark.slow
 def test_a_custom_schedule_sets_the_learning_rate(tmp_path):
   names = code_of('docs/how_to/optimization.md', 'TriangularRate')
   train(names['MyTask'], tmp_path)

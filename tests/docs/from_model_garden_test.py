@@ -66,6 +66,7 @@ def promised(text):
   return float(re.search(r'Above ([\d.]+) %', text).group(1)) / 100
 
 
+@pytest.mark.slow
 def test_the_port_trains(run_train, folder):
   process = run_train(
     [
@@ -175,9 +176,9 @@ def test_a_driver_with_its_own_trainer_trains_and_resumes(folder):
 
 LOAD = """
 import sys
-from official_ext.training.trained import trained_run
+from official_ext.training.trained import trained_model
 arguments = dict(experiment='my_iris', registry=['my_iris'])
-found = trained_run.load_run(sys.argv[1], sys.argv[2], **arguments)
+found = trained_model.load_run(sys.argv[1], sys.argv[2], **arguments)
 print('loaded', found.step, found.checkpoint)
 """
 

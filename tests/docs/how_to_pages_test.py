@@ -57,6 +57,7 @@ def commands(page):
   return [line for line in lines if line.startswith(('python train.py', 'official-ext'))]
 
 
+@pytest.mark.slow
 @tiers.parametrize('name, run, metric, least', PAGES, fast=1)
 def test_the_page_trains(name, run, metric, least, run_train, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

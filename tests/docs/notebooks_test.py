@@ -24,6 +24,7 @@ def cells(path, kind):
   return [''.join(cell['source']) for cell in found if cell['cell_type'] == kind]
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @tiers.parametrize(
   'path', NOTEBOOKS, fast=[path for path in NOTEBOOKS if path.stem == 'first_task'], ids=lambda p: p.stem

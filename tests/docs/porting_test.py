@@ -40,6 +40,7 @@ def run(name, folder):
   return shrunk_run.run(folder, params)
 
 
+@pytest.mark.slow
 def test_the_script_from_keras(tmp_path, capsys):
   module = load(PAGES[0], 'my_digits', tmp_path)
   logs = run('my_digits', tmp_path / 'run')

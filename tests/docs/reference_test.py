@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import official_ext
-from official_ext.base.run_folder import event_names
+from official_ext.base.run_folder import run_files
 from official_ext.base.run_folder import run_status
 from tests import documents
 from tools import reference
@@ -31,8 +31,8 @@ def test_every_public_name_has_details():
 
 def test_the_tables_of_events_are_complete():
   tables = documents.tables(documents.read('docs/reference/events.md'))
-  assert set(re.findall(r'\w+', ' '.join(tables['event']))) == set(event_names.EVENTS)
-  assert set(re.findall(r'\w+', ' '.join(tables['name']))) == event_names.PROGRESS
+  assert set(re.findall(r'\w+', ' '.join(tables['event']))) == set(run_files.EVENTS)
+  assert set(re.findall(r'\w+', ' '.join(tables['name']))) == run_files.PROGRESS
 
 
 def test_the_table_of_statuses_is_complete():

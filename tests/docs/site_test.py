@@ -37,6 +37,7 @@ def copy(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_has_every_page_and_a_search_index(copy):
   done = build(copy)
   assert done.returncode == 0, done.stderr
@@ -47,6 +48,7 @@ def test_the_site_builds_and_has_every_page_and_a_search_index(copy):
   assert not re.findall(r'(?:src|href)="(?:https?:)?//(?!github\.com|squidfunk)[^"]*\.(?:js|css|woff2?)"', text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('link', ['[gone](gone.md)', '[run](concepts/run.md#gone)'])
 def test_a_broken_link_or_anchor_is_an_error(copy, tmp_path, link):
   folder = tmp_path / 'copy'

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import official_ext as ext
-from official_ext.language.text import text_data
 from official_ext.language.text import text_formats
 from official_ext.language.text import text_sources
+from official_ext.language.text import text_task
 from tests import documents
 
 PAGE = documents.read('docs/how_to/text_data.md')
@@ -39,6 +39,6 @@ def test_the_tables_are_those_of_the_library():
   code = lambda rows: [row.strip('`') for row in rows]
   assert code(tables['`example_format`']) == [name for name in text_formats.FORMATS if name != 'auto']
   assert code(tables['`packing`']) == list(text_sources.PACKINGS)
-  config = text_data.TextDataConfig()
+  config = text_task.TextDataConfig()
   for name in ('input_path', 'split', 'loss_on', 'max_input_length', 'max_content_length', 'max_samples', 'cache_dir'):
     assert hasattr(config, name) and f'`{name}`' in PAGE

@@ -19,6 +19,9 @@ from tests import documents
 PAGE = documents.read('docs/how_to/export.md')
 
 
+pytestmark = pytest.mark.slow
+
+
 def steps():
   """(kind, text) of every block of code, file and command, in the order of the page."""
   pattern = r'^```(python|yaml)\n(.*?)^```|^    ((?:python|official-ext) [^\n]*)$'
@@ -53,7 +56,6 @@ def page(run_train, tmp_path_factory):
   del exp_factory._REGISTERED_CONFIGS['ring_codes'], sys.modules['ring_codes']  # Others look at all there are.
 
 
-@pytest.mark.slow
 def test_the_loaded_model_has_the_accuracy_of_the_best_evaluation(page):
   namespace, _, folder = page
   info = json.loads((folder / 'runs/digits/best/info.json').read_text())

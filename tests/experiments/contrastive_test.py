@@ -104,6 +104,7 @@ def test_each_change_is_what_its_name_says(field, draw, expected):
   np.testing.assert_allclose(np.reshape(views, [8, 8]), expected(image), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_views_of_a_batch_are_a_function_of_its_positions():
   params = shrunk_run.make_params('contrastive', SMALL)
   task = shrunk_run.make_task(params)
@@ -141,6 +142,7 @@ def test_an_evaluation_probes_the_features_of_every_image(replicas, tmp_path):
   assert float(logs['probe_accuracy']) == last['probe_accuracy'] == pytest.approx(expected, abs=1.5 / 360)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   shrunk_run.assert_goes_on_bit_for_bit(

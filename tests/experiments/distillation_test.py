@@ -83,6 +83,7 @@ def test_the_loss_is_the_weighed_sum_of_the_named(teacher_folder):
   assert float(logs['teacher_agreement']) == pytest.approx(agreement)
 
 
+@pytest.mark.slow
 def test_a_student_alone_needs_no_teacher():
   alone = {'task': {'losses': {'label': 1.0, 'soft_label': 0.0}}}
   trainer = shrunk_run.make_trainer(shrunk_run.make_params('distillation', SMALL, alone))
@@ -115,6 +116,7 @@ def test_two_replicas_learn_what_one_does(teacher_folder):
   harness.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, teacher_folder, tmp_path):
   changes = {'task': {'max_shift': 1.0, 'losses': {'feature': 1.0}}}

@@ -100,6 +100,7 @@ def perceptron(weights, x):
   return tf.nn.leaky_relu(x @ kernel + bias, 0.2) @ last_kernel + last_bias
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', [pytest.param('one', marks=pytest.mark.soak), 'two'])
 def test_two_steps_are_those_of_the_formulas(replicas, monkeypatch):
   """With latent vectors that are equal on all replicas: both see the same, so that their mean is that of one."""
@@ -131,6 +132,7 @@ def test_two_steps_are_those_of_the_formulas(replicas, monkeypatch):
   assert logs['generator_loss'] == pytest.approx(np.mean(losses_of_generator), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   params = shrunk_run.make_params('gan', SMALL, {'task': {'n_critic': 2}}, enable_xla=enable_xla)

@@ -12,15 +12,17 @@ import tf_keras
 from experiments.grpo import arithmetic
 from experiments.grpo import rollouts
 from experiments.grpo import scoring
+from experiments.grpo import task as grpo_task
 from experiments.grpo import trainer as trainer_lib
 import official_ext as ext
 from official_ext.base import errors
+from official_ext.base import registry
 from official_ext.data import record_files
-from official_ext.language.fine_tuning import reward_registry
 from official_ext.language.fine_tuning import rewards as rewards_lib
+from official_ext.language.modeling import generation
 from official_ext.training.config import checks
 from official_ext.training.config import parser
-from official_ext.training.loop import building
+from official_ext.training.loop import train_lib
 from tests import train_processes
 from tests.experiments import shrunk_run
 from tests.language.fine_tuning import tiny_models
@@ -139,6 +141,7 @@ def sampled():
   return task, model, batch, task.scored_rollout(model, batch, seed), seed
 
 
+@pytest.mark.slow
 def test_a_samplers_log_probabilities_are_the_losss(sampled):
   task, model, batch, _, seed = sampled
   left = tf.tile(tf.constant([[1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1]]), [4, 1])
@@ -153,6 +156,7 @@ def test_a_samplers_log_probabilities_are_the_losss(sampled):
   np.testing.assert_array_equal(rollout['is_truncated'], ~stops.any(axis=1))
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_rollout_by_hand(sampled):
   task, model, _, rollout, _ = sampled
   old = rollouts.log_probs(model, rollout, 0.7).numpy()
@@ -175,6 +179,7 @@ def test_the_loss_of_a_rollout_by_hand(sampled):
 # Learning.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'names, weights, enable_xla',
   [
@@ -343,6 +348,7 @@ def test_check_finds_no_mistake_but_says_if_there_is_nothing_to_prefer(capsys):
   assert capsys.readouterr().out.count('A base model was taught') == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], ['one']))
 def test_a_step_knows_the_tokens_of_its_whole_update_and_its_groups_stay_together(replicas):
   params = make_params(
@@ -372,6 +378,38 @@ def test_a_step_knows_the_tokens_of_its_whole_update_and_its_groups_stay_togethe
     assert len(drawn) == len(rollouts_of)
 
 
+class Sevens:
+  """A sampler that is not the model: all tokens are a 7. It keeps count of the weights it was given."""
+
+  def __init__(self, length):
+    self.length, self.steps, self.prompt_length = length, [], 0
+
+  def prepare(self, model, prompt_length):
+    self.prompt_length = prompt_length
+
+  def take_weights(self, model, step):
+    return tf.ensure_shape(tf.numpy_function(lambda step: self.steps.append(int(step)) or step, [step], tf.int64), [])
+
+  def __call__(self, model, prompts, mask, count, seed):
+    shape = [count * prompts.shape[0], self.length]
+    ones = tf.ones(shape, tf.int32)
+    return generation.Samples(SEVEN * ones, tf.fill(shape, np.nan), ones)
+
+
+@pytest.mark.slow
+def test_another_sampler_runs_between_steps_with_the_weights_of_each(monkeypatch):
+  params = make_params(task_changes(output_dir=''))
+  sampler = Sevens(params.task.max_completion_length)
+  monkeypatch.setattr(grpo_task.GrpoTask, 'training_sampler', sampler)
+  trainer = shrunk_run.make_trainer(params, 'one')
+  assert isinstance(trainer, trainer_lib.GrpoTrainer) and trainer.task.why_between_steps == 'Sevens is not the model'
+  assert sampler.prompt_length == params.task.train_data.seq_length
+  logs = harness.train(trainer, 3)
+  assert logs['reward'] == pytest.approx(sampler.length / 4) and sampler.steps == [0, 1, 2]
+  # Unknown log-probabilities are no difference.
+  assert logs['sampling/sampling_logp_difference/max'] == 0
+
+
 # Rewards by name.
 
 
@@ -399,7 +437,7 @@ def prompts(tmp_path):
 def test_a_function_in_python_is_called_as_trl_does(prompts, monkeypatch):
   source, params = prompts
   calls = []
-  monkeypatch.setattr(reward_registry, '_registered', {})
+  monkeypatch.setattr(rewards_lib, 'REWARDS', registry.Registry('reward'))
   ext.register_reward('spy')(lambda **known: calls.append(known) or [None, 2])
   ids = [source.tokenizer.encode(text) for text in ('yes<|endoftext|>', 'no, 3')]
   rows = np.zeros([2, 12], np.int32)
@@ -418,7 +456,7 @@ def test_a_function_in_python_is_called_as_trl_does(prompts, monkeypatch):
     }
   ]
   for returned, message in (([1.0], 'returned 1 numbers for 2 completions'), ('no', 'returned no; expected a list')):
-    monkeypatch.setattr(reward_registry, '_registered', {})
+    monkeypatch.setattr(rewards_lib, 'REWARDS', registry.Registry('reward'))
     ext.register_reward('wrong')(lambda returned=returned, **known: returned)
     with pytest.raises(errors.UserError, match=f'the reward wrong: .*{message}'):
       scoring.HostRewards(source, params)(ext.rewards.find(['wrong'], 'x'), np.array([2, 5]), rows, mask)
@@ -437,12 +475,14 @@ def test_answers_are_tokens_with_their_end(prompts):
       ext.rewards.find(['exact_tokens'], 'x'), source, params.replace(output_column='right', is_training=True)
     )
   with pytest.raises(errors.UserError, match="task.reward_funcs: the reward needy needs 'grade', .* prompt, answer"):
-    scoring.check_columns([reward_registry.Reward('needy', lambda grade: grade, False)], source, params)
+    scoring.check_columns([rewards_lib.Reward('needy', lambda grade: grade, False)], source, params)
 
 
 def test_a_name_of_a_reward_is_taken_once():
   ext.register_reward('sevens')(sevens)  # The same again, as when a module is imported twice.
-  with pytest.raises(errors.UserError, match='the reward sevens is registered already, by .*grpo_test.sevens, and'):
+  with pytest.raises(
+    errors.UserError, match=r"the reward 'sevens' is registered already, by .*grpo_test.sevens \(.*line \d+\), and"
+  ):
     ext.register_reward('sevens')(long_prompts)
 
 
@@ -512,6 +552,6 @@ def test_what_means_nothing_is_refused(changes, message):
 def test_what_cannot_be_run_is_refused(changes, options, message):
   params = make_params(task_changes(**changes), **options)
   with pytest.raises(errors.UserError, match=message):
-    building.build_trainer(
+    train_lib.build_trainer(
       harness.strategy('two'), shrunk_run.make_task(params, 'two'), params, None, train=True, evaluate=False
     )

@@ -66,6 +66,7 @@ def test_bits_per_byte_are_those_of_the_whole_text():
   assert logs['validation_loss'] == pytest.approx(total / count, rel=0.02)  # Means of batches of the same size but one.
 
 
+@pytest.mark.slow
 def test_it_learns_and_another_program_gets_its_logits():
   faster = {
     'trainer': {

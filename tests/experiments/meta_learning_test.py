@@ -14,8 +14,9 @@ from experiments import meta_learning
 from experiments.meta_learning import maml
 from experiments.meta_learning import sinusoids
 from official_ext.base import errors
-from official_ext.data import position
+from official_ext.data import pipelines
 from official_ext.training.loop import train_lib
+from tests import tiers
 from tests.experiments import shrunk_run
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -112,7 +113,7 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize('algorithm', REFERENCES)
+@tiers.parametrize('algorithm', REFERENCES, fast=1)
 def test_a_step_goes_along_the_gradient_of_its_algorithm(algorithm):
   config = meta_learning.meta_learning().task
   config.override({'algorithm': algorithm, 'inner_learning_rate': RATE, 'model': {'hidden_sizes': SIZES[1:-1]}})
@@ -181,7 +182,7 @@ def test_the_points_lie_on_the_sinusoids_of_the_paper():
 
 def test_the_tasks_of_a_step_are_a_function_of_seed_and_step():
   straight = batches(training_config(), 5)
-  with position.starting_at(3) as start:
+  with pipelines.starting_at(3) as start:
     resumed = batches(training_config(), 2)
   assert start.honoured
   np.testing.assert_equal(resumed, straight[3:])
@@ -247,6 +248,7 @@ def run(folder, train_steps):
   return model.get_weights(), {key: float(value) for key, value in logs.items()}
 
 
+@pytest.mark.slow
 def test_training_learns_to_adapt_and_goes_on_bit_for_bit(tmp_path):
   """XLA takes longer to compile than these steps to run; the fused shape is tested with the loop."""
   weights, logs = run(tmp_path / 'straight', 250)

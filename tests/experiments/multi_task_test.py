@@ -179,6 +179,7 @@ def test_examples_are_damaged_as_the_configuration_says():
   np.testing.assert_allclose(images['ink'][7, 1], images['pixels'][7].reshape(8, 8)[:4, 4:].mean(), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   surgical = {'task': {'gradient_surgery': True, 'model': {'dropout_rate': 0.2}}}

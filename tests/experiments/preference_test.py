@@ -298,6 +298,7 @@ def test_a_replica_gets_more_than_one_answer_of_kto():
     task.build_inputs(params.task.train_data, tf.distribute.InputContext(num_replicas_in_sync=2))
 
 
+@pytest.mark.slow
 @tiers.parametrize('name', ['kto', 'ipo', 'simpo', 'cpo'], fast=1)
 def test_a_run_of_each_method(name, tmp_path):
   logs = shrunk_run.run(tmp_path, make_params({'task': {'loss_type': name, 'train_data': {'max_samples': 8}}}))

@@ -17,7 +17,6 @@ from experiments.reinforcement import ppo
 from experiments.reinforcement import rollouts
 from experiments.reinforcement import trainer as trainer_lib
 from official_ext.base import errors
-from official_ext.training.loop import building
 from official_ext.training.loop import train_lib
 from tests import tiers
 from tests.training.loop import harness
@@ -40,6 +39,7 @@ def test_episodes_begin_as_those_of_gymnasium():
   assert state['elapsed'].tolist() == [0] * 5
 
 
+@pytest.mark.slow
 def test_the_game_is_that_of_gymnasium_step_by_step():
   """800 random steps; every episode is followed from its start to its end, in float32 here and float64 there."""
   game, rng = cart_pole.CartPole(), np.random.default_rng(0)
@@ -161,6 +161,7 @@ def lively_policy():
   return model
 
 
+@pytest.mark.slow
 @tiers.parametrize('kind', ['tensorflow', 'gymnasium'], fast=['tensorflow'])
 def test_a_rollout_tells_what_happened(kind):
   environments, policy = make_environments(kind), lively_policy()
@@ -262,7 +263,7 @@ def build(replicas='one', **changes):
   strategy = harness.strategy(replicas)
   with strategy.scope():
     task = task_factory.get_task(params.task)
-  return building.build_trainer(strategy, task, params, None, train=True, evaluate=False)
+  return train_lib.build_trainer(strategy, task, params, None, train=True, evaluate=False)
 
 
 def all_state(trainer, folder):
@@ -315,6 +316,7 @@ def test_environments_on_the_host_begin_anew_after_a_restore(tmp_path, capsys):
   assert any((a != b).any() for a, b in zip(continued[0], straight))  # and not with the run that continued.
 
 
+@pytest.mark.slow
 def test_every_epoch_sees_every_step_once_and_then_the_policy_plays_again():
   trainer = build()
   trainer.prepare_training()

@@ -55,6 +55,7 @@ def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   shrunk_run.assert_goes_on_bit_for_bit(make_params(enable_xla=enable_xla), tmp_path, replicas)
 
 
+@pytest.mark.slow
 def test_pairs_are_learned_and_the_result_scores_as_the_model_does(tmp_path):
   """First all weights, then adapters on the result."""
   trained = {'task': {'train_data': {'max_samples': 8}}}

@@ -22,8 +22,8 @@ from experiments.script import source
 from official_ext.base import errors
 from official_ext.cli import main as cli
 from official_ext.training.config import parser
-from official_ext.training.loop import loop_task
-from official_ext.training.writers import events_writer
+from official_ext.training.tasks import loop_task
+from official_ext.training.writers import writers
 import registry_imports  # noqa: F401
 from tests import documents
 
@@ -311,7 +311,7 @@ def test_a_run_leaves_what_every_run_leaves(finished):
   )
   assert [line.partition(':')[0] for line in told] == ['trainer.inspect', 'lora_rank']
   assert not (folder / 'training.lock').exists()
-  events = events_writer.read_events(str(folder / 'events.jsonl'))
+  events = writers.read_events(str(folder / 'events.jsonl'))
   assert [event['event'] for event in events] == ['start', 'train', 'train', 'eval', 'train', 'finished']
   trained = [event for event in events if event['event'] == 'train']
   assert [(event['step'], event['loss'], event['reward'], event['grad_norm']) for event in trained] == [
@@ -406,6 +406,15 @@ def test_a_result_gets_no_place_that_is_taken(tmp_path):
   task.check_loop(None, str(tmp_path / 'run'), None)
 
 
+def test_a_remote_folder_is_refused_for_the_result(tmp_path):
+  script = write(tmp_path, PLAIN)  # Before: it went to a folder `ram:` of the current one.
+  with pytest.raises(errors.UserError, match='^--model_dir: ram://b/run: is remote, .* set task.output_dir to a local'):
+    _task(script).check_loop(None, 'ram://b/run', None)
+  with pytest.raises(errors.UserError, match='^task.output_dir: ram://b/out: is remote'):
+    _task(script, 'output_dir=ram://b/out').check_loop(None, str(tmp_path / 'run'), None)
+  _task(script, f'output_dir={tmp_path}/out').check_loop(None, 'ram://b/run', None)
+
+
 def _task(script, *settings):
   return task_factory.get_task(parse(script, *settings).task)
 
@@ -452,6 +461,7 @@ def test_check_finds_what_a_run_would_end_with(before, after, told, here, capsys
   assert (status, told in err if told else err == '') == ((2, True) if told else (0, True))
 
 
+@pytest.mark.slow
 def test_the_template_is_a_script_that_checks(capsys):
   status, out, err = check(capsys, TEMPLATE, 'batch_size=32', 'learning_rate=2e-3')
   assert status == 0, err
@@ -473,6 +483,7 @@ def callback_of(**trainer):
   return callback_lib.Callback(run), run, told
 
 
+@pytest.mark.slow
 def test_keras_calls_it_as_its_own():
   callback, run, told = callback_of()
   model = tf_keras.Sequential([tf_keras.Input((3,)), tf_keras.layers.Dense(1)])
@@ -561,7 +572,7 @@ def test_a_trainer_of_hugging_face_stops_goes_on_and_is_saved(start_train, run_t
   step = record_of(folder)['step']
   process = run_train([*command, f'--set=max_steps={step + 4}'])
   assert process.returncode == 0, process.stderr
-  events = events_writer.read_events(str(path))
+  events = writers.read_events(str(path))
   trained = [event for event in events if event['event'] == 'train']
   assert [event['step'] for event in trained] == list(range(2, step + 5, 2))
   assert all({'loss', 'learning_rate', 'grad_norm', 'percent'} <= event.keys() for event in trained)

@@ -382,6 +382,7 @@ def test_all_tokens_of_an_update_count_the_same_in_micro_batches_and_on_replicas
   assert np.abs(of_means.change - expected.change).max() > 1e-3 and abs(of_means.loss - expected.loss) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_norm_of_a_weighted_update_is_clipped_after_the_mean():
   whole = update(4, 1)
   norm = float(np.linalg.norm(whole.change))
@@ -421,6 +422,7 @@ def marred(monkeypatch):
   )
 
 
+@pytest.mark.slow
 def test_a_micro_batch_without_learned_tokens_changes_nothing(marred):
   unmarred = update(4, 1)
   marred.without_labels(1)
@@ -432,6 +434,7 @@ def test_a_micro_batch_without_learned_tokens_changes_nothing(marred):
     assert found.loss == pytest.approx(expected.loss, rel=1e-5) and found.trainer.num_skips == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('setting', [(4, 1), *_SPLITS])
 def test_an_update_without_learned_tokens_is_of_zeros(marred, setting):
   marred.without_labels(0, 1, 2, 3)
@@ -439,6 +442,7 @@ def test_an_update_without_learned_tokens_is_of_zeros(marred, setting):
   assert found.loss == 0 and not found.change.any() and found.trainer.num_skips == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('setting', _SPLITS)
 @pytest.mark.parametrize('enable_xla', [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_infinite_loss_of_one_micro_batch_skips_the_weighted_update(marred, setting, enable_xla):

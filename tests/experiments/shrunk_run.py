@@ -10,10 +10,9 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 from official_ext.training.config import overrides as overrides_lib
 from official_ext.training.loop import base_trainer
-from official_ext.training.loop import building
 from official_ext.training.loop import train_lib
 from tests.training.loop import harness
 
@@ -24,7 +23,9 @@ CONTINUATIONS = [
 ]
 
 
-def make_params(experiment: str, *overrides: dict, enable_xla: Any = False, **trainer: Any) -> cfg.ExperimentConfig:
+def make_params(
+  experiment: str, *overrides: dict, enable_xla: Any = False, **trainer: Any
+) -> definitions.ExperimentConfig:
   """The experiment's own configuration with changes, such as {'task': {'model': {...}}}; 4 steps in loops of 2."""
   params = exp_factory.get_exp_config(experiment)
   lengths = {
@@ -54,7 +55,7 @@ def make_trainer(params: Any, replicas: str = 'one', evaluate: bool = False) -> 
   """A trainer, as a new process makes it; the initial weights are the same every time."""
   tf_keras.utils.set_random_seed(7)
   strategy = harness.strategy(replicas)
-  return building.build_trainer(strategy, make_task(params, replicas), params, None, train=True, evaluate=evaluate)
+  return train_lib.build_trainer(strategy, make_task(params, replicas), params, None, train=True, evaluate=evaluate)
 
 
 def run(folder: Any, params: Any, replicas: str = 'one', mode: str = 'train_and_eval') -> dict[str, Any]:

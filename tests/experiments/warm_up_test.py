@@ -34,6 +34,7 @@ def test_these_are_all_fine_tuning_methods():
   assert {name for name, task in tasks.items() if isinstance(task, ext.FineTuningConfig)} == set(METHODS)
 
 
+@pytest.mark.slow
 @tiers.parametrize('experiment', METHODS, fast=1)
 def test_the_warm_up_keeps_its_share(experiment):
   registered = parse(experiment)
@@ -47,7 +48,7 @@ def test_the_warm_up_keeps_its_share(experiment):
     assert parse(experiment, f'train_steps={steps}').trainer.optimizer_config == registered.trainer.optimizer_config
 
 
-@pytest.mark.parametrize('experiment', METHODS)
+@tiers.parametrize('experiment', METHODS, fast=1)
 def test_a_warm_up_that_is_set_stays(experiment):
   path = 'trainer.optimizer_config.warmup.linear.warmup_steps'
   for sets in (('max_steps=5', 'warmup_steps=3'), (f'{path}=3', 'max_steps=5')):
@@ -71,6 +72,7 @@ def test_the_interval_of_an_exponential_schedule_stays():
   assert cosine.decay_steps == 50
 
 
+@pytest.mark.slow
 @tiers.parametrize('experiment', ['preference', 'reward_model'], fast=['preference'])
 def test_a_short_run_learns(experiment, run_train, tmp_path):
   small = ('model.hidden_size=16', 'model.intermediate_size=24', 'model.num_hidden_layers=1', 'model.vocab_size=300')

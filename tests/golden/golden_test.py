@@ -12,7 +12,7 @@ if __name__ == '__main__':
   sys.path.insert(0, str(_FOLDER.parent.parent))
 
 import official_ext  # noqa: E402, F401
-from official_ext.base import yaml_text  # noqa: E402
+from official_ext.base import config_text  # noqa: E402
 from official_ext.training.config import parser  # noqa: E402
 import registry_imports  # noqa: E402, F401
 
@@ -23,7 +23,7 @@ def resolved():
   for name in parser.experiment_names():
     if parser.factory_of(name).__module__.startswith('experiments.'):
       params = parser.parse_configuration(types.SimpleNamespace(experiment=name), print_return=False)
-      files[name.replace('/', '_') + '.yaml'] = yaml_text.dump(params.as_dict())
+      files[name.replace('/', '_') + '.yaml'] = config_text.dump(params.as_dict())
   return files
 
 

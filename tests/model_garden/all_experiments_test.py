@@ -150,6 +150,7 @@ def test_parses_and_is_described(name):
   assert not checks.schedule_warnings(params.trainer)
 
 
+@pytest.mark.slow
 @tiers.parametrize(
   'name',
   [name if name in QUICK else pytest.param(name, marks=pytest.mark.soak) for name in EXPERIMENTS],

@@ -46,9 +46,9 @@ def substitute_trainer() -> type:
   Returns:
     The present class.
   """
-  from official_ext.training.loop import base_trainer as ext_base_trainer
+  from official_ext.training.loop import base_trainer as loop_base_trainer
 
-  ours = ext_base_trainer.Trainer
+  ours = loop_base_trainer.Trainer
   base_trainer.Trainer = ours
   from official.core import train_utils
 

@@ -160,7 +160,7 @@ def start_seconds(name, path, settings, num_replicas):
   """Builds a trainer in this process, and returns the processor seconds of its first step."""
   from official.core import task_factory
 
-  from official_ext.training.loop import building
+  from official_ext.training.loop import train_lib
 
   folder = pathlib.Path(path).parent
   chosen = (
@@ -184,7 +184,7 @@ def start_seconds(name, path, settings, num_replicas):
     strategy = tf_internals.make_strategy(tf.distribute.MirroredStrategy, devices=devices)
   with strategy.scope():
     task = task_factory.get_task(params.task)
-  trainer = building.build_trainer(strategy, task, params, None, train=True, evaluate=False)
+  trainer = train_lib.build_trainer(strategy, task, params, None, train=True, evaluate=False)
   begin = time.process_time()
   trainer.train(tf.constant(1))
   return time.process_time() - begin

@@ -121,7 +121,7 @@ def read_scalars(folder):
   ),
   fast=1,
 )
-def test_defect_11_trains_and_evaluates_with_xla(experiment, num_replicas, tmp_path, run_train):
+def test_trains_and_evaluates_with_xla(experiment, num_replicas, tmp_path, run_train):
   # Stock: enable_xla is ignored without GPUs, and dies with a merge_call error on two replicas.
   process = run_train(arguments_for(experiment, tmp_path, num_replicas), env=train_processes.UNOPTIMISED)
   assert process.returncode == 0, process.stderr[-6000:]

@@ -25,4 +25,4 @@ def test_every_module_is_imported_where_tensorflow_cannot_be():
   done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
   assert done.returncode == 0, done.stderr
   modules = [path for path in (ROOT / 'official_ext/operations').rglob('*.py') if path.name != '__init__.py']
-  assert int(done.stdout) >= len(modules) > 90
+  assert int(done.stdout) >= len(modules) > 50

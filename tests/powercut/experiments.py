@@ -6,8 +6,8 @@ from official.core import exp_factory
 from official.core import task_factory
 import tensorflow as tf
 
-from official_ext.data import position
-from official_ext.training.config import definitions as cfg
+from official_ext.data import pipelines
+from official_ext.training.config import definitions
 from tests.soak import experiments
 
 # Four steps without a finite loss, one more than are allowed: at 18 the run goes back to before the first.
@@ -34,7 +34,7 @@ class BadBatchesTask(experiments.NoisyTask):
       batch = {name: tf.gather(values, indices) for name, values in examples.items()}
       return {**batch, 'number': tf.fill([size], number)}
 
-    return tf.data.Dataset.counter(position.take_start()).map(make_batch)
+    return tf.data.Dataset.counter(pipelines.take_start()).map(make_batch)
 
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
@@ -45,7 +45,7 @@ class BadBatchesTask(experiments.NoisyTask):
 
 
 @exp_factory.register_config_factory('bad_batches')
-def bad_batches() -> cfg.ExperimentConfig:
+def bad_batches() -> definitions.ExperimentConfig:
   """Saves more often than it evaluates, and rolls back once."""
   experiment = experiments.noisy_classifier()
   experiment.task = BadBatchesConfig()

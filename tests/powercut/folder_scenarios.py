@@ -6,7 +6,7 @@ import json
 import pathlib
 import re
 
-from official_ext.data import prepared_folders
+from official_ext.data import input_files
 from official_ext.data.prepare import shards
 from tests import train_processes
 from tests.powercut import folders
@@ -116,10 +116,10 @@ class _PreparationChecks:
     """How far it is: whether the whole counts, and how many shards do."""
     found, faults = folders.read(folder / 'out'), []
     whole = 0
-    if found.get(prepared_folders.MANIFEST) is not None:
-      whole = int(found[prepared_folders.MANIFEST] == self._straight[prepared_folders.MANIFEST])
+    if found.get(input_files.MANIFEST) is not None:
+      whole = int(found[input_files.MANIFEST] == self._straight[input_files.MANIFEST])
       if not whole:
-        faults.append(f'{prepared_folders.MANIFEST} is there, and is not what was written')
+        faults.append(f'{input_files.MANIFEST} is there, and is not what was written')
       faults += [
         f'{name} is lost, which the manifest names' for name in self._shards if found.get(name) != self._straight[name]
       ]

@@ -6,8 +6,8 @@ import json
 import pathlib
 
 from official_ext.base import errors
-from official_ext.operations.queue import job_status
 from official_ext.operations.queue import queue_folder
+from official_ext.operations.queue import queued_jobs
 from official_ext.operations.sweeps import sweep_folder
 from tests import train_processes
 from tests.operations.sweeps import trials
@@ -65,7 +65,7 @@ class QueueOfJobs(_Records):
     except (errors.UserError, errors.StorageError) as error:
       return outcomes.Outcome((-1,), [f'the queue cannot be read: {error}'])
     faults = [f'job {number}: {status}' for number, status in statuses.items() if status == 'damaged']
-    over = [number for number, status in statuses.items() if status in job_status.OVER]
+    over = [number for number, status in statuses.items() if status in queued_jobs.OVER]
     is_cancelled = list(statuses.values())[_CANCELLED : _CANCELLED + 1] == ['cancelled']
     return outcomes.Outcome((len(statuses), int(is_cancelled), len(over)), faults)
 
@@ -130,7 +130,7 @@ class _SweepChecks(_Records):
     except (errors.UserError, errors.StorageError) as error:
       return outcomes.Outcome((-1,), [f'the sweep cannot be read: {error}'])
     wrong = [number for number, each in found.items() if each != self._parameters.get(number)]
-    over = [number for number, status in statuses.items() if status in job_status.OVER]
+    over = [number for number, status in statuses.items() if status in queued_jobs.OVER]
     faults = [f'points {wrong} have other parameters'] if wrong else []
     return outcomes.Outcome((len(found), len(statuses), len(over)), faults)
 

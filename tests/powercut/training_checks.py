@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base.run_folder import standing_events
+from official_ext.base.run_folder import run_files
 from official_ext.training.checkpoints import best
-from official_ext.training.checkpoints import ema_checkpoints
+from official_ext.training.checkpoints import exported_weights
+from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manager
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import rollbacks
 from official_ext.training.checkpoints import training_lines
 from tests.powercut import file_system
 from tests.powercut import outcomes
@@ -92,7 +92,7 @@ class TrainingChecks:
     faults: list[str] = []
     try:
       line, step, path = self._start(folder)
-      num_rollbacks = len(rollbacks.Rollbacks(str(folder)))
+      num_rollbacks = len(listing.Rollbacks(str(folder)))
     except (errors.CheckpointError, errors.UserError) as error:
       return outcomes.Outcome((-1,), [f'the next start refuses the folder: {error}'])
     if step < 0:
@@ -113,15 +113,15 @@ class TrainingChecks:
     """(the line of training, the step that the next start restores or -1, its path)."""
     line = 0
     if self._branch_from is not None:
-      known = training_lines.read(str(folder))
-      start = training_lines.choose(str(folder), str(folder / f'ckpt-{self._branch_from}'), branch=True)
+      known = training_lines.read_origin(str(folder))
+      start = training_lines.choose_start(str(folder), str(folder / f'ckpt-{self._branch_from}'), branch=True)
       line = known[-1].line if known else 0
       if start.checkpoint is not None:
         damage = manifests.find_unreadable(start.checkpoint)
         if damage is not None:
           raise errors.CheckpointError(f'{start.checkpoint}: {damage}')
         if known:  # The start finishes the branch.
-          training_lines.begin(str(folder), start, ['best', 'ema_checkpoints'])
+          training_lines.begin_line(str(folder), start, ['best', 'ema_checkpoints'])
         return line, manifests.step_of(start.checkpoint), start.checkpoint
     starting = _Starting(tf.train.Checkpoint(), str(folder))
     path = starting.restore_or_initialize()
@@ -138,7 +138,7 @@ class TrainingChecks:
 
   def _lost_averages(self, folder, phase: 'Phase', step: int) -> Iterator[str]:
     due = [event['step'] for event in phase.events if event['event'] == 'eval' and event['step'] <= step]
-    paths = manifests.paths(str(folder / ema_checkpoints.FOLDER), 'average_weights')
+    paths = manifests.complete_paths(str(folder / exported_weights.EMA_FOLDER), 'average_weights')
     sound = [manifests.step_of(path) for path in paths if manifests.find_damage(path) is None]
     if due and not any(number >= due[-1] for number in sound):
       yield f'ema_checkpoints: ckpt-{step} counts, and the averages of step {due[-1]} are lost: {sound} are there'
@@ -146,7 +146,7 @@ class TrainingChecks:
   def _wrong_line(self, folder: pathlib.Path, line: int, step: int, path: str) -> Iterator[str]:
     """A checkpoint of the line before must not be taken for one of the new line; and none of them may be lost."""
     assert self._before is not None and self._branch_from is not None
-    before = {manifests.step_of(each): _sums(each) for each in manifests.paths(str(self._before))}
+    before = {manifests.step_of(each): _sums(each) for each in manifests.complete_paths(str(self._before))}
     if line and step > self._branch_from and _sums(path) == before.get(step, ''):
       yield f'{path}: is of the line before, and is restored as one of the new line'
     for number in before:
@@ -178,7 +178,7 @@ class TrainingChecks:
       settings.comp,
       settings.keep,
       records=[str(folder / 'events.jsonl')],
-      rollbacks=lambda: rollbacks.Rollbacks(str(folder)),
+      rollbacks=lambda: listing.Rollbacks(str(folder)),
     )
     checkpoint = tf.train.Checkpoint(value=tf.Variable(0.0))
     for event in remaining:
@@ -225,8 +225,8 @@ def _phases(path: pathlib.Path, is_branch: bool) -> Iterator[Phase]:
 
 
 def _standing(lines: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-  events = [event for event in map(standing_events.parse, lines) if event is not None]
-  return (event for event in standing_events.standing(events) if event['event'] in ('train', 'eval'))
+  events = [event for event in map(run_files.parse_event, lines) if event is not None]
+  return (event for event in run_files.standing_events(events) if event['event'] in ('train', 'eval'))
 
 
 def _comparable(event: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -250,7 +250,7 @@ def _sound_sums(path: pathlib.Path) -> Any:
 
 def _kept_best(folder: pathlib.Path) -> Mapping[int, Any]:
   """From the steps of sound best checkpoints to the sums of their files."""
-  paths = manifests.paths(str(folder), 'best_ckpt')
+  paths = manifests.complete_paths(str(folder), 'best_ckpt')
   return {manifests.step_of(path): list(_sums(path).values()) for path in paths if manifests.find_damage(path) is None}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_ext.training.writers import events_writer
+from official_ext.training.writers import writers
 
 # Times, and names of the folder.
 TIMES = {
@@ -40,7 +40,7 @@ def history(folder: Any, name: str = 'events.jsonl') -> list[Mapping[str, Any]]:
   A run that ends between its last save and its end evaluates the last step once more: twice the same counts once.
   """
   found: list[Mapping[str, Any]] = []
-  for event in events_writer.read_events(f'{folder}/{name}'):
+  for event in writers.read_events(f'{folder}/{name}'):
     if event['event'] in ('train', 'eval'):
       kept = {key: value for key, value in event.items() if key not in TIMES}
       if [kept] != found[-1:]:

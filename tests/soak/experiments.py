@@ -10,8 +10,8 @@ import tf_keras
 
 from official_ext.data import sources
 from official_ext.data import step_indexed
-from official_ext.training.config import definitions as cfg
-from official_ext.training.loop import base_task
+from official_ext.training.config import definitions
+from official_ext.training.tasks import base_task
 
 NUM_FEATURES, NUM_CLASSES = 16, 4
 NUM_EXAMPLES = {True: 200, False: 50}
@@ -36,14 +36,14 @@ class StochasticDepth(tf_keras.layers.Layer):
 
 
 @dataclasses.dataclass
-class NoisyTaskConfig(cfg.TaskConfig):
+class NoisyTaskConfig(definitions.TaskConfig):
   """A classifier of points."""
 
-  train_data: cfg.InMemoryDataConfig = dataclasses.field(
-    default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=16, is_training=True)
+  train_data: definitions.InMemoryDataConfig = dataclasses.field(
+    default_factory=lambda: definitions.InMemoryDataConfig(global_batch_size=16, is_training=True)
   )
-  validation_data: cfg.InMemoryDataConfig = dataclasses.field(
-    default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=16, is_training=False)
+  validation_data: definitions.InMemoryDataConfig = dataclasses.field(
+    default_factory=lambda: definitions.InMemoryDataConfig(global_batch_size=16, is_training=False)
   )
 
 
@@ -113,10 +113,10 @@ class PipedTask(NoisyTask):
     return dataset.batch(params.global_batch_size // num_replicas, drop_remainder=bool(params.is_training)).prefetch(4)
 
 
-def _experiment(task_config) -> cfg.ExperimentConfig:
-  return cfg.ExperimentConfig(
+def _experiment(task_config) -> definitions.ExperimentConfig:
+  return definitions.ExperimentConfig(
     task=task_config,
-    trainer=cfg.TrainerConfig(
+    trainer=definitions.TrainerConfig(
       train_steps=60,
       steps_per_loop=6,
       summary_interval=30,
@@ -127,7 +127,7 @@ def _experiment(task_config) -> cfg.ExperimentConfig:
       best_checkpoint_eval_metric='validation_loss',
       best_checkpoint_metric_comp='lower',
       best_checkpoints_to_keep=2,
-      optimizer_config=cfg.OptimizationConfig(
+      optimizer_config=definitions.OptimizationConfig(
         {
           'optimizer': {'type': 'adam', 'adam': {'global_clipnorm': 1.0}},
           'learning_rate': {'type': 'cosine', 'cosine': {'initial_learning_rate': 3e-3, 'decay_steps': 60}},
@@ -139,10 +139,10 @@ def _experiment(task_config) -> cfg.ExperimentConfig:
 
 
 @exp_factory.register_config_factory('noisy_classifier')
-def noisy_classifier() -> cfg.ExperimentConfig:
+def noisy_classifier() -> definitions.ExperimentConfig:
   return _experiment(NoisyTaskConfig())
 
 
 @exp_factory.register_config_factory('piped_classifier')
-def piped_classifier() -> cfg.ExperimentConfig:
+def piped_classifier() -> definitions.ExperimentConfig:
   return _experiment(PipedTaskConfig())

@@ -9,11 +9,11 @@ import os
 import numpy as np
 from PIL import Image
 
+from official_ext.data.prepare import planning
 from official_ext.data.prepare import preparing
-from official_ext.data.prepare import settings as settings_lib
 from official_ext.vision.conversion import converting
+from official_ext.vision.conversion import image_set
 from official_ext.vision.conversion import input_formats
-from official_ext.vision.conversion import targets
 from tests.data.prepare import prepared_inputs
 
 COLOURS = {'blue': (20, 40, 230), 'green': (30, 200, 40), 'red': (230, 30, 20)}
@@ -107,10 +107,10 @@ def _with_palette(mask):
 
 def convert(inputs, folder, target, labels=(), reverse=False, stopped_by=lambda: None, **values):
   """A conversion in this process: (the result of `prepare_plan`, the conversion)."""
-  settings = settings_lib.Settings(shard_bytes=values.pop('shard_bytes', 64 * 10**6), on_bad_example='skip')
+  settings = planning.Settings(shard_bytes=values.pop('shard_bytes', 64 * 10**6), on_bad_example='skip')
   reading = input_formats.Reading(values.pop('images', ''), values.pop('box_format', 'xywh'))
   inputs = inputs if isinstance(inputs, dict) else {'': [str(inputs)]}
-  made = converting.Conversion(inputs, targets.Conversion(target, **values), settings, reading, labels)
+  made = converting.Conversion(inputs, image_set.Conversion(target, **values), settings, reading, labels)
   engine = lambda num_shards: contextlib.nullcontext(prepared_inputs.Here(reverse))
   paths = [path for given in inputs.values() for path in given]
   done = preparing.prepare_plan(made.plan, paths, str(folder), engine, made, stopped_by=stopped_by)

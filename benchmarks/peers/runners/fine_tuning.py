@@ -15,7 +15,7 @@ from benchmarks.peers import protocol
 from benchmarks.peers.work import fine_tuning
 from official_ext.training.config import parser
 from official_ext.training.devices import distribute
-from official_ext.training.loop import building
+from official_ext.training.loop import train_lib
 import registry_imports  # noqa: F401
 
 _EXPERIMENTS = {'sft': 'sft', 'dpo': 'preference', 'grpo': 'grpo'}
@@ -77,7 +77,7 @@ def measurement(work: fine_tuning.Tuning, steps_per_loop: int, bfloat16: bool = 
   strategy = distribute.get_strategy(params.runtime)
   with strategy.scope():
     task = task_factory.get_task(params.task)
-  trainer = building.build_trainer(strategy, task, params, None, train=True, evaluate=False)
+  trainer = train_lib.build_trainer(strategy, task, params, None, train=True, evaluate=False)
   rows = work.check_rows()
 
   def loss() -> float:

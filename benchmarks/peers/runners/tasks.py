@@ -14,7 +14,7 @@ from benchmarks.peers import protocol
 from benchmarks.peers.runners import keras_models
 from benchmarks.peers.work import decoder as decoder_work
 from benchmarks.peers.work import training
-from official_ext.language.modeling import weight_slots
+from official_ext.language.modeling import model_weights
 from official_ext.training.devices import distribute
 
 
@@ -77,7 +77,7 @@ def build_model(work: training.Work, **model_options: Any) -> tf_keras.Model:
     **model_options,
   )
   model = ext.LanguageModel(config)
-  slots = weight_slots.find(model)
+  slots = model_weights.find_slots(model)
   assert slots.keys() == work.weights.keys(), slots.keys() ^ work.weights.keys()
   for name, value in work.weights.items():
     slots[name].assign(value)

@@ -12,7 +12,7 @@ _SCALE = 0.02
 def decoder(layers: int = 4) -> training.Work:
   """Layers of 256; each step takes all 16 rows, so that losses after as many steps can be compared too.
 
-  Names of weights are those of `official_ext.language.modeling.weight_slots`.
+  Names of weights are those of `official_ext.language.modeling.model_weights`.
   """
   rows = np.random.default_rng(1).integers(0, VOCABULARY, [BATCH, LENGTH + 1]).astype(np.int32)
   weights = training.Weights()

@@ -3,27 +3,35 @@
 `tf.io.gfile.glob` reads every `[`, `*`, `?` and backslash of a path as part of a pattern, so that a run in `m/run[1]`
 would find the files of `m/run1` instead of those of that run. This module lists folders and matches names. Paths such
 as `gs://bucket/run` need TensorFlow, which is imported for these alone.
+
+`file:///runs/a` is `/runs/a`: `expanded`, `expand_home` and `absolute` make it that where a path comes in, so that a
+run has the same locks, checks and synced writes under both names. The other functions read both.
 """
 
+import atexit
 from collections.abc import Iterator
 import contextlib
 import ctypes
 import errno
+import io
 import os
 import re
 import shutil
+import tempfile
 from typing import Any, BinaryIO
 
 from official_ext.base import errors
-from official_ext.base.files import regular_files
+from official_ext.base.files import local_files
 
 _HOME = re.compile(r'^~[^/]*(?=/|$)')
+_FILE, _RAM, _GS = 'file://', 'ram://', 'gs://'
 # A disk that is full or fails, which is not a mistake of the user: a retry may succeed.
 FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 # The file system cannot sync this. Any other error means that written data may be lost.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
 
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_REMOTE_BUFFER = 1 << 18  # Bytes.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Of Linux: renameat2(2).
 
 
@@ -32,15 +40,42 @@ def is_remote(path: str) -> bool:
   return '://' in path
 
 
+def local(path: str) -> str:
+  """A path without `file://`, which names the local file system; any other path unchanged.
+
+  Raises:
+    UserError: it names another host, as `file://run` does.
+  """
+  if not path.startswith(_FILE):
+    return path
+  host, slash, rest = path.removeprefix(_FILE).partition('/')
+  if host not in ('', 'localhost') or not slash:
+    raise errors.UserError(f'{path}: names the host {host!r}; write file:///FOLDER with three slashes, or /FOLDER')
+  return f'/{rest.lstrip("/")}'
+
+
 def names(folder: str) -> list[str]:
   """The names in a folder, sorted; [] if there is no such folder."""
   if is_remote(folder):
-    gfile = _gfile()
-    return sorted(name.rstrip('/') for name in gfile.listdir(folder)) if gfile.isdir(folder) else []
+    with _os_errors(folder):
+      return sorted(_children(folder)) if is_folder(folder) else []
   try:
     return sorted(os.listdir(folder or '.'))
   except (FileNotFoundError, NotADirectoryError):
     return []
+
+
+def entries(folder: str) -> list[tuple[str, bool]]:
+  """The names in a folder, sorted, each with whether it is a folder or a link to one; [] if there is no such folder."""
+  if not is_remote(folder):
+    return [(name, os.path.isdir(os.path.join(folder, name))) for name in names(folder)]
+  if not is_folder(folder):
+    return []
+  with _os_errors(folder):
+    marked = {name.rstrip('/') for name in _gfile().listdir(folder) if name.endswith('/')}  # As gs:// marks folders.
+    found = sorted(_children(folder))
+    is_marked = folder.startswith(_GS)
+  return [(name, name in marked or (not is_marked and is_folder(os.path.join(folder, name)))) for name in found]
 
 
 def matching(folder: str, pattern: str) -> list[str]:
@@ -62,27 +97,87 @@ def refuse_used(folder: str) -> None:
   Raises:
     UserError: with the path.
   """
-  if is_remote(folder):
-    is_file = _gfile().exists(folder) and not _gfile().isdir(folder)
-  else:
-    is_file = os.path.lexists(folder) and not os.path.isdir(folder)
-  if is_file or names(folder):
+  is_there = exists(folder) if is_remote(folder) else os.path.lexists(folder)
+  if (is_there and not is_folder(folder)) or names(folder):
     raise errors.UserError(f'{folder}: exists already; name a folder that does not, or an empty one')
 
 
+def expanded(path: str) -> str:
+  """A path that a user gives, as the system opens it: `~` is the home folder if there is one, `file://` is left out.
+
+  Raises:
+    UserError: `file://` names another host.
+  """
+  return os.path.expanduser(local(path))
+
+
 def absolute(path: str) -> str:
-  """A path that does not depend on the current folder."""
+  """A path that does not depend on the current folder. `file:///runs/a` becomes `/runs/a`."""
+  path = local(path)
   return path if is_remote(path) else os.path.abspath(path)
+
+
+def joined(folder: str, path: str) -> str:
+  """A path that is written relative to a folder, such as `../base`: remote storage knows no `..`."""
+  if not is_remote(folder) or is_remote(path):
+    return path if is_remote(path) else os.path.join(folder, path)
+  scheme, _, rest = folder.partition('://')
+  return f'{scheme}://{os.path.normpath(os.path.join(rest, path))}'
+
+
+def real(path: str) -> str:
+  """A path in the form that is the same for all names of a file: absolute, local links followed."""
+  path = local(path)
+  if is_remote(path):
+    scheme, _, rest = path.partition('://')
+    return f'{scheme}://{rest.rstrip("/")}'
+  return os.path.realpath(path)
 
 
 def exists(path: str) -> bool:
   """Whether there is a file or a folder."""
-  return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
+  if not is_remote(path):
+    return os.path.exists(path)
+  with _os_errors(path):
+    return _gfile().exists(path) and (not _gfile().isdir(path) or is_folder(path))
+
+
+def is_file(path: str) -> bool:
+  """Whether there is a file."""
+  return exists(path) and not is_folder(path) if is_remote(path) else os.path.isfile(path)
 
 
 def is_folder(path: str) -> bool:
   """Whether there is a folder."""
-  return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
+  if not is_remote(path):
+    return os.path.isdir(path)
+  with _os_errors(path):
+    if not _gfile().isdir(path):
+      return False
+    if not path.startswith(_RAM) or _children(path):
+      return True
+    parent, name = os.path.split(path.rstrip('/'))  # To ram://, `ckpt-1` is a folder because of `ckpt-1.index`.
+    return not name or name in _gfile().listdir(parent)
+
+
+def _children(folder: str) -> list[str]:
+  """The names in a remote folder. For `run`, ram:// lists `2` too if there is `run2`."""
+  found = [name.rstrip('/') for name in _gfile().listdir(folder)]
+  return [name for name in found if not folder.startswith(_RAM) or _gfile().exists(os.path.join(folder, name))]
+
+
+def files_below(folder: str) -> Iterator[str]:
+  """The paths from a folder of all files in it and in the folders below it. Links to folders are not followed."""
+  if not is_remote(folder):
+    for base, _, found in os.walk(folder):
+      yield from (os.path.relpath(os.path.join(base, name), folder) for name in sorted(found))
+    return
+  for name in names(folder):
+    path = os.path.join(folder, name)
+    if is_folder(path):
+      yield from (os.path.join(name, below) for below in files_below(path))
+    else:
+      yield name
 
 
 def size_and_time(path: str) -> tuple[int, float]:
@@ -100,20 +195,20 @@ def size_and_time(path: str) -> tuple[int, float]:
 
 
 def size(path: str) -> int:
-  """The bytes of a local file; 0 if there is none, or it cannot be read."""
+  """The bytes of a file; 0 if there is none, or it cannot be read."""
   try:
-    return os.stat(path).st_size
+    return size_and_time(path)[0]
   except OSError:
     return 0
 
 
 def folder_size(folder: str) -> int:
-  """The bytes of all files in a local folder and in those below it."""
-  return sum(os.path.getsize(os.path.join(base, name)) for base, _, names in os.walk(folder) for name in names)
+  """The bytes of all files in a folder and in those below it."""
+  return sum(size_and_time(os.path.join(folder, name))[0] for name in files_below(folder))
 
 
 def read(path: str, max_bytes: int | None = None, pipes: bool = False) -> bytes:
-  """The content of a regular file: see regular_files.py.
+  """The content of a regular file: see local_files.py.
 
   Args:
     path: its path.
@@ -126,7 +221,7 @@ def read(path: str, max_bytes: int | None = None, pipes: bool = False) -> bytes:
   """
   may_be_pipe = pipes and not is_remote(path)
   with _os_errors(path), open(path, 'rb') if may_be_pipe else open_to_read(path) as file:
-    return regular_files.read_whole(file, path, max_bytes)
+    return local_files.read_whole(file, path, max_bytes)
 
 
 def lines(path: str, max_bytes: int = 2**20) -> list[str]:
@@ -138,20 +233,79 @@ def lines(path: str, max_bytes: int = 2**20) -> list[str]:
 
 
 def open_to_read(path: str) -> BinaryIO:
-  """Opens a regular file for reading bytes: see regular_files.py. The result is a context that closes it.
+  """Opens a regular file for reading bytes: see local_files.py. The result is a context that closes it.
 
   Raises:
     FileNotFoundError: there is none.
     OSError: it cannot be read. IsADirectoryError: it is a folder.
   """
   if not is_remote(path):
-    return regular_files.open_to_read(path)
-  with _os_errors(path):
-    if _gfile().isdir(path):
-      raise IsADirectoryError(errno.EISDIR, 'is a folder', path)
-    if not _gfile().exists(path):
-      raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    return _gfile().GFile(path, 'rb')
+    return local_files.open_to_read(path)
+  if is_folder(path):
+    raise IsADirectoryError(errno.EISDIR, 'is a folder', path)
+  if not exists(path):
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+  return io.BufferedReader(_RemoteFile(path), _REMOTE_BUFFER)
+
+
+def local_copy(path: str) -> str:
+  """A file for libraries that open local files alone: the path of a local one itself; of a remote one, that of a copy.
+
+  The end of this process deletes the copy.
+
+  Raises:
+    OSError: see `open_to_read`; or there is no room for the copy.
+  """
+  if not is_remote(path):
+    return path
+  with open_to_read(path) as source:
+    place = tempfile.mkdtemp(prefix='official_ext-')
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    with open(os.path.join(place, os.path.basename(path)), 'wb') as target:
+      shutil.copyfileobj(source, target, _REMOTE_BUFFER)
+  return target.name
+
+
+class _RemoteFile(io.RawIOBase):
+  """A remote file for `io.BufferedReader`: TensorFlow's files lack most of what Python's have, such as readline(n)."""
+
+  def __init__(self, path: str):
+    super().__init__()
+    self._path, self._file = path, _gfile().GFile(path, 'rb')
+    self._position = self._size = 0  # The size as far as it is known.
+
+  def readable(self) -> bool:
+    return True
+
+  def seekable(self) -> bool:
+    return True
+
+  def readinto(self, buffer: Any) -> int:
+    with _os_errors(self._path):
+      if self._position >= self._size:  # To TensorFlow that is an error, unless the file has grown.
+        self._size = self._file.size()
+      if self._position >= self._size:
+        return 0
+      if self._file.tell() != self._position:
+        self._file.seek(self._position)
+      content = self._file.read(len(buffer))
+    buffer[: len(content)] = content
+    self._position += len(content)
+    return len(content)
+
+  def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+    with _os_errors(self._path):
+      starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size()}
+    self._position = max(0, starts[whence] + offset)
+    return self._position
+
+  def tell(self) -> int:
+    return self._position
+
+  def close(self) -> None:
+    if not self.closed:
+      self._file.close()
+    super().close()
 
 
 @contextlib.contextmanager
@@ -163,8 +317,10 @@ def _os_errors(path: str) -> Iterator[None]:
   try:
     yield
   except _op_error() as error:
-    kind = FileNotFoundError if type(error).__name__ == 'NotFoundError' else OSError
-    raise kind(f'{path}: {error}') from error
+    reason = ' '.join(str(error).split())  # That of gs:// has several lines.
+    if type(error).__name__ == 'NotFoundError':
+      raise FileNotFoundError(errno.ENOENT, reason or os.strerror(errno.ENOENT), path) from error
+    raise OSError(None, reason or type(error).__name__, path) from error
 
 
 @contextlib.contextmanager
@@ -217,12 +373,10 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
         error.filename = path
       raise
     return
-  try:
+  with _os_errors(path):
     with _gfile().GFile(temporary, 'wb') as f:
       f.write(content)
     _gfile().rename(temporary, path, overwrite=True)
-  except _op_error() as error:
-    raise OSError(f'{path}: {error}') from error
 
 
 def sync_descriptor(descriptor: int) -> None:
@@ -297,10 +451,8 @@ def make_folder(folder: str, mode: int = 0o777) -> None:
     for path in made:
       sync_to_disk(os.path.dirname(path))
     return
-  try:
+  with _os_errors(folder):
     _gfile().makedirs(folder)
-  except _op_error() as error:
-    raise OSError(f'{folder}: {error}') from error
 
 
 def rename(path: str, target: str) -> None:
@@ -313,6 +465,27 @@ def rename(path: str, target: str) -> None:
   parents = [os.path.dirname(target), os.path.dirname(path)]
   for parent in dict.fromkeys(parents):
     sync_to_disk(parent)
+
+
+def move(path: str, target: str) -> None:
+  """Renames a file or a folder, local or remote, both in the same place. A file replaces one of that name.
+
+  Remote storage knows no folders: of one the files are renamed one after the other. The caller syncs the local names.
+
+  Raises:
+    OSError: it cannot be renamed.
+  """
+  if not is_remote(path):
+    os.replace(path, target)
+    return
+  with _os_errors(path):
+    if not is_folder(path):
+      _gfile().rename(path, target, overwrite=True)
+      return
+    for name in list(files_below(path)):
+      make_folder(os.path.dirname(os.path.join(target, name)))
+      _gfile().rename(os.path.join(path, name), os.path.join(target, name), overwrite=True)
+    remove_folder(path)
 
 
 def exchange(path: str, other: str) -> bool:
@@ -338,7 +511,7 @@ def exchange(path: str, other: str) -> bool:
 def remove(path: str) -> None:
   """Deletes a file, if it exists; it does not come back with a power loss."""
   if is_remote(path):
-    if _gfile().exists(path):
+    with contextlib.suppress(FileNotFoundError), _os_errors(path):
       _gfile().remove(path)
     return
   try:
@@ -351,7 +524,12 @@ def remove(path: str) -> None:
 def remove_folder(path: str) -> None:
   """Deletes a folder with all its content; of a symbolic link only the link, as the target is somebody else's."""
   if is_remote(path):
-    _gfile().rmtree(path)
+    try:
+      with _os_errors(path):
+        _gfile().rmtree(path)
+    except FileNotFoundError:
+      if names(path):  # Otherwise ram:// has missed a name that is in another folder.
+        raise
   elif os.path.islink(path):
     os.remove(path)
   else:
@@ -359,7 +537,7 @@ def remove_folder(path: str) -> None:
 
 
 def expand_home(path: str, where: str) -> str:
-  """A path whose `~` or `~user` at the start is replaced by that home folder, as a shell does.
+  """A path whose `~` or `~user` at the start is replaced by that home folder, as a shell does; without `file://`.
 
   Shells do not expand `--model_dir=~/run`, because the word does not begin with `~`.
 
@@ -368,8 +546,12 @@ def expand_home(path: str, where: str) -> str:
     where: the flag or field that it is from.
 
   Raises:
-    UserError: there is no such user.
+    UserError: there is no such user, or `file://` names another host.
   """
+  try:
+    path = local(path)
+  except errors.UserError as error:
+    raise errors.UserError(f'{where}: {error}') from None
   home = _HOME.match(path)
   if home is None:
     return path

@@ -3,17 +3,77 @@
 Storage fails in the middle of a run: a disk or a quota is full, a file system turns read-only, a network file system is
 gone, somebody deletes a folder. The caller decides the consequence for the run; this module finds the one line that
 describes it.
+
+Paths of checkpoints that TensorFlow can read: without pipes, and not in folders whose names are patterns to it.
+
+TensorFlow looks for a checkpoint's index by a pattern before it opens it (`Env::GetMatchingPaths`), and finds none
+if the path holds `[` or a backslash. Such a folder is read by way of a symbolic link.
 """
 
+import atexit
 import errno
+import functools
 import os
 import re
+import shutil
+import tempfile
+from typing import Any
 
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
+
+_GLOB_CHARACTERS = re.compile(r'[\[\\]')
+
+
+def readable_checkpoint(path: str) -> str:
+  """A path by which TensorFlow can read a checkpoint, for as long as this process lives.
+
+  Args:
+    path: path of the checkpoint.
+
+  Raises:
+    UserError: there is none, on a remote file system.
+    UnreadableError: one of its files is not a regular file: see local_files.py.
+  """
+  if not paths.is_remote(path) and os.path.lexists(f'{path}.index'):
+    folder, name = os.path.split(path)
+    for file in paths.matching(folder, rf'{re.escape(name)}\.(index|data-.*)'):
+      local_files.check_regular(file)
+  if not _GLOB_CHARACTERS.search(path):
+    return path
+  if paths.is_remote(path):
+    raise errors.UserError(
+      f'{path}: TensorFlow reads no checkpoint from a remote path with [ or a backslash; choose another name'
+    )
+  folder, name = os.path.split(path)
+  return os.path.join(_link_to(os.path.abspath(folder)), name)
+
+
+def open_checkpoint(path: str) -> Any:
+  """TensorFlow's reader of a checkpoint. `tf.train.load_checkpoint` first looks for a folder, and finds one in ram://.
+
+  Args:
+    path: path of the checkpoint.
+
+  Raises:
+    Exception: it cannot be read; the type depends on the place of the reader's error.
+  """
+  return tf.compat.v1.train.NewCheckpointReader(readable_checkpoint(path))
+
+
+@functools.cache
+def _link_to(folder: str) -> str:
+  place = tempfile.mkdtemp(prefix='checkpoints-')  # Read until the end: variables that are made late are restored late.
+  atexit.register(shutil.rmtree, place, ignore_errors=True)
+  link = os.path.join(place, 'folder')
+  os.symlink(folder, link)
+  if _GLOB_CHARACTERS.search(link):
+    raise errors.UserError(f'TMPDIR: {place}: temporary files must be in a folder without [ and backslash in its path')
+  return link
+
 
 FAILURES = (OSError, tf.errors.OpError)  # The exceptions of writing a file.
 # Of the machine, and of nothing that a program did.
@@ -118,7 +178,7 @@ def explain(error: BaseException | None) -> errors.StorageError | None:
 def _failed_path(error: BaseException) -> str | None:
   """The path at which storage failed, 'a file' if the exception does not say; None if something else went wrong."""
   if isinstance(error, OSError):
-    if error.errno not in _OF_STORAGE and not isinstance(error, regular_files.UnreadableError):
+    if error.errno not in _OF_STORAGE and not isinstance(error, local_files.UnreadableError):
       return None
     return os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else 'a file'
   if isinstance(error, tf.errors.OpError) and any(reason in str(error) for reason in _REASONS):

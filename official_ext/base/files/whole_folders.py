@@ -11,6 +11,7 @@ import tensorflow as tf
 from official_ext.base.files import paths
 from official_ext.base.files import storage
 
+_MARKS = ('config.json', 'saved_model.pb')
 _PARTIAL = '.{name}.{machine}-{process}.partial'
 
 
@@ -115,13 +116,17 @@ def _remove_abandoned(parent: str, name: str) -> None:
 
 
 def _copy(folder, make, replace):
-  """Onto storage that knows no folders: the file that makes a folder a model comes last."""
+  """Onto storage that knows no folders: the file that makes a folder a model goes first, and comes last."""
   with tempfile.TemporaryDirectory(prefix='official_ext-result-') as local:
     make(local)
     if not replace:
       paths.refuse_used(folder)
-    names = [os.path.relpath(os.path.join(base, name), local) for base, _, files in os.walk(local) for name in files]
-    for name in sorted(names, key=lambda name: (name.endswith(('config.json', 'saved_model.pb')), name)):
+    names = sorted(paths.files_below(local), key=lambda name: (name.endswith(_MARKS), name))
+    before = sorted(paths.files_below(folder), key=lambda name: not name.endswith(_MARKS))
+    for name in before:  # One that the new folder lacks, such as an index of weights, would be read with it.
+      if name.endswith(_MARKS) or name not in names:
+        paths.remove(os.path.join(folder, name))
+    for name in names:
       target = os.path.join(folder, name)
       paths.make_folder(os.path.dirname(target))
       tf.io.gfile.copy(os.path.join(local, name), target, overwrite=True)

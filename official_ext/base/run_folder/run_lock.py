@@ -17,13 +17,11 @@ import weakref
 from absl import logging
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base.files import file_lock
-from official_ext.base.files import moments
+from official_ext.base import json_values
+from official_ext.base import processes
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
-from official_ext.base.processes import process_identity
-from official_ext.base.run_folder import heartbeat
+from official_ext.base.run_folder import run_status
 
 NAME = 'training.lock'
 
@@ -40,8 +38,8 @@ class RunLock:
     self,
     model_dir: str,
     mode: str = 'train',
-    beat_seconds: float = heartbeat.SECONDS,
-    silence_seconds: float = heartbeat.SILENCE_SECONDS,
+    beat_seconds: float = run_status.HEARTBEAT_SECONDS,
+    silence_seconds: float = run_status.SILENCE_SECONDS,
   ):
     """Takes no lock yet.
 
@@ -57,7 +55,7 @@ class RunLock:
     self._silence_seconds = silence_seconds
     self._lease: dict[str, object] = {'mode': mode}
     self._file = -1
-    self._heartbeat: heartbeat.Heartbeat | None = None
+    self._heartbeat: run_status.Heartbeat | None = None
     self._is_released = False
     self._writing = threading.Lock()  # Between a heartbeat, which may hang with its file system, and the release.
     self._taken_by: str | None = None
@@ -77,9 +75,9 @@ class RunLock:
       PreemptedError: `stop_requested` returned true.
     """
     self._lease = {
-      **process_identity.own().as_dict(),
+      **processes.own_identity().as_dict(),
       'mode': self._lease['mode'],
-      'since': moments.now(),
+      'since': json_values.timestamp_now(),
       'token': uuid.uuid4().hex,
     }
     try:
@@ -98,7 +96,7 @@ class RunLock:
       raise
     self._ours_at = _clocks()
     self._is_released = False
-    self._heartbeat = heartbeat.Heartbeat(self._beat, self._beat_seconds)
+    self._heartbeat = run_status.Heartbeat(self._beat, self._beat_seconds)
 
   def release(self) -> None:
     """Releases the folder, if it is held, and deletes the file."""
@@ -148,14 +146,14 @@ class RunLock:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
       self._close()
-      self._file = regular_files.open_descriptor(self._path, os.O_RDWR | os.O_CREAT)
+      self._file = local_files.open_descriptor(self._path, os.O_RDWR | os.O_CREAT)
       _OPEN.add(self)
-      locked = file_lock.try_lock(self._file)
+      locked = local_files.try_lock(self._file)
       if locked is None and time.monotonic() > deadline:
         raise _refusal(self._model_dir, _read_lease(self._path))
       if locked is None:
         time.sleep(_POLL_SECONDS)
-      elif file_lock.is_at(self._file, self._path):  # Unless its holder has deleted it meanwhile.
+      elif local_files.is_lock_at(self._file, self._path):  # Unless its holder has deleted it meanwhile.
         return locked
 
   def _close(self) -> None:
@@ -171,12 +169,12 @@ class RunLock:
   def _abandon(self) -> None:
     """Closes the file, and deletes it if it is empty, as on a full disk."""
     with contextlib.suppress(OSError):
-      if self._file >= 0 and file_lock.try_lock(self._file) and _read_lease(self._path) is None:
+      if self._file >= 0 and local_files.try_lock(self._file) and _read_lease(self._path) is None:
         os.remove(self._path)
     self._close()
 
   def _write(self) -> None:
-    self._lease['heartbeat'] = moments.now()
+    self._lease['heartbeat'] = json_values.timestamp_now()
     if self._file < 0:
       paths.write_atomically(self._path, json.dumps(self._lease).encode(), sync=False)
       return
@@ -202,7 +200,7 @@ class RunLock:
     logging.warning(
       '%s: %s trained here, and its end cannot be seen from this process: waiting for a sign of life, up to %g s.',
       self._model_dir,
-      process_identity.parse(lease or {}) or 'an unknown process',
+      processes.parse_identity(lease or {}) or 'an unknown process',
       self._silence_seconds,
     )
     deadline = time.monotonic() + self._silence_seconds
@@ -234,7 +232,7 @@ class RunLock:
     """Whether others may have taken this process for dead. Of its two clocks one stops in sleep, one may be changed."""
     return any(now - then > self._silence_seconds / 2 for now, then in zip(_clocks(), self._ours_at))
 
-  def _look(self) -> json_types.JsonMapping | None:
+  def _look(self) -> json_values.JsonMapping | None:
     """Reads the lease, and notes its owner."""
     lease = _read_lease(self._path)
     if lease and not self._is_ours(lease):
@@ -271,9 +269,9 @@ def check_free(model_dir: str) -> None:
 def _is_certainly_held(path: str, lease: Mapping[str, object]) -> bool:
   if paths.is_remote(path):
     return bool(_is_held(lease, -1))
-  file = regular_files.open_descriptor(path, os.O_RDONLY)
+  file = local_files.open_descriptor(path, os.O_RDONLY)
   try:
-    locked = file_lock.try_lock(file, shared=True)
+    locked = local_files.try_lock(file, shared=True)
     return locked is None or bool(_is_held(lease, file if locked else -1))
   finally:
     os.close(file)
@@ -288,30 +286,29 @@ def _is_held(lease: Mapping[str, object] | None, file: int) -> bool | None:
   """
   if lease is None:
     return False
-  process = process_identity.parse(lease)
+  process = processes.parse_identity(lease)
   if process is None:
     return False if file >= 0 else None
-  here = process_identity.own()
+  here = processes.own_identity()
   if file >= 0 and process.boot_id and process.boot_id == here.boot_id:
     status = os.fstat(file)
     if lease.get('file') == [status.st_dev, status.st_ino]:
       return False  # On the same kernel and file system its lock would block ours.
-  return process_identity.is_alive(process)
+  return processes.is_alive(process)
 
 
 def _read_lease(path: str) -> dict[str, object] | None:
   """The lease in a file; None if the file does not exist or is empty, {} if it holds something else."""
   try:
-    content = paths.read(path, regular_files.MAX_RECORD)
+    content = paths.read(path, local_files.MAX_RECORD)
   except FileNotFoundError:
     return None
   if not content.strip():
     return None
   try:
-    lease = json.loads(content)
-  except (ValueError, RecursionError):
+    return json_values.parse_object(content)
+  except ValueError:
     return {}
-  return lease if isinstance(lease, dict) else {}
 
 
 def _refusal(model_dir: str, lease: Mapping[str, object] | None) -> errors.UserError:
@@ -322,7 +319,7 @@ def _refusal(model_dir: str, lease: Mapping[str, object] | None) -> errors.UserE
 
 
 def _describe(lease: Mapping[str, object] | None) -> str:
-  process = process_identity.parse(lease or {})
+  process = processes.parse_identity(lease or {})
   if not lease or process is None:
     return 'another process'
   return f'{process} (--mode={lease.get("mode")}, since {lease.get("since")})'

@@ -1,21 +1,120 @@
-"""The status of a run, read from its folder: run.json, and whether its process is alive. No TensorFlow."""
+"""The status of a run, read from its folder: run.json, and whether its process is alive. No TensorFlow.
 
-from collections.abc import Mapping
-import json
+Heartbeats at an interval, from a separate thread, at no cost for the training step.
+
+Whether a run that says `running` is dead. A run that was killed writes nothing, so its process is looked at.
+
+The number of the process, its start and the boot of its kernel must be those of the record. A process that is out of
+sight, on another host or in another container, is judged by its heartbeat.
+"""
+
+from collections.abc import Callable, Mapping
 import os
+import threading
 import time
+from typing import Any
+import weakref
 
-from official_ext.base import json_types
+from absl import logging
+
+from official_ext.base import json_values
+from official_ext.base import processes
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
-from official_ext.base.processes import process_identity
-from official_ext.base.run_folder import heartbeat
-from official_ext.base.run_folder import liveness
+
+HEARTBEAT_SECONDS = 10.0
+# Nothing for so long: whoever should have given a sign of life is dead. A file system that hangs for less is forgiven.
+SILENCE_SECONDS = 60.0
+
+
+class Heartbeat:
+  """Calls a method at an interval until it is closed, or the method's object is gone."""
+
+  def __init__(self, beat: Callable[[], None], seconds: float = HEARTBEAT_SECONDS):
+    """Starts.
+
+    Args:
+      beat: a bound method. Its exceptions are logged, once for several failures in a row, and the beats continue.
+      seconds: the interval.
+    """
+    self._closed = threading.Event()
+    self._thread = threading.Thread(
+      target=_beat_until_closed, args=(weakref.WeakMethod(beat), seconds, self._closed), name='heartbeat', daemon=True
+    )
+    self._thread.start()
+
+  def close(self) -> bool:
+    """Stops after the current beat; one that hangs with its file system is abandoned. Returns whether it has ended."""
+    self._closed.set()
+    if self._thread is not threading.current_thread():
+      self._thread.join(timeout=5.0)
+    return not self._thread.is_alive()
+
+
+def _beat_until_closed(method: weakref.WeakMethod, seconds: float, closed: threading.Event) -> None:
+  failed = False
+  while not closed.wait(seconds):
+    beat = method()
+    if beat is None:
+      return
+    try:
+      beat()
+      failed = False
+    except Exception as error:  # pylint: disable=broad-except  # The run continues, and so do the beats.
+      if not failed:
+        logging.warning('No sign of life could be given: %s', error)
+      failed = True
+    del beat
+
+
+def is_process_alive(process: processes.ProcessIdentity | None) -> bool | None:
+  """Whether a process lives; None if it is out of sight, or if nothing but its number is known."""
+  alive = None if process is None else processes.is_alive(process)
+  return None if alive and process is not None and process.pid_start is None else alive
+
+
+def is_recorded_process_alive(record: Mapping[str, Any]) -> bool | None:
+  """The same of the process that has written a record."""
+  return is_process_alive(processes.parse_identity(record))
+
+
+def is_out_of_sight(record: Mapping[str, Any]) -> bool:
+  """Whether a record says that its run is in progress, in a process that is out of sight."""
+  return record.get('status') == 'running' and is_recorded_process_alive(record) is None
+
+
+def is_dead(record: Mapping[str, Any], silence: float | None, silence_seconds: float = SILENCE_SECONDS) -> bool:
+  """Whether the run of a record that says `running` is dead.
+
+  Args:
+    record: run.json or the like.
+    silence: the seconds since its last heartbeat; None if it has none.
+    silence_seconds: a process that is out of sight is dead after more silence.
+
+  Returns:
+    Whether its process is gone and no launcher restarts it, or is out of sight and silent.
+  """
+  alive = is_recorded_process_alive(record)
+  if alive is None:
+    return silence is not None and silence > silence_seconds
+  return not alive and living_launcher(record) is None
+
+
+def recorded_launcher(record: Mapping[str, Any]) -> processes.ProcessIdentity | None:
+  """The process that has started the run's workers; None for a run without one."""
+  launcher = record.get('launcher')
+  return processes.parse_identity(launcher) if isinstance(launcher, dict) else None
+
+
+def living_launcher(record: Mapping[str, Any]) -> processes.ProcessIdentity | None:
+  """The living process that restarts the run's workers, and must be the one to stop them; None if there is none."""
+  process = recorded_launcher(record)
+  return process if process is not None and processes.is_alive(process) else None
+
 
 STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed', 'hung')
 
 # The fields that readers rely on. A value of another type makes a record that cannot be read.
-_TYPES: json_types.JsonObject = {
+_TYPES: json_values.JsonObject = {
   'status': str,
   'step': (int, type(None)),
   'attempt': int,
@@ -33,17 +132,14 @@ def path_of(model_dir: str, mode: str = 'train') -> str:
   return os.path.join(model_dir, 'run.json' if 'train' in mode else f'run.{mode}.json')
 
 
-def read(model_dir: str, mode: str = 'train') -> json_types.JsonObject | None:
+def read(model_dir: str, mode: str = 'train') -> json_values.JsonObject | None:
   """The record that a run of `mode` left in `model_dir`; None if there is none, or none that can be read.
 
   A folder that was copied while its run was in progress has no process: the recorded one writes to the original. Its
   record reads as `dead`.
   """
-  try:
-    values = json.loads(paths.read(path_of(model_dir, mode), regular_files.MAX_RECORD))
-  except (OSError, ValueError, RecursionError):
-    return None
-  if not _is_record(values):
+  values = json_values.read_file(path_of(model_dir, mode))
+  if values is None or not _is_record(values):
     return None
   if is_copy(model_dir, values):
     values = {**values, 'launcher': None, 'error': 'the folder was copied while its run was in progress'}
@@ -61,18 +157,18 @@ def folder_number(model_dir: str) -> int | None:
     return None
 
 
-def is_copy(model_dir: str, record: json_types.JsonMapping) -> bool:
+def is_copy(model_dir: str, record: json_values.JsonMapping) -> bool:
   """Whether a living process on this host has written a record to another folder, of which `model_dir` is a copy."""
   number = record.get('folder_number')
   return (
     isinstance(number, int)
     and number != folder_number(model_dir)
-    and bool(liveness.of_record(record) or liveness.launcher_of(record))
+    and bool(is_recorded_process_alive(record) or living_launcher(record))
   )
 
 
-def _is_record(values: object) -> bool:
-  if not isinstance(values, dict) or values.get('status') not in STATUSES:
+def _is_record(values: json_values.JsonMapping) -> bool:
+  if values.get('status') not in STATUSES:
     return False
   return all(
     isinstance(values[name], kind) and not isinstance(values[name], bool)
@@ -81,7 +177,7 @@ def _is_record(values: object) -> bool:
   )
 
 
-def tracker_of(record: json_types.JsonMapping | None) -> str:
+def tracker_of(record: json_values.JsonMapping | None) -> str:
   """The tracker from whose files the run of a record was imported: 'wandb'. '' for a run of this library."""
   imported = (record or {}).get('imported')
   tracker = imported.get('tracker') if isinstance(imported, dict) else None
@@ -97,7 +193,7 @@ def has_finished(model_dir: str, mode: str) -> bool:
 def is_ours(model_dir: str, mode: str) -> bool:
   """Whether a run of this process has begun in `model_dir`."""
   record = read(model_dir, mode)
-  return record is not None and process_identity.parse(record) == process_identity.own()
+  return record is not None and processes.parse_identity(record) == processes.own_identity()
 
 
 class TrainingWatch:
@@ -109,7 +205,7 @@ class TrainingWatch:
   process's own clock measures that.
   """
 
-  def __init__(self, model_dir: str, train_steps: int = 0, silence_seconds: float = heartbeat.SILENCE_SECONDS):
+  def __init__(self, model_dir: str, train_steps: int = 0, silence_seconds: float = SILENCE_SECONDS):
     """Reads the present status of the training.
 
     Args:
@@ -145,7 +241,7 @@ class TrainingWatch:
       self._notice = ''
     return False
 
-  def _note_before(self, record: json_types.JsonMapping) -> None:
+  def _note_before(self, record: json_values.JsonMapping) -> None:
     """Notes an attempt that ended before the watch began, unless it completed the training."""
     step = record.get('step') or 0
     if step >= self._train_steps or record.get('early_stopped') or record.get('attempt') == self._attempt_before:
@@ -164,7 +260,7 @@ class TrainingWatch:
     if pulse != self._pulse:
       self._has_beaten = self._has_beaten or self._pulse is not None
       self._pulse, self._pulse_at = pulse, time.monotonic()
-    self._has_beaten = self._has_beaten or bool(liveness.of_record(record))
+    self._has_beaten = self._has_beaten or bool(is_recorded_process_alive(record))
     # By this process's own clock. Versions without heartbeats are judged by their last entry.
     silence = None if pulse[1] is None else time.monotonic() - self._pulse_at
-    return liveness.is_dead(record, silence, self._silence_seconds)
+    return is_dead(record, silence, self._silence_seconds)

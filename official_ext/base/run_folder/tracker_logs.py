@@ -1,18 +1,90 @@
-"""Logs a run to trackers (MLflow, Weights & Biases), as it trains or from its files. No TensorFlow.
+"""Logs a run to trackers (MLflow, Weights & Biases). No TensorFlow. Their packages take seconds to import.
 
-Training logs each event when it happens; an export logs those of the past. Packages of trackers take seconds to import.
+The names of a run's values in trackers (MLflow, Weights & Biases), and the types accepted there. No TensorFlow.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import json
 import logging
 import os
 from typing import Any
-from unittest import mock
 
-from official_ext.base import credentials
-from official_ext.base import optional_packages
+from official_ext.base import package_imports
+from official_ext.base import safe_text
 from official_ext.base.files import paths
-from official_ext.base.run_folder import tracker_values
+
+STEP = 'global_step'  # W&B's axis of all metrics.
+MLFLOW_MAX_VALUE = 6000  # MLflow refuses longer parameters.
+MLFLOW_MAX_TAG = 5000
+MLFLOW_BATCH = 100  # And more parameters at once.
+MLFLOW_STATUSES = {
+  'finished': 'FINISHED',
+  'failed': 'FAILED',
+  'diverged': 'FAILED',
+  'preempted': 'KILLED',
+  'hung': 'KILLED',
+  'dead': 'KILLED',
+}
+MLFLOW_NOTE = 'mlflow.json'  # In a run's folder: which MLflow run it writes to, of which store.
+WANDB_NOTE = 'wandb_run_id'
+_WANDB_BAD_ENDS = ('failed', 'hung', 'diverged', 'dead')
+
+
+def numbers_of(event: str, flat: Mapping[str, object]) -> dict[str, float]:
+  """The numbers among the values of an event: those of 'eval' as `validation/<name>`; {} for other events."""
+  if event not in ('train', 'eval'):
+    return {}
+  prefix = 'validation/' if event == 'eval' else ''
+  return {prefix + name: value for name, value in flat.items() if isinstance(value, (bool, int, float))}
+
+
+def mlflow_points(event: str, step: int, time: float, flat: Mapping[str, Any]) -> list[tuple[str, int, int, float]]:
+  """The metrics of an event for MLflow: name, step, time in milliseconds and value of each number."""
+  numbers = numbers_of(event, flat)
+  return [(mlflow_name(name), step, round(time * 1000), float(value)) for name, value in numbers.items()]
+
+
+def wandb_row(event: str, step: int, flat: Mapping[str, Any]) -> dict[str, float]:
+  """The values of an event for W&B; {} if it has no numbers."""
+  numbers = numbers_of(event, flat)
+  return {**numbers, STEP: step} if numbers else {}
+
+
+def wandb_exit_code(status: str) -> int:
+  """The exit status with which W&B marks a run as finished or crashed."""
+  return int(status in _WANDB_BAD_ENDS)
+
+
+def csv_cell(value: Any) -> Any:
+  """A value in a table: numbers as Python reads them again, lists as JSON."""
+  if isinstance(value, (list, dict)):
+    return json.dumps(value)
+  return '' if value is None else repr(value) if isinstance(value, (bool, int, float)) else value
+
+
+def flatten_params(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """A nested configuration as a flat one, with names joined by '/'."""
+  flat: dict[str, object] = {}
+  for key, value in values.items():
+    flat |= flatten_params(value, f'{prefix}{key}/') if isinstance(value, Mapping) else {f'{prefix}{key}': value}
+  return flat
+
+
+def mlflow_name(name: str) -> str:
+  """A name with the characters that MLflow allows."""
+  return ''.join(c if c.isalnum() or c in '_-. /' else '_' for c in name)
+
+
+def mlflow_params(params: Mapping[str, object]) -> dict[str, str]:
+  """The parameters of a nested configuration, as MLflow takes them."""
+  return {mlflow_name(name): str(value)[:MLFLOW_MAX_VALUE] for name, value in flatten_params(params).items()}
+
+
+def mlflow_store_sum(uri: str) -> str:
+  """A checksum that distinguishes the addresses of stores, but not by the passwords in them."""
+  return hashlib.sha256(safe_text.mask(uri).encode()).hexdigest()
+
 
 DEFAULT_PROJECT = 'official_ext'
 _FILES, _DATABASE, _ARTIFACTS = 'mlruns', 'mlflow.db', 'mlartifacts'
@@ -50,9 +122,11 @@ def mlflow_client(uri: str) -> Any:
   if not uri.startswith('sqlite:///'):
     return tracking.MlflowClient(uri)
   for package in ('sqlalchemy', 'alembic'):
-    optional_packages.require(package, 'mlflow', f'{credentials.mask(uri)}: the SQLite store of MLflow')
+    package_imports.require(package, 'mlflow', f'{safe_text.mask(uri)}: the SQLite store of MLflow')
   logging.getLogger('mlflow.store.db.utils').setLevel(logging.WARNING)  # One line for each table.
   artifacts = os.path.join(os.path.dirname(uri.removeprefix('sqlite:///')), _ARTIFACTS)
+  from unittest import mock  # pylint: disable=g-import-not-at-top  # Imports asyncio.
+
   with mock.patch.dict(os.environ, {_ROOT: os.environ.get(_ROOT, artifacts)}):
     return tracking.MlflowClient(uri)
 
@@ -71,23 +145,23 @@ class MlflowLog:
     self.run_id = run_id
 
   @classmethod
-  def create(cls, client: Any, project: str, name: str, **values: Any) -> 'MlflowLog':
-    """Creates the run in an experiment of MLflow, which is created if it does not exist; `values` are MLflow's."""
+  def create(cls, client: Any, project: str, name: str) -> 'MlflowLog':
+    """Creates the run in an experiment of MLflow, which is created if it does not exist."""
     project = project or DEFAULT_PROJECT
     experiment = client.get_experiment_by_name(project)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(project)
-    return cls(client, client.create_run(experiment_id, run_name=name, **values).info.run_id)
+    return cls(client, client.create_run(experiment_id, run_name=name).info.run_id)
 
   def log_params(self, params: Mapping[str, str]) -> None:
-    """Logs parameters; see `tracker_values.mlflow_params`."""
+    """Logs parameters; see `mlflow_params`."""
     from mlflow import entities  # pylint: disable=g-import-not-at-top
 
     found = [entities.Param(*item) for item in params.items()]
-    for part in _parts(found, tracker_values.MLFLOW_BATCH):
+    for part in _parts(found, MLFLOW_BATCH):
       self.client.log_batch(self.run_id, params=part)
 
   def log_metrics(self, points: Iterable[tuple[str, int, int, float]]) -> None:
-    """Logs metrics: name (see `tracker_values.mlflow_name`), step, time in milliseconds, and value of each point."""
+    """Logs metrics: name (see `mlflow_name`), step, time in milliseconds, and value of each point."""
     from mlflow import entities  # pylint: disable=g-import-not-at-top
 
     found = [entities.Metric(name, float(value), time, step) for name, step, time, value in points]
@@ -96,14 +170,14 @@ class MlflowLog:
 
   def set_tag(self, name: str, value: str) -> None:
     """Sets a tag, cut to the length that MLflow takes."""
-    self.client.set_tag(self.run_id, name, value[: tracker_values.MLFLOW_MAX_TAG])
+    self.client.set_tag(self.run_id, name, value[:MLFLOW_MAX_TAG])
 
-  def set_status(self, status: str | None, end_time: int | None = None) -> None:
+  def set_status(self, status: str | None) -> None:
     """Sets the end of the run by its status in run.json; None: it runs."""
     if status is None:
       self.client.update_run(self.run_id, status='RUNNING')
     else:
-      self.client.set_terminated(self.run_id, tracker_values.MLFLOW_STATUSES.get(status, 'KILLED'), end_time=end_time)
+      self.client.set_terminated(self.run_id, MLFLOW_STATUSES.get(status, 'KILLED'))
 
 
 def _parts(values: Sequence[Any], count: int) -> Iterable[Sequence[Any]]:
@@ -123,14 +197,12 @@ def wandb_run(
     name: of the run.
     params: the configuration, nested.
     mode: 'offline' or 'online'.
-    **values: arguments of wandb.init; `settings` is a mapping.
+    **values: arguments of wandb.init.
   """
   if mode == 'offline':
     os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
   import wandb  # pylint: disable=g-import-not-at-top
 
-  # The progress bar owns the terminal.
-  settings = wandb.Settings(**{'silent': True, 'console': 'off', **values.pop('settings', {})})
   run = wandb.init(
     id=run_id,
     dir=folder,
@@ -139,8 +211,8 @@ def wandb_run(
     name=name,
     config=dict(params),
     mode=mode,  # type: ignore[arg-type]
-    settings=settings,
+    settings=wandb.Settings(silent=True, console='off'),  # The progress bar owns the terminal.
     **values,
   )
-  run.define_metric('*', step_metric=tracker_values.STEP)
+  run.define_metric('*', step_metric=STEP)
   return run

@@ -1,24 +1,167 @@
 """The plan of a preparation: which pieces of which files make which shard. Input and settings alone decide it.
 
 It is written into the folder before anything else is, so that a later start does the same work, or is refused.
+
+Settings of a preparation: values that go to other processes and machines as JSON. No TensorFlow.
+
+The content of input files: its digests, and whether it has changed since they were computed. No TensorFlow.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 import dataclasses
 import hashlib
 import json
 import os
+from typing import Protocol
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.data import input_files
-from official_ext.data import prepared_folders
+from official_ext.data import numbered_records
 from official_ext.data import record_files
-from official_ext.data.prepare import image_records
-from official_ext.data.prepare import input_content
 from official_ext.data.prepare import pieces as pieces_lib
-from official_ext.data.prepare import settings as settings_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """The settings of the output.
+
+  Attributes:
+    split: which part of a folder with several.
+    shard_bytes: the approximate size of the input of a shard.
+    on_bad_example: 'error' or 'skip'.
+  """
+
+  split: str = ''
+  shard_bytes: int = 64 * 10**6
+  on_bad_example: str = 'error'
+
+
+class Outputs(Protocol):
+  """Files that a preparation writes beside its shards.
+
+  Attributes:
+    config_name: the file for `--config_file` that `results` writes.
+    files: the files written before the shards, by their path below the prepared folder.
+  """
+
+  config_name: str
+
+  @property
+  def files(self) -> Mapping[str, bytes]: ...
+
+  def results(
+    self, folder: str, settings: json_values.JsonMapping, notes: Sequence[json_values.JsonMapping]
+  ) -> Mapping[str, bytes]:
+    """The files written after all shards, by name: one of them is `config_name`, for training on the folder.
+
+    Args:
+      folder: the absolute path of the prepared folder.
+      settings: with which it was prepared.
+      notes: of the shards, in order.
+    """
+
+
+class RowFormat(Outputs, Protocol):
+  """Makes other rows of records than the records themselves, such as rows of tokens.
+
+  Attributes:
+    kind: the name of such folders in their manifest.
+    module: the dotted name of a module with a function `rows(job, records, leaves_out, report)`, which yields the rows
+      of a shard as bytes. Every process that writes shards imports it.
+    settings: its settings, as JSON values by name.
+  """
+
+  kind: str
+  module: str
+
+  @property
+  def settings(self) -> json_values.JsonMapping: ...
+
+  def resolve(
+    self,
+    pieces: Sequence[pieces_lib.Piece],
+    leaves_out: bool,
+    open_first: Callable[[pieces_lib.Piece], numbered_records.Records],
+  ) -> tuple[tuple[str, ...], json_values.JsonObject]:
+    """(columns of the first record, settings that depend on it), once for all shards.
+
+    Args:
+      pieces: all input.
+      leaves_out: whether bad records are left out.
+      open_first: opens the beginning of a piece as `numbered_records.Records`.
+
+    Raises:
+      UserError: there is no record that fits.
+    """
+
+
+_BLOCK = 2**22
+_NUM_THREADS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class FileContent:
+  """The content of a file.
+
+  Attributes:
+    sha256: its digest.
+    num_bytes: its size.
+    state: distinguishes the file from another, or a changed one, on this machine: no program can set all of it back.
+  """
+
+  sha256: str
+  num_bytes: int
+  state: tuple[int, ...]
+
+
+def read_content(paths: Sequence[str], check: Callable[[], None] = lambda: None) -> dict[str, FileContent]:
+  """The content of each file, which is read for it, several at a time.
+
+  Args:
+    paths: the files.
+    check: called every few megabytes; its exceptions end the reading.
+
+  Raises:
+    UserError: one cannot be read.
+  """
+  paths = list(dict.fromkeys(paths))
+  with futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
+    try:
+      return dict(zip(paths, pool.map(lambda path: _read(path, check), paths)))
+    except BaseException:
+      pool.shutdown(wait=True, cancel_futures=True)
+      raise
+
+
+def changed_files(contents: Mapping[str, FileContent]) -> list[str]:
+  """The files whose content is another one by now. Only those are read that were written to, or replaced."""
+  touched = [path for path, content in contents.items() if _state(path) != content.state]
+  return [path for path in touched if not os.path.isfile(path) or _read(path).sha256 != contents[path].sha256]
+
+
+def _read(path: str, check: Callable[[], None] = lambda: None) -> FileContent:
+  state, total, num_bytes = _state(path), hashlib.sha256(), 0
+  try:
+    with open(path, 'rb') as f:
+      while block := f.read(_BLOCK):
+        total.update(block)
+        num_bytes += len(block)
+        if len(block) == _BLOCK:
+          check()
+  except OSError as error:
+    raise errors.UserError(f'{path}: cannot be read: {error.strerror}') from error
+  return FileContent(total.hexdigest(), num_bytes, state)
+
+
+def _state(path: str) -> tuple[int, ...]:
+  try:
+    found = os.stat(path)
+  except OSError:
+    return ()
+  return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +178,7 @@ class Shard:
   name: str
   pieces: tuple[pieces_lib.Piece, ...]
   files: tuple[str, ...] = ()
-  records: tuple[json_types.JsonObject, ...] = ()
+  records: tuple[json_values.JsonObject, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,30 +192,30 @@ class Plan:
     labels: of images, the names of their classes.
     columns: of a row format, those of the first record.
     shards: in order.
-    contents: of the input, by path: see input_content.py.
+    contents: of the input, by path: see `read_content`.
     row_format: the module that makes the rows; '' if records are written unchanged.
   """
 
   kind: str
-  settings: json_types.JsonMapping
-  inputs: json_types.JsonMapping
+  settings: json_values.JsonMapping
+  inputs: json_values.JsonMapping
   labels: tuple[str, ...]
   columns: tuple[str, ...]
   shards: tuple[Shard, ...]
-  contents: Mapping[str, input_content.FileContent] = dataclasses.field(default_factory=dict)
+  contents: Mapping[str, FileContent] = dataclasses.field(default_factory=dict)
   row_format: str = ''
 
-  def identity(self) -> json_types.JsonObject:
+  def identity(self) -> json_values.JsonObject:
     """The part on which two starts in a folder must agree."""
     return {
-      'version': prepared_folders.VERSION,
+      'version': input_files.PREPARED_VERSION,
       'kind': self.kind,
       'settings': dict(self.settings),
       'inputs': dict(self.inputs),
       'shards': len(self.shards),
     }
 
-  def job(self, number: int, folder: str) -> json_types.JsonObject:
+  def job(self, number: int, folder: str) -> json_values.JsonObject:
     """All that a process needs to write a shard, as JSON values; `folder` is where to."""
     shard = self.shards[number]
     identity = self.identity()
@@ -100,10 +243,10 @@ def digest(values: object) -> str:
   return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def make(
+def make_plan(
   inputs: Sequence[str],
-  settings: settings_lib.Settings,
-  row_format: settings_lib.RowFormat | None = None,
+  settings: Settings,
+  row_format: RowFormat | None = None,
   check: Callable[[], None] = lambda: None,
 ) -> Plan:
   """Looks at the input, and divides it.
@@ -117,12 +260,12 @@ def make(
   Raises:
     UserError: there is no such input, it is damaged, or is of two kinds; the first record fits no format of texts.
   """
-  patterns = [os.path.expanduser(path) for text in inputs for path in input_files.patterns(text)]
+  patterns = [os.path.expanduser(path) for text in inputs for path in input_files.input_patterns(text)]
   remote = [path for path in patterns if paths.is_remote(path)]
   if remote:
     raise errors.UserError(f'{remote[0]}: only files of local or mounted disks are prepared; copy it to one')
   _refuse_prepared(patterns)
-  classes = {path: image_records.classes_of(path) for path in patterns if _may_be_images(path)}
+  classes = {path: pieces_lib.image_classes(path) for path in patterns if _may_be_images(path)}
   folders = [path for path, names in classes.items() if names]
   if folders:
     if len(patterns) > 1:
@@ -134,13 +277,15 @@ def make(
   if not files:
     raise errors.UserError('INPUT: is empty; expected files of JSON lines, Parquet or Arrow, or a folder')
   sizes = [_size(file) for file in files]
-  pieces = [piece for file, size in zip(files, sizes) for piece in pieces_lib.of_file(file, size, settings.shard_bytes)]
+  pieces = [
+    piece for file, size in zip(files, sizes) for piece in pieces_lib.pieces_of_file(file, size, settings.shard_bytes)
+  ]
   columns: tuple[str, ...] = ()
   resolved: dict[str, object] = {}
   if row_format:
     open_first = lambda piece: pieces_lib.open_piece(_beginning(piece))
     columns, resolved = row_format.resolve(pieces, settings.on_bad_example == 'skip', open_first)
-  contents = input_content.read(files, check)
+  contents = read_content(files, check)
   for file, size in zip(files, sizes):
     if contents[file].num_bytes != size:
       raise errors.UserError(f'{file}: is being written to; prepare it when it is complete')
@@ -150,7 +295,7 @@ def make(
     inputs=identity_of([os.path.basename(file) for file in files], sizes, [contents[file].sha256 for file in files]),
     labels=(),
     columns=columns,
-    shards=named([Shard('', tuple(group)) for group in grouped(pieces, settings.shard_bytes)]),
+    shards=named_shards([Shard('', tuple(group)) for group in grouped_pieces(pieces, settings.shard_bytes)]),
     contents=contents,
     row_format=row_format.module if row_format else '',
   )
@@ -165,16 +310,18 @@ def _may_be_images(path: str) -> bool:
 
 
 def _of_images(folder, classes, settings, check):
-  files = image_records.files_of(folder, classes)
+  files = pieces_lib.image_files(folder, classes)
   folder = os.path.abspath(folder)
   shards, start = [], 0
-  for group in grouped([pieces_lib.Piece(name, 'images', 0, 1, size) for name, size in files], settings.shard_bytes):
+  for group in grouped_pieces(
+    [pieces_lib.Piece(name, 'images', 0, 1, size) for name, size in files], settings.shard_bytes
+  ):
     size = sum(piece.size for piece in group)
     piece = pieces_lib.Piece(folder, 'images', start, start + len(group), size)
     shards.append(Shard('', (piece,), tuple(each.path for each in group)))
     start += len(group)
   paths_of = [os.path.join(folder, name) for name, _ in files]
-  contents = input_content.read(paths_of, check)
+  contents = read_content(paths_of, check)
   return Plan(
     kind='images',
     settings=dataclasses.asdict(settings),
@@ -183,7 +330,7 @@ def _of_images(folder, classes, settings, check):
     ),
     labels=tuple(classes),
     columns=(),
-    shards=named(shards),
+    shards=named_shards(shards),
     contents=contents,
   )
 
@@ -198,11 +345,11 @@ def _size(file: str) -> int:
 def _refuse_prepared(patterns: Sequence[str]) -> None:
   """Refuses the folder of a preparation: its notes would be taken for records."""
   for path in patterns:
-    if any(os.path.isfile(os.path.join(path, name)) for name in (prepared_folders.PLAN, prepared_folders.MANIFEST)):
+    if any(os.path.isfile(os.path.join(path, name)) for name in (input_files.PLAN, input_files.MANIFEST)):
       raise errors.UserError(f'{path}: was prepared already; name the input that it was made of')
 
 
-def identity_of(names: Sequence[str], sizes: Sequence[int], digests: Sequence[str]) -> json_types.JsonObject:
+def identity_of(names: Sequence[str], sizes: Sequence[int], digests: Sequence[str]) -> json_values.JsonObject:
   """Returns the identity of input files. Folders do not count: data that was moved is the same."""
   return {
     'files': len(names),
@@ -212,7 +359,7 @@ def identity_of(names: Sequence[str], sizes: Sequence[int], digests: Sequence[st
   }
 
 
-def grouped(pieces: Iterable[pieces_lib.Piece], shard_bytes: int) -> Iterator[list[pieces_lib.Piece]]:
+def grouped_pieces(pieces: Iterable[pieces_lib.Piece], shard_bytes: int) -> Iterator[list[pieces_lib.Piece]]:
   """Pieces that come one after the other, as many as go into a shard."""
   group: list[pieces_lib.Piece] = []
   size = 0
@@ -226,7 +373,7 @@ def grouped(pieces: Iterable[pieces_lib.Piece], shard_bytes: int) -> Iterator[li
     yield group
 
 
-def named(shards: Sequence[Shard], prefix: str = 'rows', ending: str = '.array_record') -> tuple[Shard, ...]:
+def named_shards(shards: Sequence[Shard], prefix: str = 'rows', ending: str = '.array_record') -> tuple[Shard, ...]:
   """Returns shards with the names of their files: `PREFIX-00003-of-00012ENDING`."""
   width = max(5, len(str(len(shards))))
   name = lambda number: f'{prefix}-{number:0{width}}-of-{len(shards):0{width}}{ending}'

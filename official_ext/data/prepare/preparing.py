@@ -9,14 +9,12 @@ import time
 from typing import Protocol
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base.files import file_lock
+from official_ext.base import json_values
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.data import prepared_folders
+from official_ext.data import input_files
 from official_ext.data import record_report
-from official_ext.data.prepare import input_content
 from official_ext.data.prepare import planning
-from official_ext.data.prepare import settings as settings_lib
 from official_ext.data.prepare import shards
 
 _LOCK = '.prepare.lock'
@@ -24,9 +22,9 @@ _SECONDS_PER_LINE = 2.0
 
 
 class Engine(Protocol):
-  """An engine that runs `shards.write_or_tell` somewhere."""
+  """An engine that runs `shards.write_or_report` somewhere."""
 
-  def answers(self, jobs: Iterable[dict[str, object]]) -> Iterator[json_types.JsonObject | None]:
+  def answers(self, jobs: Iterable[dict[str, object]]) -> Iterator[json_values.JsonObject | None]:
     """The answers to jobs, as they come; None every now and then."""
 
 
@@ -53,22 +51,22 @@ class Prepared:
   num_bytes: int
   num_there: int
   config_path: str
-  notes: Sequence[json_types.JsonMapping] = ()
+  notes: Sequence[json_values.JsonMapping] = ()
 
 
 def prepare(
   inputs: Sequence[str],
   folder: str,
-  settings: settings_lib.Settings,
+  settings: planning.Settings,
   make_engine: MakeEngine,
-  row_format: settings_lib.RowFormat | None = None,
+  row_format: planning.RowFormat | None = None,
   tell: Callable[[str], None] = lambda line: None,
   stopped_by: Callable[[], str | None] = lambda: None,
 ) -> Prepared:
   """Makes shards of records, texts or images: see `prepare_plan`.
 
   Args:
-    inputs: see `planning.make`.
+    inputs: see `planning.make_plan`.
     folder: see `prepare_plan`.
     settings: of the output.
     make_engine: see `prepare_plan`.
@@ -76,7 +74,7 @@ def prepare(
     tell: see `prepare_plan`.
     stopped_by: see `prepare_plan`.
   """
-  make_plan = lambda check: planning.make(inputs, settings, row_format, check)
+  make_plan = lambda check: planning.make_plan(inputs, settings, row_format, check)
   return prepare_plan(make_plan, inputs, folder, make_engine, row_format, tell, stopped_by)
 
 
@@ -85,7 +83,7 @@ def prepare_plan(
   inputs: Sequence[str],
   folder: str,
   make_engine: MakeEngine,
-  outputs: settings_lib.Outputs | None = None,
+  outputs: planning.Outputs | None = None,
   tell: Callable[[str], None] = lambda line: None,
   stopped_by: Callable[[], str | None] = lambda: None,
 ) -> Prepared:
@@ -122,7 +120,8 @@ def prepare_plan(
     with paths.storing(folder):
       _check_folder(folder, plan)
       shards.remove_partial(folder)
-      _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())  # First: the folder is this plan's now.
+      # First: the folder is this plan's now.
+      _write(os.path.join(folder, input_files.PLAN), json_values.encode(plan.identity()))
       _write_files(folder, outputs)
     try:
       notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
@@ -185,7 +184,7 @@ def _check_unchanged(plan: planning.Plan, folder: str) -> None:
   Raises:
     UserError: a file has changed meanwhile.
   """
-  changed = set(input_content.changed(plan.contents))
+  changed = set(planning.changed_files(plan.contents))
   if not changed:
     return
   for number, shard in enumerate(plan.shards):
@@ -195,7 +194,7 @@ def _check_unchanged(plan: planning.Plan, folder: str) -> None:
   raise errors.UserError(f'{min(changed)}: has changed during the preparation; prepare another folder')
 
 
-def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[json_types.JsonObject], int]:
+def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[json_values.JsonObject], int]:
   """(the note of each shard, in order; how many of them existed before)."""
   found: dict[str, dict[str, object]] = {}
   total, num_there = len(plan.shards), 0
@@ -230,7 +229,7 @@ def _raise_failure(answer: Mapping[str, object]) -> None:
     raise kinds[answer['end']](answer['message'])
 
 
-def _check_size(folder: str, answer: json_types.JsonObject) -> None:
+def _check_size(folder: str, answer: json_values.JsonObject) -> None:
   """Makes sure that a shard is in the folder that is seen from here, and not in one of that name elsewhere."""
   path, num_bytes = os.path.join(folder, answer['name']), answer['note']['bytes']
   try:
@@ -254,7 +253,7 @@ class _Progress:
     self._start = self._told = time.monotonic()
     self._done = self._there = self._records = 0
 
-  def add(self, answer: json_types.JsonObject) -> None:
+  def add(self, answer: json_values.JsonObject) -> None:
     self._done += 1
     self._there += answer['was_there']
     self._records += 0 if answer['was_there'] else answer['note']['report']['records']
@@ -275,7 +274,7 @@ def _only_one(folder: str) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     with paths.storing(path):
       try:
-        lock = stack.enter_context(file_lock.FileLock(path, 0.0))
+        lock = stack.enter_context(local_files.FileLock(path, 0.0))
       except TimeoutError as error:
         who = paths.read(path).decode(errors='replace')
         raise errors.UserError(f'{folder}: {who} is preparing it; wait for its end, or stop it') from error
@@ -287,7 +286,7 @@ def _only_one(folder: str) -> Iterator[None]:
 def _check_folder(folder: str, plan: planning.Plan) -> None:
   """Refuses a folder that something else is in."""
   try:
-    before = json.loads(paths.read(os.path.join(folder, prepared_folders.PLAN)))
+    before = json_values.load_file(os.path.join(folder, input_files.PLAN), max_bytes=None)
   except FileNotFoundError:
     others = [name for name in paths.names(folder) if name != _LOCK and not name.endswith('.partial')]
     if others:
@@ -296,7 +295,7 @@ def _check_folder(folder: str, plan: planning.Plan) -> None:
       ) from None
     return
   except (OSError, ValueError) as error:
-    path = os.path.join(folder, prepared_folders.PLAN)
+    path = os.path.join(folder, input_files.PLAN)
     raise errors.UserError(f'{path}: is damaged ({error}); remove the folder, or name another') from error
   if 'content' not in before.get('inputs', {}):
     raise errors.UserError(
@@ -312,7 +311,7 @@ def _check_folder(folder: str, plan: planning.Plan) -> None:
     raise errors.UserErrors([f'{folder}: was begun otherwise; name another folder, or: {line}' for line in different])
 
 
-def _differences(before: json_types.JsonObject, now: json_types.JsonObject) -> Iterator[str]:
+def _differences(before: json_values.JsonObject, now: json_values.JsonObject) -> Iterator[str]:
   old, new = ({**part.get('settings', {}), 'kind': part.get('kind')} for part in (before, now))
   for name in sorted({*old, *new}):
     if old.get(name) != new.get(name):
@@ -324,7 +323,7 @@ def _differences(before: json_types.JsonObject, now: json_types.JsonObject) -> I
     yield 'it was another version of this library'
 
 
-def _forget_if_empty(folder: str, plan: planning.Plan, outputs: settings_lib.Outputs | None) -> None:
+def _forget_if_empty(folder: str, plan: planning.Plan, outputs: planning.Outputs | None) -> None:
   """Lets a folder be that of any preparation again, if no row is in it. Nobody may be writing there."""
   jobs = [plan.job(number, folder) for number in range(len(plan.shards))]
   if any(map(shards.num_rows, jobs)):
@@ -339,10 +338,10 @@ def _forget_if_empty(folder: str, plan: planning.Plan, outputs: settings_lib.Out
       elif os.path.isfile(top):
         os.remove(top)
     paths.sync_to_disk(folder)  # Without the plan, the rest would look like foreign files.
-    paths.remove(os.path.join(folder, prepared_folders.PLAN))
+    paths.remove(os.path.join(folder, input_files.PLAN))
 
 
-def _write_files(folder: str, outputs: settings_lib.Outputs | None) -> None:
+def _write_files(folder: str, outputs: planning.Outputs | None) -> None:
   """Writes the files that a killed start may have left incomplete."""
   for name, content in outputs.files.items() if outputs else ():
     path = os.path.join(folder, name)
@@ -358,11 +357,7 @@ def _write_manifest(folder, plan, notes, report) -> None:
   ]
   of_plan = {**plan.identity(), 'labels': list(plan.labels)}
   manifest = {**of_plan, 'report': report.counts(), 'shards': listed}
-  _write_json(os.path.join(folder, prepared_folders.MANIFEST), manifest)
-
-
-def _write_json(path: str, values: object) -> None:
-  _write(path, (json.dumps(values, indent=2) + '\n').encode())
+  _write(os.path.join(folder, input_files.MANIFEST), json_values.encode(manifest))
 
 
 def _write(path: str, content: bytes) -> None:

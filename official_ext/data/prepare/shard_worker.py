@@ -26,7 +26,7 @@ def main() -> None:
   jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
   threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
   while True:
-    answer = shards.write_or_tell(json.loads(jobs.get()))
+    answer = shards.write_or_report(json.loads(jobs.get()))
     answers.write(json.dumps(answer) + '\n')
     answers.flush()
 

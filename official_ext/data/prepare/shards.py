@@ -2,23 +2,186 @@
 
 It is written under another name, synced and renamed. Beside it lies a note with its checksum, written last: only a
 shard whose note fits counts.
+
+From the records of a shard to its rows, in order. No TensorFlow.
+
+Writers of the files of shards, chosen by the ending of their name. No TensorFlow.
+
+A process that has read ArrayRecord files must not fork one that writes them; this one may do both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import hashlib
+import importlib
 import json
 import os
+import re
+from typing import Any
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base.files import paths
+from official_ext.base.files import tf_records
+from official_ext.data import bad_examples
 from official_ext.data import numbered_records
 from official_ext.data import record_report
-from official_ext.data import tf_records
+from official_ext.data import row_encoding
 from official_ext.data.prepare import pieces as pieces_lib
-from official_ext.data.prepare import rows
-from official_ext.data.prepare import shard_writers
+
+_HINT = 'repair or replace it, or give --on_bad_example=skip'
+
+
+def write_rows(
+  job: json_values.JsonObject, records: numbered_records.Records, write: Callable[[bytes], None]
+) -> record_report.RecordReport:
+  """Writes the rows of a shard.
+
+  Args:
+    job: of `Plan.job`.
+    records: of its pieces.
+    write: takes each row.
+
+  Returns:
+    Counts of the records.
+
+  Raises:
+    BadExampleError: a record cannot be used, and none is to be left out.
+    OSError: there is no room for the tokens, which lie in a temporary folder beside the shard meanwhile.
+  """
+  leaves_out = job['settings']['on_bad_example'] == 'skip'
+  make = importlib.import_module(job['row_format']).rows if job['row_format'] else _example_rows
+  report = record_report.RecordReport(records=len(records))
+  try:
+    for row in make(job, records, leaves_out, report):
+      write(row)
+  except bad_examples.BadExampleError as error:
+    raise bad_examples.BadExampleError(f'{error}; {_HINT}') from error
+  return report
+
+
+def _example_rows(job, records, leaves_out, report) -> Iterator[bytes]:
+  for number in range(len(records)):
+    try:
+      row = _example_row(records, number)
+    except bad_examples.BadExampleError as error:
+      if not leaves_out:
+        raise
+      report.bad_records += 1
+      if len(report.named) < record_report.MAX_NAMED:
+        report.named.append(str(error))
+    else:
+      report.examples += 1
+      yield row
+
+
+def _example_row(records, number):
+  record = records.read(number)
+  try:
+    return row_encoding.encode_example(record)
+  except (ValueError, RecursionError) as error:
+    raise bad_examples.BadExampleError(f'{records.place(number)}: {bad_examples.one_line(error)}') from error
+
+
+_OPTIONS = 'group_size:1'  # Each record is read by itself.
+_REASON = re.compile(r': ([^;]+);')
+
+
+class ArrayRecordShard:
+  """Writes an ArrayRecord file. Use it as a context: at its end the file is complete."""
+
+  def __init__(self, path: str, temporary: str):
+    """Begins a file.
+
+    Args:
+      path: the name in messages.
+      temporary: the file to write.
+    """
+    from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
+
+    self._module = array_record_module
+    self._path = path
+    self._temporary = temporary
+    self.count = 0
+
+  def __enter__(self) -> 'ArrayRecordShard':
+    with _explained(self._path):
+      self._writer = self._module.ArrayRecordWriter(self._temporary, _OPTIONS)
+    return self
+
+  def write(self, row: bytes) -> None:
+    """Appends a record."""
+    with _explained(self._path):
+      self._writer.write(row)
+    self.count += 1
+
+  def __exit__(self, kind: object, *_: object) -> None:
+    if kind is not None:
+      with contextlib.suppress(RuntimeError):
+        self._writer.close()
+      return
+    with _explained(self._path):
+      self._writer.close()
+    self._check_count()
+
+  def _check_count(self) -> None:
+    """A writer of files may fail silently; the number of records is at the file's end."""
+    with _explained(self._path):
+      reader = self._module.ArrayRecordReader(self._temporary)
+      try:
+        found = reader.num_records()
+      finally:
+        reader.close()
+    if found != self.count:
+      raise errors.StorageError(f'{self._path}: cannot be written: {found} of {self.count} records have arrived')
+
+
+class TFRecordShard:
+  """Writes a TFRecord file. Use it as a context: at its end the file is complete."""
+
+  def __init__(self, path: str, temporary: str):
+    """Takes the name in messages, and the file to write."""
+    self._path = path
+    self._temporary = temporary
+    self.count = 0
+
+  def __enter__(self) -> 'TFRecordShard':
+    with paths.storing(self._path):
+      self._file = open(self._temporary, 'wb')
+    return self
+
+  def write(self, row: bytes) -> None:
+    """Appends a record."""
+    with paths.storing(self._path):
+      self._file.write(tf_records.framed(row))
+    self.count += 1
+
+  def __exit__(self, kind: object, *_: object) -> None:
+    if kind is not None:
+      with contextlib.suppress(OSError):
+        self._file.close()
+      return
+    with paths.storing(self._path):
+      self._file.close()
+
+
+def writer_of(path: str) -> type[Any]:
+  """The class that writes a file of this name."""
+  return TFRecordShard if path.endswith(tf_records.ENDING) else ArrayRecordShard
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+  """A context in which ArrayRecord is written: its errors become one that names the file."""
+  try:
+    yield
+  except RuntimeError as error:
+    if isinstance(error, errors.StorageError):
+      raise
+    match = _REASON.search(str(error))
+    reason = match[1] if match else ' '.join(str(error).split())[:200]
+    raise errors.StorageError(f'{path}: cannot be written: {reason}') from error
+
 
 _PARTIAL = '.partial'
 
@@ -26,7 +189,7 @@ _PARTIAL = '.partial'
 DONE, BAD_INPUT, NO_STORAGE, FAILED = 'done', 'bad_input', 'no_storage', 'failed'
 
 
-def write_or_tell(job: Mapping[str, object]) -> json_types.JsonObject:
+def write_or_report(job: Mapping[str, object]) -> json_values.JsonObject:
   """Writes a shard, unless it exists already.
 
   Args:
@@ -53,7 +216,7 @@ def write_or_tell(job: Mapping[str, object]) -> json_types.JsonObject:
 def verified(job: Mapping[str, object]) -> dict[str, object] | None:
   """The note of a shard that exists, of this plan, and whole; else None."""
   try:
-    note = json.loads(paths.read(_note_path(job)))
+    note = json_values.load_file(_note_path(job), max_bytes=None)
     path = _path(job)
     if note['plan'] == job['plan'] and os.path.getsize(path) == note['bytes'] and _sha256(path) == note['sha256']:
       return note
@@ -62,10 +225,10 @@ def verified(job: Mapping[str, object]) -> dict[str, object] | None:
   return None
 
 
-def num_rows(job: json_types.JsonObject) -> int:
+def num_rows(job: json_values.JsonObject) -> int:
   """The number of rows of a shard by its note; 0 without one."""
   try:
-    return json.loads(paths.read(_note_path(job)))['records']
+    return json_values.load_file(_note_path(job), max_bytes=None)['records']
   except (OSError, ValueError, KeyError, TypeError):
     return 0
 
@@ -100,8 +263,8 @@ def _write(job):
   temporary = partial(path)
   records = _records(job)
   try:
-    with shard_writers.writer_of(path)(path, temporary) as writer:
-      report = rows.write_rows(job, records, writer.write)
+    with writer_of(path)(path, temporary) as writer:
+      report = write_rows(job, records, writer.write)
     paths.sync_to_disk(temporary)
     note = _note(job, temporary, writer.count, report)
     paths.rename(temporary, path)

@@ -1,4 +1,4 @@
 """A tf.data service whose batches are those of a run without it.
 
-Start with `served_inputs.py`; `client.py` runs in the training, `worker.py` on the other machines.
+Start with `ServedInput` in `worker.py`; `client.py` runs in the training, `worker.py` on the other machines.
 """

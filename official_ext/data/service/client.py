@@ -4,24 +4,191 @@ The service deals the numbers of batches out to its workers, each once (`Shardin
 no certain order, and those of a lost worker never do. Each carries its number: they are put in order here, and
 one that is missing when it is needed is made here. So nothing that happens to the service changes a batch, and samples
 of its workers' output are compared with batches made here.
+
+Makes elements in threads of this process, several at the same time.
+
+A run's request to a tf.data service: the elements of one pipeline, by number.
 """
 
 import collections
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
 import dataclasses
 import itertools
+import math
 import socket
 import threading
 import time
+from typing import Any, Generic, TypeVar
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
 
+from official_ext.base import errors
 from official_ext.base import tf_internals
+from official_ext.data import batch_reader
 from official_ext.data import input_faults
-from official_ext.data import local_maker
-from official_ext.data.service import request as service_request
-from official_ext.data.service import worker as service_worker
+from official_ext.data.service import worker as worker_lib
+
+T = TypeVar('T')
+MAKER_THREAD = 'local_maker'
+
+
+class LocalMaker(Generic[T]):
+  """Makes elements by their numbers. One thread takes them; any thread may close it meanwhile.
+
+  Attributes:
+    seconds: the least that it has taken to make one; infinite before the first.
+  """
+
+  def __init__(self, make: Callable[[int], T], num_threads: int):
+    """Initializes a maker.
+
+    Args:
+      make: makes the element of a number; called from `num_threads` threads.
+      num_threads: how many elements are made at the same time.
+    """
+    self.seconds = math.inf
+    self._make = make
+    self._pending: dict[int, futures.Future[T]] = {}
+    self._pool = futures.ThreadPoolExecutor(num_threads, MAKER_THREAD)
+    self._lock = threading.Lock()  # Between the decision to begin an element and the pool's shutdown.
+    self._is_closed = False
+
+  def make(self, number: int, ahead: Iterable[int] = ()) -> T:
+    """Makes an element, and begins those of some other numbers.
+
+    Raises:
+      CancelledError: the maker was closed before this element was begun.
+      Exception: of its construction.
+    """
+    self._begin(number)
+    for each in ahead:
+      self._begin(each)
+    future = self._pending.pop(number, None)
+    if future is None:
+      raise futures.CancelledError(f'element {number}: the maker is closed')
+    return future.result()
+
+  def has_begun(self, number: int) -> bool:
+    """Whether an element is being made, or made and not yet given out."""
+    return number in self._pending
+
+  def close(self) -> None:
+    """Begins nothing more. Does not wait for the batch in progress."""
+    with self._lock:
+      self._is_closed = True
+      self._pool.shutdown(wait=False, cancel_futures=True)
+
+  def _begin(self, number: int) -> None:
+    with self._lock:
+      if number not in self._pending and not self._is_closed:
+        self._pending[number] = self._pool.submit(self._timed, number)
+
+  def _timed(self, number: int) -> T:
+    began = time.monotonic()
+    made = self._make(number)
+    self.seconds = min(self.seconds, time.monotonic() - began)
+    return made
+
+
+_PREFIX = 'grpc://'
+
+
+def check_address(address: str, field: str) -> None:
+  """Refuses an invalid address of a dispatcher.
+
+  Args:
+    address: `grpc://HOST:PORT`.
+    field: the dotted path for messages.
+
+  Raises:
+    UserError: it is invalid.
+  """
+  host, _, port = address.removeprefix(_PREFIX).rpartition(':')
+  if not (address.startswith(_PREFIX) and host and port.isdigit() and 0 < int(port) < 2**16):
+    raise errors.UserError(f'{field}: expected grpc://HOST:PORT, got {address!r}')
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+  """The host and port of an address that `check_address` accepts."""
+  host, _, port = address.removeprefix(_PREFIX).rpartition(':')
+  return host.strip('[]'), int(port)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """The request of a pipeline.
+
+  Attributes:
+    served: the input.
+    share: which part of every global batch it makes: element e is step e // r, replica e % r of its r replicas.
+    address: of the dispatcher.
+    start: the number of the first element.
+    end: the number after the last element; None: there is none.
+    is_partial: whether examples may end within a batch, or before it.
+    num_parallel_calls: how many elements each worker makes at the same time.
+  """
+
+  served: worker_lib.ServedInput
+  share: batch_reader.Share
+  address: str
+  start: int
+  end: int | None
+  is_partial: bool
+  num_parallel_calls: int
+
+  def first_position(self, number: Any) -> Any:
+    """The position in the run of an element's first example. Takes an integer or an int64 tensor, and returns one."""
+    share = self.share
+    replica = share.first_replica + number % share.num_replicas
+    return number // share.num_replicas * share.global_batch_size + replica * share.batch_size
+
+  def make(self, number: int) -> list[tf.Tensor]:
+    """Makes an element here."""
+    return self.served.make(self.first_position(number), self.share.batch_size, self.is_partial)
+
+  def element_spec(self) -> tf.TypeSpec:
+    """The structure of an element.
+
+    Raises:
+      UserError: it has something else than tensors.
+    """
+    outputs = self.served.function(self.share.batch_size, self.is_partial).structured_outputs
+    if not all(isinstance(spec, (tf.TensorSpec, tf.Tensor)) for spec in tf.nest.flatten(outputs)):
+      raise errors.UserError(
+        f'{self.served.path}.enable_tf_data_service: batches of ragged or sparse tensors do not come from there; '
+        'leave it false, or make dense tensors of them'
+      )
+    return tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), outputs)
+
+  def dataset(self, start: int, dtypes: Sequence[tf.DType]) -> tf.data.Dataset:
+    """The elements from `start` on, as the workers finish them: (number, worker, problem, tensors...).
+
+    It registers the request at the dispatcher, which may take as long as there is none.
+    """
+
+    def ask(number):
+      inputs = [
+        tf.constant(self.served.key),
+        self.first_position(number),
+        tf.constant(self.share.batch_size, tf.int64),
+        tf.constant(self.is_partial),
+        tf.constant([dtype.name for dtype in dtypes]),
+      ]
+      answer = tf.raw_ops.PyFuncStateless(input=inputs, token=worker_lib.FUNCTION, Tout=[tf.string, tf.string, *dtypes])
+      return (number, *answer)
+
+    end = tf.int64.max if self.end is None else self.end
+    numbers = tf.data.Dataset.range(start, end)
+    asked = numbers.map(tf.autograph.experimental.do_not_convert(ask), self.num_parallel_calls, deterministic=False)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # There is nothing to tune, and its thread keeps those waiting that end it.
+    service = tf.data.experimental.service
+    served = asked.with_options(options).apply(service.distribute(service.ShardingPolicy.DYNAMIC, self.address))
+    return served.with_options(options)
+
 
 _PATIENCE_SECONDS = 10.0
 # One element is waited for as long as it takes to make three of them here.
@@ -34,10 +201,10 @@ _MAX_HELD = 64
 _LEAST_HELD = 8
 _BYTES_HELD = 2**28
 _LONGEST_LEAD = 4096
-THREAD = 'tf_data_service'
+CLIENT_THREAD = 'tf_data_service'
 
 
-def dataset(request: service_request.Request) -> tf.data.Dataset:
+def dataset(request: Request) -> tf.data.Dataset:
   """The elements of a request, in their order; each iteration requests them anew."""
   spec = request.element_spec()
 
@@ -62,7 +229,7 @@ class _Arrived:
 class _Stream:
   """The elements of one iteration. A thread takes them from the service; `take` gives them out in their order."""
 
-  def __init__(self, request: service_request.Request, spec: tf.TypeSpec):
+  def __init__(self, request: Request, spec: tf.TypeSpec):
     self._request = request
     self._dtypes = [each.dtype for each in tf.nest.flatten(spec)]
     self._changed = threading.Condition()
@@ -76,14 +243,14 @@ class _Stream:
     self._is_silent = True  # Nothing has come for long: nobody waits for the service.
     self._is_told = False  # That it is silent.
     self._since = time.monotonic()  # When it was opened, or something came.
-    self._maker = local_maker.LocalMaker(request.make, request.num_parallel_calls)
+    self._maker = LocalMaker(request.make, request.num_parallel_calls)
     self._is_trusted: dict[str, bool] = {}  # By worker.
     self._has_problem: set[str] = set()  # Workers that have been reported.
     self._num_used: collections.Counter[str] = collections.Counter()  # By worker.
     self._is_closed = False
     self._problem = ''
     self._iterator: tf_internals.CancellableIterator | None = None
-    self._thread = threading.Thread(target=self._pull, name=THREAD, daemon=True)
+    self._thread = threading.Thread(target=self._pull, name=CLIENT_THREAD, daemon=True)
 
   def __enter__(self) -> '_Stream':
     self._thread.start()
@@ -133,10 +300,10 @@ class _Stream:
   def _tell_problem(self, arrived: _Arrived, number: int) -> None:
     """Warns of a worker that failed on a batch that could be made here, once."""
     with self._changed:
-      if arrived.problem == service_worker.SKIPPED or arrived.worker in self._has_problem:
+      if arrived.problem == worker_lib.SKIPPED or arrived.worker in self._has_problem:
         return
       self._has_problem.add(arrived.worker)
-    if arrived.problem == service_worker.UNKNOWN:
+    if arrived.problem == worker_lib.UNKNOWN:
       self._reject(arrived.worker, arrived.problem)
       return
     logging.warning(
@@ -242,7 +409,7 @@ class _Stream:
     """Opens the service and takes elements until it has fallen behind. Returns whether to open it again."""
     request = self._request
     # TensorFlow would try to connect for hours, and until it has, nothing could end that.
-    socket.create_connection(service_request.host_and_port(request.address), _CONNECT_SECONDS).close()
+    socket.create_connection(host_and_port(request.address), _CONNECT_SECONDS).close()
     with self._changed:
       start = self._asked_from = self._next + (self._lead if self._num_late else 0)
       self._num_late = 0
@@ -275,7 +442,7 @@ class _Stream:
       if self._is_closed:
         return False
       self._since, self._problem = time.monotonic(), ''
-      if problem == service_worker.UNKNOWN or (problem and number < self._next):
+      if problem == worker_lib.UNKNOWN or (problem and number < self._next):
         self._tell_problem(arrived, number)
       if number < self._next:
         self._num_late += 1

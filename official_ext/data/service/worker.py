@@ -2,9 +2,18 @@
 
 A request is an operation PyFunc in the graph that a run registers at the dispatcher, see client.py. TensorFlow
 finds the function by its name in the process that runs the graph, so that it is this one.
+
+Inputs whose batches another process can make: the agreement between a run and the workers of its tf.data service.
+
+A run requests a batch by the input's key, the first of its positions, its size, and whether examples may end within
+it. A worker builds the same inputs from the same command, and knows them by the same keys.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import contextvars
+import dataclasses
+import json
 import os
 import secrets
 import socket
@@ -14,11 +23,148 @@ from typing import Any
 
 from absl import logging
 import numpy as np
+from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import tf_internals
+from official_ext.data import bad_examples
+from official_ext.data import batch_reader
+from official_ext.data import data_identity
 from official_ext.data import input_faults
-from official_ext.data.service import served_inputs
+
+# Fields that do not change a batch: files are in the identity, by names and sizes.
+_HOW = (
+  'input_path',
+  'tfds_data_dir',
+  'cache_dir',
+  'chat_template_path',  # So is its content, with the tokenizer.
+  'enable_tf_data_service',
+  'tf_data_service_address',
+  'global_batch_size',
+  'deterministic',
+  'num_parallel_calls',
+  'prefetch_buffer_size',
+)
+
+
+@dataclasses.dataclass
+class ServedInput:
+  """An input, as a function from positions to batches.
+
+  Attributes:
+    key: distinguishes it from other inputs: of its data configuration and the identity of its examples.
+    path: the dotted path of its data configuration, for messages.
+    maker: makes batches.
+    indices: the examples at positions: from int64 tensors of shape [b] to ones of the same shape.
+    log: of the examples that are skipped.
+  """
+
+  key: str
+  path: str
+  maker: batch_reader.BatchMaker
+  indices: Callable[[tf.Tensor], tf.Tensor]
+  log: bad_examples.ExampleLog
+  _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+  _functions: dict[tuple[int, bool], object] = dataclasses.field(default_factory=dict)
+
+  def function(self, size: int, is_partial: bool) -> Any:
+    """The maker of batches of `size` positions: a concrete function of the first one, an int64 scalar.
+
+    It makes them in a dataset, as a run without a service does: TensorFlow rewrites the arithmetic of functions that
+    it calls by itself, and `x / 255` has another last bit there.
+    """
+
+    maker = dataclasses.replace(self.maker, is_partial=is_partial)
+
+    def make(first):
+      positions = first + tf.range(size, dtype=tf.int64)
+      return maker(positions, self.indices(positions))
+
+    def batch(first):
+      options = tf.data.Options()
+      options.autotune.enabled = False
+      return tf.data.Dataset.from_tensors(first).map(make).with_options(options).get_single_element()
+
+    with self._lock:
+      if (size, is_partial) not in self._functions:
+        with tf.device('CPU:0'):
+          function = tf.function(batch, autograph=False)
+          self._functions[size, is_partial] = function.get_concrete_function(tf.TensorSpec([], tf.int64))
+      return self._functions[size, is_partial]
+
+  def make(self, first: int, size: int, is_partial: bool) -> list[tf.Tensor]:
+    """Makes the batch of the positions from `first` on, here: its tensors in the order of `tf.nest.flatten`.
+
+    Args:
+      first: a position of the run.
+      size: the number of positions.
+      is_partial: whether some may be beyond the last example: `BatchMaker.is_partial`.
+    """
+    function = self.function(size, is_partial)
+    with tf.device('CPU:0'):
+      return tf.nest.flatten(function(tf.constant(first, tf.int64)))
+
+
+# Fields of a task that have nothing to do with its input, or are in the keys of inputs.
+_NOT_OF_INPUT = ('init_checkpoint', 'init_checkpoint_may_miss', 'train_data', 'validation_data')
+_TASK: contextvars.ContextVar[object] = contextvars.ContextVar('task_config', default=None)
+
+
+@contextlib.contextmanager
+def belonging_to(task_config: object) -> Iterator[None]:
+  """A context: the keys of the inputs that are built in it identify this task's configuration."""
+  token = _TASK.set(task_config)
+  try:
+    yield
+  finally:
+    _TASK.reset(token)
+
+
+def key_of(params: base_config.Config, identity: data_identity.Identity, transforms: Sequence[object]) -> str:
+  """The key of an input.
+
+  Args:
+    params: its data configuration.
+    identity: of its examples.
+    transforms: the functions that change batches and examples; None: no function.
+  """
+  fields = {name: value for name, value in params.as_dict().items() if name not in _HOW}
+  fields['seed'] = fields.get('seed') or 0
+  task = _TASK.get()
+  of_task = task.as_dict() if isinstance(task, base_config.Config) else {}
+  of_task = {name: value for name, value in of_task.items() if name not in _NOT_OF_INPUT}
+  names = [getattr(function, '__qualname__', type(function).__qualname__) for function in transforms]
+  return data_identity.digest([json.dumps([fields, of_task, identity, names], sort_keys=True, default=str)])
+
+
+_COLLECTED: contextvars.ContextVar[dict[str, ServedInput] | None] = contextvars.ContextVar('collected', default=None)
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[Mapping[str, ServedInput]]:
+  """A context: the inputs that are built in it by `build_dataset` are collected, by their keys."""
+  found: dict[str, ServedInput] = {}
+  token = _COLLECTED.set(found)
+  try:
+    yield found
+  finally:
+    _COLLECTED.reset(token)
+
+
+def is_wanted(params: base_config.Config) -> bool:
+  """Whether an input is to be collected, or a data configuration takes its batches from a tf.data service."""
+  return _COLLECTED.get() is not None or bool(
+    getattr(params, 'enable_tf_data_service', False) and params.tf_data_service_address
+  )
+
+
+def collect(served: ServedInput) -> bool:
+  """Adds an input to those of the enclosing `collected`. Returns whether there is one."""
+  found = _COLLECTED.get()
+  if found is not None:
+    found[served.key] = served
+  return found is not None
+
 
 FUNCTION = 'official_ext_batch'
 # Why there is no batch, where it is not an error of the worker's.
@@ -36,7 +182,7 @@ class Answers:
     num_batches: how many batches it has made.
   """
 
-  def __init__(self, inputs: Mapping[str, served_inputs.ServedInput]):
+  def __init__(self, inputs: Mapping[str, ServedInput]):
     """Initializes answers from the inputs that are known by their keys."""
     self.name = f'{socket.gethostname()}:{os.getpid()} ({secrets.token_hex(4)})'
     self.num_batches = 0

@@ -1,21 +1,31 @@
-"""The web application: TensorFlow Serving's REST interface for one model, health, metrics."""
+"""The web application and its process: TensorFlow Serving's REST interface for one model, health, metrics.
+
+The web application: TensorFlow Serving's REST interface for one model, health, metrics.
+
+The process of a server: it listens, and ends after its open requests.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 import contextlib
 import dataclasses
 import json
+import os
 import re
+import socket
+import sys
 import time
+import types
 
 import prometheus_client
 from starlette import applications
 from starlette import requests
 from starlette import responses
 from starlette import routing
+import uvicorn
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.deployment.server import batching
 from official_ext.deployment.server import served_model
 from official_ext.deployment.server import tensor_json
@@ -71,19 +81,24 @@ class _Metrics:
     )
 
 
-class _Server:
+class _Application:
   """The handlers."""
 
   def __init__(self, model: served_model.ServedModel, settings: Settings):
     self._model, self._settings = model, settings
     self._metrics = _Metrics()
-    compute = model.compute if model.takes_batches else batching.one_by_one(model.compute)
+    rows = None if model.apart else [name for name, spec in model.outputs.items() if spec.has_batch]
+    is_single = model.takes_single_examples
     self._batcher = batching.Batcher(
-      compute,
+      batching.one_by_one(model.compute, rows) if is_single else model.compute,
+      rows,
       settings.max_batch_size,
       settings.max_latency_ms / 1000,
       settings.max_waiting,
       self._metrics.batches.observe,
+      lambda reason: print(f'each request is computed by itself: {reason}', flush=True),
+      is_checked=is_single,
+      rounding=model.rounding,
     )
 
   @contextlib.asynccontextmanager
@@ -119,10 +134,12 @@ class _Server:
   async def metadata(self, request: requests.Request) -> responses.Response:
     """The signature. Its form is not that of TensorFlow Serving, which is a protocol buffer of graphs."""
     self._check_name(request)
-    inputs = [dataclasses.asdict(spec) for spec in self._model.inputs.values()]
-    return responses.JSONResponse(
-      {'name': self._model.name, 'runtime': self._model.runtime, 'inputs': inputs, 'outputs': self._model.outputs}
-    )
+    model = self._model
+    specs = {
+      part: [dataclasses.asdict(spec) for spec in found.values()]
+      for part, found in (('inputs', model.inputs), ('outputs', model.outputs))
+    }
+    return responses.JSONResponse({'name': model.name, 'runtime': model.runtime, **specs})
 
   async def predict(self, request: requests.Request) -> responses.Response:
     """Predictions for examples."""
@@ -140,7 +157,8 @@ class _Server:
     try:
       self._check_name(request)
       arrays, has_instances = tensor_json.decode(await self._body(request), self._model.inputs)
-      return responses.JSONResponse(tensor_json.encode(await self._batcher.predict(arrays), has_instances))
+      answer = await (self._predictions(arrays) if has_instances else self._outputs(arrays))
+      return responses.JSONResponse(answer)
     except _UnknownModelError as error:
       return _error(404, str(error))
     except _TooLargeError as error:
@@ -150,7 +168,30 @@ class _Server:
     except errors.UserError as error:
       return _error(400, errors.lines_of(error)[0])
 
-  async def _body(self, request: requests.Request) -> json_types.Json:
+  async def _outputs(self, arrays: batching.Arrays) -> json_values.JsonObject:
+    """The answer to `inputs`: whole tensors."""
+    return tensor_json.encode(await self._batcher.predict(arrays), has_instances=False)
+
+  async def _predictions(self, arrays: batching.Arrays) -> json_values.JsonObject:
+    """The answer to `instances`: an entry for each example.
+
+    If the signature does not show whether an output has a row for each example, each example is computed alone.
+    """
+    tensor_json.check_rows(self._model.outputs)
+    number = len(next(iter(arrays.values())))
+    has_fixed_batch = not self._model.takes_batches and not self._model.takes_single_examples
+    if has_fixed_batch or all(spec.has_batch for spec in self._model.outputs.values()):
+      parts = [arrays]
+    else:
+      parts = [{name: array[row : row + 1] for name, array in arrays.items()} for row in range(number)]
+    predictions = []
+    for part in parts:
+      outputs = await self._batcher.predict(part)
+      found = {name: tensor_json.rows(name, array, number // len(parts)) for name, array in outputs.items()}
+      predictions += tensor_json.encode(found, has_instances=True)['predictions']
+    return {'predictions': predictions}
+
+  async def _body(self, request: requests.Request) -> json_values.Json:
     most = self._settings.max_body_bytes
     message = f'request: its body has more than {most} bytes; send fewer examples, or raise --max_body_mb'
     content, num_bytes = bytearray(), 0
@@ -176,14 +217,14 @@ class _Server:
       )
 
 
-def make(model: served_model.ServedModel, settings: Settings) -> applications.Starlette:
+def make_app(model: served_model.ServedModel, settings: Settings) -> applications.Starlette:
   """The application of a server.
 
   Args:
     model: to serve.
     settings: its limits.
   """
-  server = _Server(model, settings)
+  server = _Application(model, settings)
   models = '/v1/models/{name}'
   return applications.Starlette(
     routes=[
@@ -226,3 +267,29 @@ async def _unknown(request: requests.Request, error: Exception) -> responses.Res
 def _error(status: int, message: str) -> responses.Response:
   """An error as TensorFlow Serving writes it."""
   return responses.JSONResponse({'error': message}, status)
+
+
+_GRACE_SECONDS = 10
+
+
+class _UvicornServer(uvicorn.Server):
+  """A server that a signal ends with exit status 0."""
+
+  def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
+    """Overrides the base class, which raises the signal again. A second signal does not wait for open requests."""
+    del sig, frame
+    self.force_exit, self.should_exit = self.should_exit, True
+
+
+def serve(model: served_model.ServedModel, settings: Settings, listener: socket.socket) -> None:
+  """Serves until SIGTERM or SIGINT, and ends the process."""
+  config = uvicorn.Config(
+    make_app(model, settings),
+    log_level='error',
+    access_log=False,
+    server_header=False,
+    timeout_graceful_shutdown=_GRACE_SECONDS,
+  )
+  _UvicornServer(config).run([listener])
+  sys.stdout.flush()
+  os._exit(0)  # Some runtimes crash when Python unloads them.

@@ -8,7 +8,6 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.data import input_faults
 from official_ext.language.text import bert_targets
-from official_ext.training.evaluation import class_figures
 from official_ext.training.evaluation import classifier_result
 from official_ext.training.evaluation import evaluated_data
 from official_ext.training.evaluation import results
@@ -59,7 +58,7 @@ def evaluate(
         _text(rows[index], tokens),
         names[truth[index]],
         names[predicted[index]],
-        class_figures.rounded(confidences[index]),
+        classifier_result.rounded(confidences[index]),
       ]
       for index in wrong
     ]

@@ -1,4 +1,7 @@
-"""Answers to validation prompts: logged during training, and scored in evaluations."""
+"""Answers to validation prompts: logged during training, and scored in evaluations.
+
+The prompts of validation data with their answers, as a model gets them.
+"""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -9,12 +12,86 @@ import tensorflow as tf
 
 from official_ext.base import base_config
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.base import protocols
 from official_ext.language.fine_tuning import rewards
-from official_ext.language.fine_tuning import validation_prompts
 from official_ext.language.modeling import generation
-from official_ext.language.modeling import token_sampling
+from official_ext.language.text import text_sources
 from official_ext.training.actions import triggers
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+  """A prompt of validation data.
+
+  Attributes:
+    tokens: of the prompt, without padding.
+    text: of these tokens, special tokens included.
+    answer: the text of the answer in the data, without special tokens: of several turns the first one that is learned,
+      of a pair the chosen one; '' if the data have none.
+    record: its record.
+  """
+
+  tokens: list[int]
+  text: str
+  answer: str
+  record: json_values.JsonMapping
+
+
+def read_prompts(source: Any, params: Any, path: str, at_most: int) -> list[Prompt]:
+  """The first prompts of a source, those with an answer if tokens are learned; of labeled answers the desirable ones.
+
+  Args:
+    source: of `text_sources.open_source`.
+    params: its data configuration.
+    path: the dotted path of `params`, for messages.
+    at_most: prompts; -1 for all.
+
+  Raises:
+    UserError: the source has no records, or none of them has a prompt.
+  """
+  if not isinstance(source, text_sources.TextSource):
+    raise errors.UserError(f'{path}.input_path: prompts are read from records; name those that the rows were made of')
+  store = source.store
+  found: list[Prompt] = []
+  each = max(1, (len(store.bounds) - 1) // max(1, len(store.records)))  # Texts of an example: a pair has two.
+  for number, record in enumerate(store.records):
+    if len(found) == at_most:
+      break
+    if store.desirable is not None and not store.desirable[number * each]:
+      continue
+    start, end = store.bounds[number * each], store.bounds[number * each + 1]
+    prompt = _prompt(source, np.asarray(store.tokens[start:end]), np.asarray(store.learned[start:end]), int(record))
+    if prompt is not None:
+      found.append(_with_column(prompt, params) if isinstance(source, text_sources.Prompts) else prompt)
+  if not found:
+    raise errors.UserError(
+      f'{path}: none of the records has a prompt in front of its answer; texts without prompts, and '
+      f'{path}.loss_on=all, have none; of labeled answers the desirable ones are taken'
+    )
+  return found
+
+
+def _prompt(source: text_sources.TextSource, ids: np.ndarray, learned: np.ndarray, record: int) -> Prompt | None:
+  """The prompt of a text; None if the text begins with its answer."""
+  places = np.flatnonzero(learned)
+  begin = int(places[0]) if len(places) else len(ids)
+  if not begin or (not len(places) and not isinstance(source, text_sources.Prompts)):
+    return None
+  gaps = np.flatnonzero(np.diff(places) > 1)
+  end = int(places[gaps[0]]) + 1 if len(gaps) else int(places[-1]) + 1 if len(places) else begin
+  decode = source.tokenizer.decode
+  answer = decode(ids[begin:end].tolist(), skip_special_tokens=True)
+  return Prompt(ids[:begin].tolist(), decode(ids[:begin].tolist()), answer, source.record(record))
+
+
+def _with_column(prompt: Prompt, params: Any) -> Prompt:
+  """A prompt alone, with the answer of its record's column."""
+  answer = prompt.record.get(params.output_column, '')
+  if isinstance(answer, Sequence) and not isinstance(answer, str):
+    answer = answer[-1]['content'] if answer else ''
+  return dataclasses.replace(prompt, answer=str(answer))
+
 
 EVENT = 'completions'
 PREFIX = 'completions/'  # Of the names of metrics.
@@ -85,10 +162,10 @@ class Answers:
     """
     self._task = task
     self._config: CompletionsConfig = task.config.completions
-    self._prompts: dict[int, list[validation_prompts.Prompt]] = {}
+    self._prompts: dict[int, list[Prompt]] = {}
     self._generators: dict[float, tuple[Any, generation.Generator]] = {}
 
-  def prompts(self, at_most: int) -> list[validation_prompts.Prompt]:
+  def prompts(self, at_most: int) -> list[Prompt]:
     """The first validation prompts; -1 for all.
 
     Raises:
@@ -96,12 +173,10 @@ class Answers:
     """
     if at_most not in self._prompts:
       data = self._task.config.validation_data
-      self._prompts[at_most] = validation_prompts.read(self._task.source(data), data, 'task.validation_data', at_most)
+      self._prompts[at_most] = read_prompts(self._task.source(data), data, 'task.validation_data', at_most)
     return self._prompts[at_most]
 
-  def complete(
-    self, model: Any, prompts: Sequence[validation_prompts.Prompt], temperature: float, seed: int = 0
-  ) -> list[list[int]]:
+  def complete(self, model: Any, prompts: Sequence[Prompt], temperature: float, seed: int = 0) -> list[list[int]]:
     """The tokens of an answer to each prompt, the one that ends it among them.
 
     Args:
@@ -128,9 +203,9 @@ class Answers:
     by_number = dict(zip(order, found))
     return [by_number[number] for number in range(len(prompts))]
 
-  def _settings(self, temperature: float) -> token_sampling.GenerationConfig:
+  def _settings(self, temperature: float) -> generation.GenerationConfig:
     tokenizer = self._task.tokenizer
-    return token_sampling.GenerationConfig(
+    return generation.GenerationConfig(
       max_new_tokens=self._max_new_tokens,
       temperature=temperature,
       stop_token_ids=tokenizer.stop_token_ids,
@@ -140,7 +215,7 @@ class Answers:
   @property
   def _max_new_tokens(self) -> int:
     own, of_method = self._config.max_new_tokens, getattr(self._task.config, 'max_completion_length', None)
-    return own or of_method or token_sampling.GenerationConfig.max_new_tokens
+    return own or of_method or generation.GenerationConfig.max_new_tokens
 
   def text_of(self, tokens: Sequence[int]) -> str:
     """The text of an answer, without special tokens."""

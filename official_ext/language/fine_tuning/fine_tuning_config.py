@@ -11,14 +11,14 @@ from official_ext.language.modeling import lora as lora_lib
 from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import quantized_linear
 from official_ext.language.modeling import weighted_losses
-from official_ext.language.text import text_data
+from official_ext.language.text import text_task
 from official_ext.training.config import definitions
 
 _DTYPES = ('', 'float32', 'bfloat16', 'float16')
 
 
-def _data(is_training: bool) -> text_data.TextDataConfig:
-  return text_data.TextDataConfig(is_training=is_training, global_batch_size=2, use_chat_template=None)
+def _data(is_training: bool) -> text_task.TextDataConfig:
+  return text_task.TextDataConfig(is_training=is_training, global_batch_size=2, use_chat_template=None)
 
 
 @dataclasses.dataclass
@@ -45,6 +45,12 @@ class FineTuningConfig(definitions.TaskConfig):
     completions: Answers to validation prompts: logs during training, metrics in evaluations.
     train_data: The training data; without an `input_path`: built-in data.
     validation_data: The evaluation data.
+
+  Example:
+
+    >>> config = ext.FineTuningConfig({'model_path': 'bases/tiny', 'lora': {'r': 16}})
+    >>> config.lora.r
+    16
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'frozen_dtype': _DTYPES}
@@ -65,8 +71,8 @@ class FineTuningConfig(definitions.TaskConfig):
   save_merged: bool = False
   validation_share: float | None = None
   completions: completions_lib.CompletionsConfig = dataclasses.field(default_factory=completions_lib.CompletionsConfig)
-  train_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _data(True))
-  validation_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _data(False))
+  train_data: text_task.TextDataConfig = dataclasses.field(default_factory=lambda: _data(True))
+  validation_data: text_task.TextDataConfig = dataclasses.field(default_factory=lambda: _data(False))
 
   @property
   def trains_adapters(self) -> bool:
@@ -139,8 +145,8 @@ class FineTuningConfig(definitions.TaskConfig):
         )
 
 
-def _pairs(is_training: bool, batch_size: int) -> text_data.TextDataConfig:
-  return text_data.TextDataConfig(
+def _pairs(is_training: bool, batch_size: int) -> text_task.TextDataConfig:
+  return text_task.TextDataConfig(
     is_training=is_training,
     global_batch_size=batch_size,
     seq_length=128,
@@ -157,6 +163,12 @@ class PairsConfig(FineTuningConfig):
   Attributes:
     train_data: Prompts, each with a chosen and a rejected answer. Without an `input_path`: docstrings of Python's.
     validation_data: The same, of other functions.
+
+  Example:
+
+    >>> config = ext.PairsConfig({'model_path': 'bases/tiny'})
+    >>> config.model_path
+    'bases/tiny'
   """
 
   model: decoder_config.DecoderConfig = dataclasses.field(
@@ -164,5 +176,5 @@ class PairsConfig(FineTuningConfig):
       vocab_size=2048, hidden_size=128, intermediate_size=344, num_hidden_layers=2, max_position_embeddings=512
     )
   )
-  train_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _pairs(True, 8))
-  validation_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _pairs(False, 32))
+  train_data: text_task.TextDataConfig = dataclasses.field(default_factory=lambda: _pairs(True, 8))
+  validation_data: text_task.TextDataConfig = dataclasses.field(default_factory=lambda: _pairs(False, 32))

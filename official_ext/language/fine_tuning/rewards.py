@@ -1,16 +1,146 @@
-"""Built-in rewards, and all registered ones: see reward_registry.py."""
+"""Rewards of sampled completions, by name: the built-in ones, and functions that users register."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import inspect
+import math
 import re
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from official_ext.language.fine_tuning import reward_registry
+from official_ext.base import errors
+from official_ext.base import registry
 
-arguments = reward_registry.arguments
-find = reward_registry.find
-scores = reward_registry.scores
+
+@dataclasses.dataclass(frozen=True)
+class Reward:
+  """A registered function.
+
+  Attributes:
+    name: of the reward.
+    function: see the module.
+    in_graph: whether it is a function of tensors.
+  """
+
+  name: str
+  function: Callable[..., Any]
+  in_graph: bool
+
+  @property
+  def needed(self) -> list[str]:
+    """The parameters that the function cannot be called without."""
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    parameters = inspect.signature(self.function).parameters.values()
+    return [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
+
+  def arguments(self, known: Mapping[str, object]) -> dict[str, object]:
+    """Those of `known` that the function takes."""
+    parameters = inspect.signature(self.function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+      return dict(known)
+    names = {parameter.name for parameter in parameters}
+    return {name: value for name, value in known.items() if name in names}
+
+
+REWARDS: registry.Registry[Reward] = registry.Registry(
+  'reward', hint=' (ext.register_reward in a module of --registry adds more)'
+)
+
+
+def register(name: str, in_graph: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+  """Registers a reward.
+
+  Args:
+    name: its name in a configuration.
+    in_graph: whether the function is one of tensors.
+
+  Returns:
+    A decorator for a function: see the module.
+
+  Raises:
+    UserError: the name is taken, by another function.
+
+  Example:
+
+    >>> @ext.register_reward('short_answers')
+    ... def short_answers(completions, **columns):
+    ...   return [float(len(each) < 100) for each in completions]
+  """
+  return REWARDS.register(name, lambda function: Reward(name, function, in_graph))
+
+
+def find(wanted: Sequence[str], path: str) -> list[Reward]:
+  """The rewards of these names.
+
+  Args:
+    wanted: the names requested.
+    path: the dotted path of the field that they are from, for messages.
+
+  Raises:
+    UserError: there is none of a name.
+  """
+  with errors.Mistakes() as mistakes:
+    for name in wanted:
+      mistakes.check(REWARDS.find, name, path)
+  return [REWARDS[name] for name in wanted]
+
+
+def arguments(
+  records: Sequence[Mapping[str, Any]],
+  tokens: Sequence[Sequence[int]],
+  texts: Sequence[str],
+  prompt_texts: Sequence[str] | None = None,
+  *,
+  prompt_column: str,
+  answers: Sequence[object] | None = None,
+) -> dict[str, Sequence[object]]:
+  """The arguments available to functions in Python: see the module.
+
+  Args:
+    records: of the prompts, one for each completion.
+    tokens: of the completions.
+    texts: of the completions, without special tokens.
+    prompt_texts: the prompts, if the records have no column of them.
+    prompt_column: the column of prompts.
+    answers: the right answers, as the argument `answer`; None for none.
+  """
+  columns: dict[str, Any] = {name: [record.get(name) for record in records] for name in records[0]}
+  prompts: Sequence[Any] = columns.pop(prompt_column, None) or list(prompt_texts or ())
+  completions = [
+    text if isinstance(prompt, str) else [{'role': 'assistant', 'content': text}]
+    for prompt, text in zip(prompts, texts, strict=True)
+  ]
+  if answers is not None:
+    columns['answer'] = list(answers)
+  return {**columns, 'prompts': prompts, 'completions': completions, 'completion_ids': tokens}
+
+
+def scores(reward: Reward, known: Mapping[str, Sequence[object]]) -> np.ndarray:
+  """Calls a function in Python.
+
+  Args:
+    reward: the function.
+    known: the arguments available: lists of one length, `completions` among them.
+
+  Returns:
+    float32 [b], NaN for None.
+
+  Raises:
+    UserError: it returned something else than as many numbers.
+  """
+  number = len(known['completions'])
+  found = reward.function(**reward.arguments(known))
+  where = f'the reward {reward.name}: {registry.place_of(reward.function)}'
+  try:
+    values = [math.nan if value is None else float(value) for value in found]
+  except (TypeError, ValueError) as error:
+    raise errors.UserError(f'{where} returned {str(found)[:80]}; expected a list of numbers') from error
+  if len(values) != number:
+    raise errors.UserError(f'{where} returned {len(values)} numbers for {number} completions')
+  return np.array(values, np.float32)
+
 
 _ANSWER = re.compile(r'<answer>(.*?)</answer>', re.DOTALL)
 _THINK = re.compile(r'^<think>(?!.*<think>)(.*?)</think>.*$', re.DOTALL)
@@ -22,7 +152,7 @@ def text_of(completion: Any) -> str:
   return completion if isinstance(completion, str) else str(completion[-1]['content'])
 
 
-@reward_registry.register('exact_answer')
+@register('exact_answer')
 def exact_answer(completions: Sequence[object], answer: Sequence[object], **columns: object) -> list[float]:
   """1 where a completion's answer is the answer column's, but for white space at its ends, else 0.
 
@@ -37,7 +167,7 @@ def _as_text(answer):
   return answer if isinstance(answer, (str, list)) else str(answer)
 
 
-@reward_registry.register('exact_match')
+@register('exact_match')
 def exact_match(completions: Sequence[object], answer: Sequence[object], **columns: object) -> list[float]:
   """1 where a completion is the answer column's text, but for white space at its ends, else 0."""
   del columns
@@ -45,7 +175,7 @@ def exact_match(completions: Sequence[object], answer: Sequence[object], **colum
   return [float(text.strip() == text_of(right).strip()) for text, right in pairs]
 
 
-@reward_registry.register('contains')
+@register('contains')
 def contains(completions: Sequence[object], answer: Sequence[object], **columns: object) -> list[float]:
   """1 where a completion contains the answer column's text, but for white space at its ends, else 0."""
   del columns
@@ -53,28 +183,28 @@ def contains(completions: Sequence[object], answer: Sequence[object], **columns:
   return [float(text_of(right).strip() in text) for text, right in pairs]
 
 
-@reward_registry.register('think_format')
+@register('think_format')
 def think_format(completions: Sequence[object], **columns: object) -> list[float]:
   """TRL's: 1 where a completion begins with one passage between <think> and </think>, else 0."""
   del columns
   return [float(_THINK.match(text_of(completion)) is not None) for completion in completions]
 
 
-@reward_registry.register('answer_format')
+@register('answer_format')
 def answer_format(completions: Sequence[object], **columns: object) -> list[float]:
   """1 where a completion is <reasoning>...</reasoning> and <answer>...</answer>, and nothing else, else 0."""
   del columns
   return [float(_REASONING.match(text_of(completion)) is not None) for completion in completions]
 
 
-@reward_registry.register('exact_tokens', in_graph=True)
+@register('exact_tokens', in_graph=True)
 def exact_tokens(completion_ids: tf.Tensor, answer_ids: tf.Tensor, **features: tf.Tensor) -> tf.Tensor:
   """1 where a completion has the tokens of the answer and then its end, else 0."""
   del features
   return tf.cast(tf.reduce_all(completion_ids == answer_ids, axis=1), tf.float32)
 
 
-@reward_registry.register('ended', in_graph=True)
+@register('ended', in_graph=True)
 def ended(is_truncated: tf.Tensor, **features: tf.Tensor) -> tf.Tensor:
   """1 where a completion has ended, 0 where it was cut off."""
   del features

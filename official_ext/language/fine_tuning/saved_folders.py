@@ -1,6 +1,8 @@
 """The result of a run of fine-tuning: folders that are saved at its end, loaded again, and held against the model.
 
 `task` is a `FineTuningTask` in all of this.
+
+The signature of a fine-tuned model's export: its inputs have the names of the data, so that these verify it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +18,39 @@ from official_ext.base import errors
 from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.base.files import whole_folders
-from official_ext.base.run_folder import base_records
 from official_ext.base.run_folder import model_folders
-from official_ext.language.modeling import adapter_bases
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
-from official_ext.language.modeling import representable
 from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manifests
-from official_ext.training.loop import run_record
 from official_ext.training.optimization import ema_optimizer
+from official_ext.training.record import run_record
+
+
+def signature_of(model: tf_keras.Model) -> Any | None:
+  """The function that an exported model computes, for `Task.serving_function`.
+
+  It takes `input_ids` and `segment_ids`, int32 [b, t]: see `Decoder.call`. It returns `logits`, float32: of a
+  `LanguageModel` [b, t, vocab_size], of a `SequenceClassifier` [b, num_labels].
+
+  Args:
+    model: of a fine-tuning.
+
+  Returns:
+    A tf.function. None for a model with other classes than this library's: it may take other inputs.
+  """
+  try:
+    pretrained.check_representable(model, model.name)
+  except errors.UserError:
+    return None
+  specs = [tf.TensorSpec([None, None], tf.int32, name) for name in ('input_ids', 'segment_ids')]
+
+  @tf.function(input_signature=specs, autograph=False)
+  def serve(input_ids, segment_ids):
+    return {'logits': model(input_ids, segments=segment_ids, training=False)}
+
+  return serve
+
 
 ADAPTER, MODEL = model_folders.RESULTS
 Writer = Callable[[str], None]
@@ -36,10 +61,10 @@ def writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
   if `save_merged` requests it too.
 
   Raises:
-    UserError: the folders would represent another model: see representable.py.
+    UserError: the folders would represent another model: see pretrained.py.
   """
   config, tokenizer = task.config, task.result_tokenizer
-  representable.check(model, 'the result')
+  pretrained.check_representable(model, 'the result')
 
   def write_adapter(folder):
     peft_folders.save(model, folder)
@@ -48,7 +73,7 @@ def writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
   def write_model(folder):
     pretrained.save(task.merged_language_model(model), folder, tokenizer=tokenizer)
     if config.trains_adapters:
-      base_records.write(adapter_bases.record_of(model), folder)
+      model_folders.write_base(peft_folders.base_record_of(model), folder)
 
   found: dict[str, Writer] = {}
   if config.trains_adapters:
@@ -60,7 +85,7 @@ def writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
 
 def classifier_writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
   """Like `writers`, for a classifier: always the whole model."""
-  representable.check(model, 'the result')
+  pretrained.check_representable(model, 'the result')
   tokenizer = task.result_tokenizer
   return {MODEL: lambda folder: pretrained.save(task.merged_classifier(model), folder, tokenizer=tokenizer)}
 
@@ -116,16 +141,16 @@ class SaveAtEnd(triggers.AtEnd):
     if task.output_dir and self._is_chief:
       task.result_writers(self._trainer.model)
       if task.config.trains_adapters:
-        print(f'base: {adapter_bases.record_of(self._trainer.model, has_digest=False).describe()}', flush=True)
+        print(f'base: {peft_folders.base_record_of(self._trainer.model, has_digest=False).describe()}', flush=True)
     if not (task.config.output_dir and self._is_chief):
       return
     field = f'task.output_dir: {task.config.output_dir}'
     run_record.check_writable(task.output_dir, field)
-    inputs = {os.path.realpath(path) for path in task.base_model or () if path}
-    is_new = not manifests.paths(task.logging_dir)
+    inputs = {paths.real(path) for path in task.base_model or () if path}
+    is_new = not manifests.complete_paths(task.logging_dir)
     for name in (ADAPTER, MODEL):
       folder = os.path.join(task.output_dir, name)
-      if os.path.realpath(folder) in inputs:
+      if paths.real(folder) in inputs:
         raise errors.UserError(f'{field}: {folder} is the model that training begins with; name another folder')
       if is_new and paths.names(folder):
         raise errors.UserError(f'{field}: {folder} exists already; name another folder, or move it away')

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
-import os
 from typing import Any
 
 from absl import logging
@@ -12,28 +11,22 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import protocols
-from official_ext.base.run_folder import base_records
+from official_ext.base.files import paths as paths_lib
 from official_ext.base.run_folder import model_folders
+from official_ext.data import input_files
 from official_ext.data import numbered_records
-from official_ext.data import prepared_folders
 from official_ext.data import record_files
 from official_ext.data import step_indexed
-from official_ext.language.fine_tuning import classifiers
 from official_ext.language.fine_tuning import completions as completions_lib
-from official_ext.language.fine_tuning import reference as reference_lib
+from official_ext.language.fine_tuning import models
 from official_ext.language.fine_tuning import saved_folders
-from official_ext.language.fine_tuning import signatures
 from official_ext.language.modeling import activation_memory
-from official_ext.language.modeling import adapter_bases
 from official_ext.language.modeling import decoder as decoder_lib
 from official_ext.language.modeling import lora as lora_lib
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
-from official_ext.language.modeling import sequence_classifier
 from official_ext.language.text import prepared_texts
 from official_ext.language.text import python_docstrings
-from official_ext.language.text import text_data
-from official_ext.language.text import text_mixture
 from official_ext.language.text import text_sources
 from official_ext.language.text import text_task
 from official_ext.language.text import tokenizer as tokenizer_lib
@@ -91,12 +84,12 @@ class FineTuningTask(text_task.TextTask):
       return model
     return lora_lib.merged_copy(model, lambda: self._language_model('float32', warn=lambda line: None))
 
-  def build_classifier(self, num_labels: int) -> sequence_classifier.SequenceClassifier:
+  def build_classifier(self, num_labels: int) -> decoder_lib.SequenceClassifier:
     """The same decoder with a head of scores for each text in place of the language model's.
 
     Its result is a whole model: `result_writers` must be overridden with `classifier_writers`.
     """
-    model = classifiers.build(self.config, self.base_model, num_labels, pretrained.settings(self.config.model))
+    model = models.build_classifier(self.config, self.base_model, num_labels, pretrained.settings(self.config.model))
     self.check_vocabulary(model.config.vocab_size)
     return model
 
@@ -104,13 +97,13 @@ class FineTuningTask(text_task.TextTask):
     """`result_writers` of a model of `build_classifier`: the whole model, adapters merged, and the tokenizer.
 
     Raises:
-      UserError: the folder would represent another model: see representable.py.
+      UserError: the folder would represent another model: see pretrained.py.
     """
     return saved_folders.classifier_writers(self, model)
 
-  def merged_classifier(self, model: tf_keras.Model) -> sequence_classifier.SequenceClassifier:
+  def merged_classifier(self, model: tf_keras.Model) -> decoder_lib.SequenceClassifier:
     """A model of `build_classifier` without adapters, which are added to its weights: to be saved."""
-    return classifiers.merged(model, self.config, self.base_model, pretrained.settings(self.config.model))
+    return models.merged_classifier(model, self.config, self.base_model, pretrained.settings(self.config.model))
 
   def _language_model(
     self, dtype: str | None = None, warn: Callable[[str], None] = logging.warning
@@ -144,7 +137,7 @@ class FineTuningTask(text_task.TextTask):
     if config.trains_adapters:
       how = {'quantization': config.frozen_kernels(), 'frozen_dtype': config.frozen_dtype or None}
     elif base.adapter:
-      how = adapter_bases.options(base_records.read(base.adapter))
+      how = peft_folders.base_options(model_folders.read_base(base.adapter))
     return pretrained.load(base.model, dtype=dtype, **how, **pretrained.settings(self.config.model))
 
   def build_model(self) -> tf_keras.Model:
@@ -159,7 +152,7 @@ class FineTuningTask(text_task.TextTask):
       base, config = self.base_model, self.config
       has_new_adapters = config.trains_adapters and base is not None and not base.adapter
       trains_more = bool(config.init_checkpoint or config.lora.modules_to_save)
-      reference_lib.keep(model, is_switched_off=has_new_adapters and not trains_more)
+      models.keep_reference(model, is_switched_off=has_new_adapters and not trains_more)
 
   def reference(self, model: tf_keras.Model) -> Callable[..., tf.Tensor]:
     """The model as it was when training began, to be called as the model is; without a gradient.
@@ -167,12 +160,12 @@ class FineTuningTask(text_task.TextTask):
     New adapters are switched off for it. Otherwise it has the initial values of the trained weights, in the checkpoints
     too.
     """
-    return reference_lib.of(model)
+    return models.reference_of(model)
 
   def initialize(self, model: tf_keras.Model) -> None:
     """See base class. The reference is the model at the start of training."""
     super().initialize(model)
-    reference_lib.take(model)
+    models.take_reference(model)
 
   # Memory.
 
@@ -223,7 +216,7 @@ class FineTuningTask(text_task.TextTask):
       self.config.model.vocab_size,
       _TURN_TOKENS,
       CHAT_TEMPLATE,
-      folder=os.path.expanduser(self.config.train_data.cache_dir),
+      folder=paths_lib.expanded(self.config.train_data.cache_dir),
       pad_token=_PAD_TOKEN,
     )
 
@@ -239,7 +232,7 @@ class FineTuningTask(text_task.TextTask):
     """
     return python_docstrings.records(split)
 
-  def records(self, params: text_data.TextDataConfig) -> numbered_records.Records:
+  def records(self, params: text_task.TextDataConfig) -> numbered_records.Records:
     """The records of a data configuration.
 
     Args:
@@ -274,8 +267,8 @@ class FineTuningTask(text_task.TextTask):
 
   @tf.autograph.experimental.do_not_convert  # A traced step may be the first use.
   def source(
-    self, params: text_data.TextDataConfig
-  ) -> text_sources.TextSource | prepared_texts.PreparedTexts | text_mixture.TextMixture:
+    self, params: text_task.TextDataConfig
+  ) -> text_sources.TextSource | prepared_texts.PreparedTexts | text_sources.TextMixture:
     """The rows of a data configuration: see docs/how_to/text_data.md, and docs/how_to/prepare.md for prepared rows.
 
     Args:
@@ -283,11 +276,11 @@ class FineTuningTask(text_task.TextTask):
     """
     is_whole = not params.is_training or self.config.validation_data.input_path or not self.validation_share
     field = f'task.{"train_data" if params.is_training else "validation_data"}.input_path'
-    is_prepared = is_whole and params.input_path and prepared_folders.find(params.input_path, field) is not None
+    is_prepared = is_whole and params.input_path and input_files.find_prepared(params.input_path, field) is not None
     return text_sources.open_source(params, self.tokenizer, None if is_prepared else self.records(params))
 
   def build_inputs(
-    self, params: text_data.TextDataConfig, input_context: tf.distribute.InputContext | None = None
+    self, params: text_task.TextDataConfig, input_context: tf.distribute.InputContext | None = None
   ) -> tf.data.Dataset:
     """Batches of the rows of `source`."""
     return step_indexed.build_dataset(self.source(params), params, input_context)
@@ -298,7 +291,7 @@ class FineTuningTask(text_task.TextTask):
       f'task.{name}.chat_template_path': getattr(self.config, name).chat_template_path
       for name in ('train_data', 'validation_data')
     }
-    files = {name: os.path.expanduser(path) for name, path in paths.items() if path}
+    files = {name: paths_lib.expanded(path) for name, path in paths.items() if path}
     return {**super().code_files(), **files}
 
   def num_examples(self, params: object) -> int:
@@ -342,7 +335,7 @@ class FineTuningTask(text_task.TextTask):
   @property
   def output_dir(self) -> str:
     """The folder of the result; '' for nowhere."""
-    return os.path.expanduser(self.config.output_dir) or self.logging_dir
+    return paths_lib.expanded(self.config.output_dir) or self.logging_dir
 
   def build_actions(self, trainer: protocols.Trainer) -> Sequence[Any]:
     """Logs completions, and saves the result at the end: a subclass adds its actions to these."""
@@ -390,11 +383,11 @@ class FineTuningTask(text_task.TextTask):
 
   def serving_function(self, model: tf_keras.Model) -> Any | None:
     """See base class: `logits` of `input_ids` and `segment_ids`; None for a model with custom classes."""
-    return signatures.of_model(model)
+    return saved_folders.signature_of(model)
 
 
-def _read(params: text_data.TextDataConfig, path: str) -> numbered_records.Records:
-  prepared = prepared_folders.find(params.input_path, f'{path}.input_path')
+def _read(params: text_task.TextDataConfig, path: str) -> numbered_records.Records:
+  prepared = input_files.find_prepared(params.input_path, f'{path}.input_path')
   if prepared is not None:
     raise errors.UserError(
       f'{path}.input_path: {prepared.folder}: rows that were prepared are not divided; name others in '

@@ -10,7 +10,7 @@ import dataclasses
 import tensorflow as tf
 
 from official_ext.language.modeling import decoder_config
-from official_ext.language.modeling import frozen
+from official_ext.language.modeling import model_weights
 
 _UNPACKING = int(4e6)  # Of each packed kernel, forward and backward.
 _LOGITS = 4  # Float32 arrays of the logits' shape: logits, those of the learned tokens, softmax, gradient.
@@ -63,7 +63,7 @@ def of_unpacking(model: tf.Module) -> int:
   """
   if tf.config.list_logical_devices('GPU'):  # Graphs are in the memory of the host.
     return 0
-  return _UNPACKING * sum(getattr(part, 'is_packed', False) for part in frozen.parts(model))
+  return _UNPACKING * sum(getattr(part, 'is_packed', False) for part in model_weights.layer_parts(model))
 
 
 def num_weights(config: decoder_config.DecoderConfig, has_head: bool = True) -> tuple[int, int]:

@@ -22,8 +22,7 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.base.files import paths
-from official_ext.base.run_folder import base_records
-from official_ext.language.modeling import adapter_bases
+from official_ext.base.run_folder import model_folders
 from official_ext.language.modeling import lora
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import tensor_files
@@ -57,17 +56,17 @@ class AdapterSet:
       UserError: see `peft_folders.load`; or an adapter has DoRA or `modules_to_save`, which cannot be switched.
     """
     self._model = model
-    found = {name: _read(os.path.expanduser(folder)) for name, folder in folders.items()}
+    found = {name: _read(paths.expanded(folder)) for name, folder in folders.items()}
     self._values = {name: _filled_up(adapter, found.values()) for name, (_, adapter) in found.items()}
     self.names = tuple(found)
     self.active: str | None = None
     for name, (record, _) in found.items():
       if record is not None:
-        adapter_bases.check(model, record, folders[name])
+        peft_folders.check_base(model, record, folders[name])
     peft_folders.attach(model, *self._values[self.names[0]], folders[self.names[0]])
     self.active = self.names[0]
     for name, (record, _) in found.items():
-      for line in () if record is None else adapter_bases.differences(model, record, folders[name]):
+      for line in () if record is None else peft_folders.base_differences(model, record, folders[name]):
         warn(line)
 
   def set_adapter(self, name: str | None) -> None:
@@ -108,7 +107,7 @@ def combine(folders: Sequence[str], weights: Sequence[float], target: str, combi
     raise errors.UserError(f'adapter_weights: {len(weights)} for {len(folders)} adapters; expected one for each')
   if combination_type not in COMBINATIONS:
     raise errors.UserError(f'combination_type: {combination_type!r}: expected {" or ".join(COMBINATIONS)}')
-  folders = [os.path.expanduser(folder) for folder in folders]
+  folders = [paths.expanded(folder) for folder in folders]
   found = [_read(folder) for folder in folders]
   combined: _Adapter = {}
   for module in dict.fromkeys(name for _, adapter in found for name in adapter):
@@ -128,7 +127,7 @@ def combine(folders: Sequence[str], weights: Sequence[float], target: str, combi
     os.path.join(target, peft_folders.WEIGHTS_FILE), {peft_folders.PREFIX + name: x for name, x in tensors.items()}
   )
   if found[0][0] is not None:
-    base_records.write(found[0][0], target)
+    model_folders.write_base(found[0][0], target)
   tensor_files.write_json(
     os.path.join(target, peft_folders.CONFIG_FILE),
     {**fields, **carried, 'bias': 'none', 'inference_mode': True},
@@ -146,7 +145,7 @@ def _linear(parts):
   return a, sum(root * b for root, (_, b, _, _) in zip(roots, parts)), 1.0
 
 
-def _read(folder: str) -> tuple[base_records.BaseRecord | None, _Adapter]:
+def _read(folder: str) -> tuple[model_folders.BaseRecord | None, _Adapter]:
   """(the record of the base, the adapter) of a folder."""
   fields, tensors = peft_folders.read(folder)
   for field in ('use_dora', 'modules_to_save'):
@@ -157,7 +156,7 @@ def _read(folder: str) -> tuple[base_records.BaseRecord | None, _Adapter]:
     config = peft_folders.config_of(fields, module, tensors, folder)
     a, b = (tensors[f'{module}.lora_{letter}.weight'] for letter in 'AB')
     adapter[module] = a, b, lora.scaling_of(config)
-  return base_records.read(folder), adapter
+  return model_folders.read_base(folder), adapter
 
 
 def _filled_up(adapter: _Adapter, others: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

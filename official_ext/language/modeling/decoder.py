@@ -1,4 +1,9 @@
-"""A decoder-only transformer for all families, defined by `DecoderConfig` alone."""
+"""A decoder-only transformer for all families, defined by `DecoderConfig` alone, with a head of tokens or of scores.
+
+A decoder-only transformer for all families, defined by `DecoderConfig` alone.
+
+A decoder with a head of scores for each text: a classifier, or with one score a reward model.
+"""
 
 from collections.abc import Callable, Mapping
 import functools
@@ -7,17 +12,12 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from official_ext.language.modeling import alibi
 from official_ext.language.modeling import attention
 from official_ext.language.modeling import decoder_config
-from official_ext.language.modeling import experts
-from official_ext.language.modeling import key_value_cache
 from official_ext.language.modeling import layers
 from official_ext.language.modeling import mlp
 from official_ext.language.modeling import packed_documents
-from official_ext.language.modeling import rope
-from official_ext.training.model_parts import layer_reports
-from official_ext.training.model_parts import layer_weights
+from official_ext.language.modeling import position_encodings
 from official_ext.training.model_parts import remat
 from official_ext.training.model_parts import stacked
 
@@ -33,7 +33,7 @@ class Block(layers.Part):
   A subclass may override `call`, and read `context.extras`, the arguments of the model for its layers.
 
   Attributes:
-    mlp: an `mlp.MLP`, or an `experts.SparseMLP`.
+    mlp: an `mlp.MLP`, or an `mlp.SparseMLP`.
   """
 
   def __init__(
@@ -60,10 +60,10 @@ class Block(layers.Part):
     self.self_attn = attention.Attention(config, initializer, **self.inside('self_attn'))
     self.post_attention_layernorm = norm('post_attention_layernorm') if config.post_norms else None
     self.pre_feedforward_layernorm = norm('pre_feedforward_layernorm') if has_second else None
-    self.mlp = (experts.SparseMLP if is_sparse else mlp.MLP)(config, initializer, **self.inside('mlp'))
+    self.mlp = (mlp.SparseMLP if is_sparse else mlp.MLP)(config, initializer, **self.inside('mlp'))
     self.post_feedforward_layernorm = norm('post_feedforward_layernorm') if config.post_norms else None
 
-  def call(self, x: tf.Tensor, context: attention.LayerContext) -> tuple[tf.Tensor, key_value_cache.LayerCache | None]:
+  def call(self, x: tf.Tensor, context: attention.LayerContext) -> tuple[tf.Tensor, attention.LayerCache | None]:
     """([b, t, hidden_size], the cache with this call's keys and values)."""
     remat_of = self._config.remat if context.cache is None else 'none'
     if remat_of == 'attention':
@@ -85,7 +85,7 @@ class Block(layers.Part):
 
   def _attention_part(self, x, context):
     """The output of attention, and the cache."""
-    with layer_weights.seeded(context.seed):
+    with remat.seeded(context.seed):
       y, cache = self.self_attn(x if self.input_layernorm is None else self.input_layernorm(x), context)
     if self.post_attention_layernorm is not None:
       y = self.post_attention_layernorm(y)
@@ -93,9 +93,9 @@ class Block(layers.Part):
 
   def _mlp_part(self, x, context):
     """The output of the MLP."""
-    with layer_weights.seeded(context.seed):
+    with remat.seeded(context.seed):
       y = x if self._mlp_norm is None else self._mlp_norm(x)
-      y = self.mlp(y, context.is_token) if isinstance(self.mlp, experts.SparseMLP) else self.mlp(y)
+      y = self.mlp(y, context.is_token) if isinstance(self.mlp, mlp.SparseMLP) else self.mlp(y)
     if self.post_feedforward_layernorm is not None:
       y = self.post_feedforward_layernorm(y)
     return self._scaled_and_dropped(y, context, _MLP_SITE)
@@ -128,6 +128,13 @@ class Decoder(layers.Part):
     draws: whether layers drop out in training.
     neftune_noise_alpha: the scale of noise on the embeddings in training, see `layers.neftune_noise`; 0 for none.
     origin: that of the model from a folder that it is a part of; None for a new one.
+
+  Example:
+
+    >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+    >>> hidden, *_ = ext.Decoder(config)(tf.constant([[1, 2, 3]]))
+    >>> hidden.shape  # [batch, length, hidden size].
+    TensorShape([1, 3, 16])
   """
 
   def __init__(
@@ -178,11 +185,11 @@ class Decoder(layers.Part):
     input_ids: tf.Tensor,
     positions: tf.Tensor | None = None,
     segments: tf.Tensor | None = None,
-    cache: key_value_cache.KeyValueCache | None = None,
+    cache: attention.KeyValueCache | None = None,
     extras: Mapping[str, tf.Tensor] | None = None,
     training: bool = False,
     run_block: Callable[..., Any] | None = None,
-  ) -> tuple[tf.Tensor, key_value_cache.KeyValueCache | None]:
+  ) -> tuple[tf.Tensor, attention.KeyValueCache | None]:
     """Hidden states.
 
     Args:
@@ -195,7 +202,7 @@ class Decoder(layers.Part):
       extras: tensors by name, which every block finds in `context.extras`.
       training: whether there is dropout.
       run_block: with a cache, called with each block, its input and its context, instead of the block itself: see
-        block_programs.py. Not with stacked layers.
+        generation.py. Not with stacked layers.
 
     Returns:
       ([b, t, hidden_size] in the compute dtype, the cache with this call's keys and values).
@@ -221,10 +228,10 @@ class Decoder(layers.Part):
       contexts = {kind: _replace(context, bias=bias) for kind, context in contexts.items()}
     run = self._scanned if config.scan_layers else functools.partial(self._unrolled, run_block or _call_block)
     balances = training and config.router_aux_loss_coef > 0 and any(decoder_config.sparse_layers(config))
-    with layer_reports.collected(balances) as reports:
+    with remat.collected(balances) as reports:
       x, cache = run(x, contexts, seed, cache, dict(extras or {}))
     if balances:
-      self.add_loss(config.router_aux_loss_coef * experts.router_loss(reports))
+      self.add_loss(config.router_aux_loss_coef * mlp.router_loss(reports))
     return self.norm(x), cache
 
   def _positions(self, input_ids, segments, cache):
@@ -256,8 +263,8 @@ class Decoder(layers.Part):
       if config.position_embedding_type == 'rope':
         parameters = (config.sliding_rope_parameters if is_sliding else None) or config.rope_parameters
         size = decoder_config.head_dim(config)
-        cos, sin = rope.cos_and_sin(parameters, size, config.max_position_embeddings, positions)
-        scale = rope.query_scale(parameters, config.max_position_embeddings, positions)
+        cos, sin = position_encodings.rope_cos_and_sin(parameters, size, config.max_position_embeddings, positions)
+        scale = position_encodings.query_scale(parameters, config.max_position_embeddings, positions)
         if not has_rope:  # By no angle at all: stacked layers need something of the same shape.
           cos, sin = tf.ones_like(cos), tf.zeros_like(sin)
       is_causal = segments is None and cache is None and not window
@@ -270,14 +277,16 @@ class Decoder(layers.Part):
       columns = tf.range(cache.length)[tf.newaxis]
       positions = columns if segments is None else packed_documents.positions(segments)
     config = self.config
-    return decoder_config.attention_multiplier(config) * alibi.biases(config.num_attention_heads, positions)
+    return decoder_config.attention_multiplier(config) * position_encodings.alibi_biases(
+      config.num_attention_heads, positions
+    )
 
   def _unrolled(self, run_block, x, contexts, seed, cache, extras):
     all_keys, all_values, index = [], [], None
     for number, (block, kind) in enumerate(zip(self.blocks, decoder_config.layer_kinds(self.config))):
       context = _of_layer(contexts[kind], seed, number, extras)
       if cache is not None:
-        layer_cache = key_value_cache.LayerCache(cache.keys[number], cache.values[number], cache.index)
+        layer_cache = attention.LayerCache(cache.keys[number], cache.values[number], cache.index)
         x, (keys, values, index) = run_block(block, x, _replace(context, cache=layer_cache))
         all_keys.append(keys)
         all_values.append(values)
@@ -286,7 +295,7 @@ class Decoder(layers.Part):
         x = remat.remat(run, x, [block], extras)
       else:
         x = _run_block(block, context, x, extras)
-    return x, cache and key_value_cache.KeyValueCache(tuple(all_keys), tuple(all_values), index)
+    return x, cache and attention.KeyValueCache(tuple(all_keys), tuple(all_values), index)
 
   def _scanned(self, x, contexts, seed, cache, extras):
     block, num_layers = self.blocks[0], self.config.num_hidden_layers
@@ -308,17 +317,17 @@ class Decoder(layers.Part):
 
     if cache is None:
       run = lambda x, number, extras: _run_block(block, context_of(number, extras), x, extras)
-      reports = [experts.report_spec(self.config)] if decoder_config.sparse_layers(self.config)[0] else []
+      reports = [mlp.report_spec(self.config)] if decoder_config.sparse_layers(self.config)[0] else []
       keeps_activations = self.config.remat != 'block'
       return stacked.scan(run, x, block, num_layers, extras, reports, keeps_activations), None
 
     def step(x, number, state):
-      layer_cache = key_value_cache.LayerCache(state[0][number], state[1][number], cache.index)
+      layer_cache = attention.LayerCache(state[0][number], state[1][number], cache.index)
       x, (keys, values, _) = block(x, _replace(context_of(number, extras), cache=layer_cache))
-      return x, tuple(key_value_cache.with_row(stack, row, number) for stack, row in zip(state, (keys, values)))
+      return x, tuple(attention.with_row(stack, row, number) for stack, row in zip(state, (keys, values)))
 
     x, (keys, values) = stacked.loop(step, x, (cache.keys[0], cache.values[0]), block, num_layers)
-    return x, key_value_cache.KeyValueCache((keys,), (values,), cache.index + layers.sizes(x)[1])
+    return x, attention.KeyValueCache((keys,), (values,), cache.index + layers.sizes(x)[1])
 
 
 def _kind(config, number):
@@ -357,6 +366,12 @@ class LanguageModel(tf_keras.Model):
     decoder: all but the head.
     lm_head: a `layers.Linear`; None if the embedding is the head too.
     origin: the other files that `pretrained.load` found; None for a new model.
+
+  Example:
+
+    >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+    >>> ext.LanguageModel(config)(tf.constant([[1, 2, 3]])).shape  # Logits [batch, length, vocabulary].
+    TensorShape([1, 3, 100])
   """
 
   def __init__(
@@ -404,3 +419,80 @@ class LanguageModel(tf_keras.Model):
     if self.config.logit_scale != 1 or self.config.logits_scaling != 1:
       scores *= self.config.logit_scale / self.config.logits_scaling
     return attention.softcapped(scores, self.config.final_logit_softcapping)
+
+
+class SequenceClassifier(tf_keras.Model):
+  """Scores of texts, from the hidden state of each one's last token: transformers' `...ForSequenceClassification`.
+
+  Attributes:
+    config: the decoder's structure.
+    num_labels: how many scores a text gets.
+    decoder: all but the head.
+    score: the head, a `layers.Linear` without a bias.
+    origin: the other files that `pretrained.load_classifier` found; None for a new model.
+
+  Example:
+
+    >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+    >>> model = ext.SequenceClassifier(config, num_labels=3)
+  """
+
+  def __init__(
+    self,
+    config: decoder_config.DecoderConfig,
+    num_labels: int,
+    block_class: type[Block] = Block,
+    initializer: Callable[[], tf_keras.initializers.Initializer] | None = None,
+    dtype: tf.DType | str | None = None,
+    name: str = 'sequence_classifier',
+    decoder: Decoder | None = None,
+  ):
+    """Makes all weights; the arguments are those of `Decoder`. The head always starts with normal numbers.
+
+    Args:
+      config: the decoder's structure.
+      num_labels: how many scores a text gets.
+      block_class: of the blocks.
+      initializer: see `Decoder`.
+      dtype: see `Decoder`.
+      name: of the model.
+      decoder: an existing one, of this `config`; None makes it.
+
+    Raises:
+      errors.UserError: for a configuration that cannot be built.
+    """
+    super().__init__(name=name, dtype=dtype, autocast=False)
+    self.config = config
+    self.num_labels = num_labels
+    self.origin: Any = None
+    self.decoder = decoder or Decoder(config, block_class, initializer, dtype=self._dtype_policy)
+    normal = functools.partial(tf_keras.initializers.RandomNormal, stddev=config.initializer_range)
+    self.score = layers.Linear(config.hidden_size, num_labels, False, normal(), dtype=self._dtype_policy, name='score')
+    self.built = True
+
+  def call(
+    self,
+    input_ids: tf.Tensor,
+    positions: tf.Tensor | None = None,
+    segments: tf.Tensor | None = None,
+    extras: Mapping[str, tf.Tensor] | None = None,
+    training: bool = False,
+  ) -> tf.Tensor:
+    """Scores, float32 [b, num_labels]; the arguments are those of `Decoder.call`, and each row holds one text.
+
+    `segments` are above 0 for a text's tokens and 0 for padding, on either side; None if there is no padding.
+    """
+    hidden, _ = self.decoder(input_ids, positions=positions, segments=segments, extras=extras, training=training)
+    if segments is None:
+      last = hidden[:, -1]
+    else:
+      columns = tf.range(tf.shape(segments)[1])
+      last = tf.gather(hidden, tf.reduce_max(tf.where(segments > 0, columns, 0), axis=1), batch_dims=1)
+    return tf.cast(self.score(last), tf.float32)
+
+
+def classifier_of(model: LanguageModel, num_labels: int) -> SequenceClassifier:
+  """A classifier over the decoder of a language model: that itself, not a copy. Its head is new."""
+  found = SequenceClassifier(model.config, num_labels, dtype=model._dtype_policy, decoder=model.decoder)
+  found.origin = model.origin
+  return found

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.language.modeling import rope
+from official_ext.language.modeling import position_encodings
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 NORMS = ('rms_norm', 'layer_norm')
@@ -53,7 +53,7 @@ class DecoderConfig(base_config.Config):
     attention_out_bias: bias of o_proj.
     mlp_bias: biases of the MLP.
     position_embedding_type: rope; learned: a row for each position, added to the embedding (GPT-2); alibi: a bias of
-      scores for each head and key, scaled as the scores are, see alibi.py (Falcon-RW).
+      scores for each head and key, scaled as the scores are, see position_encodings.py (Falcon-RW).
     max_position_embeddings: the longest context. With learned positions nothing longer can be run.
     rope_parameters: how heads are rotated.
     sliding_rope_parameters: the same for layers with a window; None for `rope_parameters`.
@@ -81,11 +81,11 @@ class DecoderConfig(base_config.Config):
     norm_topk_prob: a token's experts have shares that sum up to 1, instead of their probabilities among all.
     decoder_sparse_step: each so many-th layer is sparse, 1 for all.
     mlp_only_layers: numbers of layers, from 0 on, that are not.
-    router_aux_loss_coef: how much it costs in training if experts are used unevenly: `experts.router_loss` times this
+    router_aux_loss_coef: how much it costs in training if experts are used unevenly: `mlp.router_loss` times this
       is in the model's `losses`.
     attn_implementation: of the steps of training and evaluation. eager computes all scores. cudnn computes attention
       fused, on NVIDIA GPUs in bfloat16 or float16: its memory grows with the length of rows, not with its square. See
-      `fused_attention`. Generation and exports are eager.
+      `attention.fused_attend`. Generation and exports are eager.
     attention_dropout: rate on the shares of attention, in training.
     residual_dropout: rate behind attention and MLP.
     embedding_dropout: rate behind the embedding.
@@ -94,6 +94,12 @@ class DecoderConfig(base_config.Config):
     scan_layers: one block, run in a loop over stacked weights: it compiles in the time of one layer. A step that XLA
       compiles as a whole, or not at all, keeps each block's input alone for the gradient, for any `remat`; one that XLA
       compiles between products keeps what `remat` says.
+
+  Example:
+
+    >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+    >>> config.num_attention_heads
+    4
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
@@ -143,8 +149,10 @@ class DecoderConfig(base_config.Config):
   mlp_bias: bool = False
   position_embedding_type: str = 'rope'
   max_position_embeddings: int = 2048
-  rope_parameters: rope.RopeParameters = dataclasses.field(default_factory=rope.RopeParameters)
-  sliding_rope_parameters: rope.RopeParameters | None = None
+  rope_parameters: position_encodings.RopeParameters = dataclasses.field(
+    default_factory=position_encodings.RopeParameters
+  )
+  sliding_rope_parameters: position_encodings.RopeParameters | None = None
   layer_types: tuple[str, ...] = ()
   no_rope_layers: tuple[int, ...] = ()
   sliding_window: int = 0
@@ -251,10 +259,10 @@ def _check(config):
     with mistakes.noted():
       if config.num_experts:
         _check_experts(config)
-    mistakes.check(rope.check, config.rope_parameters)
+    mistakes.check(position_encodings.check_rope, config.rope_parameters)
     with mistakes.noted():
       if config.sliding_rope_parameters:
-        rope.check(config.sliding_rope_parameters, 'sliding_rope_parameters')
+        position_encodings.check_rope(config.sliding_rope_parameters, 'sliding_rope_parameters')
 
 
 def _check_heads(config):

@@ -3,24 +3,200 @@
 generate = generation.Generator(model, generation.config_of(model, max_new_tokens=50, temperature=0.7))
 continuations = generate([[1, 15043], [1, 3, 306]], seed=0)
 for token in generate.stream([1, 15043], seed=0): ...
+
+From the logits of the next token to a token: the steps of Hugging Face's logits processors, in their order.
+
+One XLA program for all blocks of a decoder that are alike: it compiles in the time of one block, not of all.
+
+programs = BlockPrograms()
+x, cache = programs(block, x, context)     # compiled for the first block, and run for the others with their weights
 """
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
-import json
 import os
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import keyed_draws
-from official_ext.language.modeling import block_programs
+from official_ext.base import json_values
+from official_ext.base import tf_internals
+from official_ext.data import keyed_random
+from official_ext.language.modeling import attention
 from official_ext.language.modeling import decoder
-from official_ext.language.modeling import key_value_cache
 from official_ext.language.modeling import packed_documents
-from official_ext.language.modeling import token_sampling
+from official_ext.training.model_parts import remat
+
+_NEVER = -1e30  # A logit: finite, so that no difference of two of them is NaN.
+
+
+@dataclasses.dataclass
+class GenerationConfig(base_config.Config):
+  """How text is continued. The names are those of Hugging Face's GenerationConfig.
+
+  Attributes:
+    max_new_tokens: how many tokens at most.
+    temperature: logits are divided by it; 0 takes the likeliest token (Hugging Face's do_sample=False).
+    top_k: only this many of the likeliest tokens; 0 for all.
+    top_p: only the likeliest tokens that together have this probability (Holtzman et al., 2020); 1 for all.
+    min_p: only tokens with at least this part of the likeliest one's probability (Nguyen et al., 2024); 0 for all.
+    repetition_penalty: logits of earlier tokens, of the prompt too, are divided by it if they are positive, and
+      multiplied if not (Keskar et al., 2019); 1 for none.
+    stop_token_ids: a continuation ends with the first of these. Hugging Face calls them eos_token_id.
+    pad_token_id: stands behind the end.
+
+  Example:
+
+    >>> ext.GenerationConfig(max_new_tokens=32, temperature=0.7, top_p=0.9).stop_token_ids
+    ()
+  """
+
+  max_new_tokens: int = 128
+  temperature: float = 0.0
+  top_k: int = 0
+  top_p: float = 1.0
+  min_p: float = 0.0
+  repetition_penalty: float = 1.0
+  stop_token_ids: tuple[int, ...] = ()
+  pad_token_id: int = 0
+
+
+def check_config(config: GenerationConfig) -> None:
+  """Refuses invalid values.
+
+  Raises:
+    errors.UserError: with the field.
+  """
+  bounds = (
+    ('max_new_tokens', config.max_new_tokens >= 1, 'must be 1 or more'),
+    ('temperature', config.temperature >= 0, 'must be 0 (the likeliest token) or more'),
+    ('top_k', config.top_k >= 0, 'must be 0 (all tokens) or more'),
+    ('top_p', 0 < config.top_p <= 1, 'must be above 0, and 1 (all tokens) at most'),
+    ('min_p', 0 <= config.min_p <= 1, 'must be between 0 (all tokens) and 1'),
+    ('repetition_penalty', config.repetition_penalty > 0, 'must be above 0; 1 turns it off'),
+  )
+  with errors.Mistakes() as mistakes:
+    for name, is_right, what in bounds:
+      with mistakes.noted():
+        if not is_right:
+          raise errors.UserError(f'{name}: {getattr(config, name)!r} {what}')
+
+
+def processed_logits(logits: tf.Tensor, config: GenerationConfig, seen: tf.Tensor | None = None) -> tf.Tensor:
+  """The logits that a token is drawn by.
+
+  Args:
+    logits: float32 [b, vocab_size].
+    config: how.
+    seen: bool [b, vocab_size], the earlier tokens; needed for a repetition penalty.
+
+  Returns:
+    float32 [b, vocab_size], with -1e30 for tokens that are out.
+  """
+  if config.repetition_penalty != 1:
+    punished = tf.where(logits > 0, logits / config.repetition_penalty, logits * config.repetition_penalty)
+    logits = tf.where(seen, punished, logits)
+  if not config.temperature:
+    return logits
+  logits /= config.temperature
+  ordered = None
+  if 0 < config.top_k < logits.shape[-1]:
+    ordered = tf.math.top_k(logits, config.top_k).values
+    logits = _without(logits, logits < ordered[:, -1:])
+  if config.top_p < 1:
+    # Those that top_k left are in order already, but for others that equal the last one, and stay or go with it.
+    ordered = tf.sort(logits, axis=-1, direction='DESCENDING') if ordered is None else ordered
+    shares = tf.exp(ordered - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))
+    # A token stays if those before it have not reached top_p yet: the likeliest one always does.
+    stays = tf.cumsum(shares, axis=-1, exclusive=True) < config.top_p
+    logits = _without(logits, logits < tf.reduce_min(tf.where(stays, ordered, -_NEVER), axis=-1, keepdims=True))
+  if config.min_p:
+    shares = tf.nn.softmax(logits)
+    logits = _without(logits, shares < config.min_p * tf.reduce_max(shares, axis=-1, keepdims=True))
+  return logits
+
+
+def _without(logits, is_out):
+  return tf.where(is_out, _NEVER, logits)
+
+
+def drawn_tokens(logits: tf.Tensor, config: GenerationConfig, seed: tf.Tensor) -> tf.Tensor:
+  """A token of each row.
+
+  Args:
+    logits: float32 [b, vocab_size], `processed_logits`.
+    config: how.
+    seed: int64 [2]; the same draws the same, in a graph and under XLA.
+
+  Returns:
+    int32 [b].
+  """
+  if not config.temperature:
+    return tf.argmax(logits, axis=-1, output_type=tf.int32)
+  return keyed_random.categorical(logits, 1, seed, tf.int32)[:, 0]
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class BlockPrograms:
+  """Runs blocks of one decoder eagerly, each by one program that takes its weights as arguments."""
+
+  def __init__(self) -> None:
+    self._variables: dict[int, tuple[Any, list[tf.Variable]]] = {}  # By the block's id, which lives as long.
+    self._programs: dict[Any, Any] = {}
+
+  def __call__(
+    self, block: Any, x: tf.Tensor, context: attention.LayerContext
+  ) -> tuple[tf.Tensor, attention.LayerCache]:
+    """What `block(x, context)` computes, up to rounding.
+
+    Args:
+      block: a `decoder.Block`, without stacked weights.
+      x: [b, t, hidden_size].
+      context: with a cache.
+    """
+    if id(block) not in self._variables:
+      self._variables[id(block)] = _kind(block), block.variables
+    kind, variables = self._variables[id(block)]
+    # With a cache, `is_causal` is False, its default.
+    tensors = {name: value for name, value in vars(context).items() if value is not None and value is not False}
+    inputs, weights = [x, *tf.nest.flatten(tensors)], [remat.value_of(variable) for variable in variables]
+    key = (kind, *tensors, *(tuple(value.shape) for value in inputs))
+    if key not in self._programs:
+      self._programs[key] = self._program(block, x, tensors, weights, variables)
+    return self._programs[key](*inputs, *weights)
+
+  def _program(self, block, x, tensors, weights, variables):
+    """The program of a block for inputs of these shapes."""
+
+    @tf.function(jit_compile=True, autograph=False)
+    def program(x, tensors, weights):
+      with remat.handed_in(variables, weights):
+        return block(x, attention.LayerContext(**tensors))
+
+    concrete = program.get_concrete_function(x, tensors, weights)
+    return lambda *inputs: tf_internals.call_with_captures(concrete, inputs, concrete.captured_inputs)
+
+
+def _kind(block):
+  """Equal for blocks that compute the same from their weights: of all layers inside, the class and the numbers.
+
+  Names begin with the block's own. A block of another class may depend on more, and is alike to none.
+  """
+  if type(block) is not decoder.Block:
+    return id(block)
+  weights = tuple((v.name.removeprefix(block.name), tuple(v.shape), v.dtype) for v in block.variables)
+  layers = []
+  for layer in (block, *block.submodules):
+    values = ((name, value) for name, value in sorted(vars(layer).items()) if isinstance(value, _PLAIN))
+    named = tuple((name, value.removeprefix(block.name) if isinstance(value, str) else value) for name, value in values)
+    layers.append((type(layer), named))
+  return weights, tuple(layers)
+
 
 RunBlock = Callable[..., Any]  # See `decoder.Decoder.call`.
 
@@ -46,7 +222,7 @@ class State(NamedTuple):
   is_done: tf.Tensor
   positions: tf.Tensor
   segments: tf.Tensor
-  cache: key_value_cache.KeyValueCache
+  cache: attention.KeyValueCache
   seen: tf.Tensor
   seed: tf.Tensor
 
@@ -81,7 +257,7 @@ class Continuation:
 
 def start(
   model: decoder.LanguageModel,
-  config: token_sampling.GenerationConfig,
+  config: GenerationConfig,
   input_ids: tf.Tensor,
   mask: tf.Tensor,
   seed: tf.Tensor,
@@ -106,7 +282,7 @@ def start(
   room = tf.ones([num_prompts, config.max_new_tokens], tf.int32)
   segments = tf.concat([mask, room], axis=1)
   dtype = tf.as_dtype(model.decoder.compute_dtype)
-  cache = key_value_cache.empty(model.config, num_prompts, length + config.max_new_tokens, dtype)
+  cache = attention.empty_cache(model.config, num_prompts, length + config.max_new_tokens, dtype)
   hidden, cache = model.decoder(
     input_ids, positions=packed_documents.positions(mask), segments=segments, cache=cache, run_block=run_block
   )
@@ -114,7 +290,7 @@ def start(
   seen = _seen(input_ids, mask, model.config.vocab_size if config.repetition_penalty != 1 else 0)
   if count > 1:
     logits, positions, segments, seen = (tf.repeat(rows, count, axis=0) for rows in (logits, positions, segments, seen))
-    cache = key_value_cache.repeated(cache, count)
+    cache = attention.repeated_cache(cache, count)
   batch_size = num_prompts * count
   state = State(
     step=tf.constant(-1),
@@ -132,7 +308,7 @@ def start(
 
 def advance(
   model: decoder.LanguageModel,
-  config: token_sampling.GenerationConfig,
+  config: GenerationConfig,
   state: State,
   run_block: RunBlock | None = None,
 ) -> State:
@@ -149,7 +325,7 @@ def advance(
 
 def sample(
   model: decoder.LanguageModel,
-  config: token_sampling.GenerationConfig,
+  config: GenerationConfig,
   input_ids: tf.Tensor,
   mask: tf.Tensor,
   seed: tf.Tensor,
@@ -193,8 +369,8 @@ def _seen(input_ids, mask, vocab_size):
 def _drawn(logits, config, state):
   """The state with the next token."""
   step = state.step + 1
-  chosen = token_sampling.drawn(
-    token_sampling.processed(logits, config, state.seen), config, keyed_draws.numbered(state.seed, step)
+  chosen = drawn_tokens(
+    processed_logits(logits, config, state.seen), config, keyed_random.numbered_seed(state.seed, step)
   )
   log_probs = -tf.nn.sparse_softmax_cross_entropy_with_logits(chosen, logits)
   is_stop = tf.reduce_any([chosen == stop for stop in config.stop_token_ids] or [tf.zeros_like(state.is_done)], axis=0)
@@ -214,7 +390,7 @@ def _drawn(logits, config, state):
 class Generator:
   """Continues prompts that are lists of tokens. It compiles once for each number of prompts and width of the batch."""
 
-  def __init__(self, model: decoder.LanguageModel, config: token_sampling.GenerationConfig, by_block: bool = False):
+  def __init__(self, model: decoder.LanguageModel, config: GenerationConfig, by_block: bool = False):
     """Makes the programs; they are compiled when they are first used.
 
     Args:
@@ -226,11 +402,11 @@ class Generator:
     Raises:
       errors.UserError: for a field of the configuration that means nothing.
     """
-    token_sampling.check(config)
+    check_config(config)
     self._model = model
     self._config = config
     by_block = by_block and not model.config.scan_layers
-    run_block = block_programs.BlockPrograms() if by_block else None
+    run_block = BlockPrograms() if by_block else None
     self._sample: Callable[..., Samples] = functools.partial(sample, model, config, run_block=run_block)
     self._start: Callable[..., State] = functools.partial(start, model, config, run_block=run_block)
     self._advance: Callable[[State], State] = functools.partial(advance, model, config, run_block=run_block)
@@ -290,7 +466,7 @@ class Generator:
     return tf.constant(ids, tf.int32), tf.constant(mask, tf.int32), tf.constant([seed, 0], tf.int64)
 
 
-def config_of(model: decoder.LanguageModel, **changes: object) -> token_sampling.GenerationConfig:
+def config_of(model: decoder.LanguageModel, **changes: object) -> GenerationConfig:
   """The generation settings of a model's folder: its generation_config.json, or config.json.
 
   Args:
@@ -315,11 +491,11 @@ def config_of(model: decoder.LanguageModel, **changes: object) -> token_sampling
     values.setdefault('temperature', 1.0)
   values = {name: value for name, value in values.items() if name not in changes}
   try:
-    token_sampling.check(token_sampling.GenerationConfig(**values))
+    check_config(GenerationConfig(**values))
   except errors.UserError as error:
     raise errors.UserErrors([f'{places[line.partition(":")[0]]}: {line}' for line in errors.lines_of(error)]) from error
-  config = token_sampling.GenerationConfig(**{**values, **changes})
-  token_sampling.check(config)
+  config = GenerationConfig(**{**values, **changes})
+  check_config(config)
   return config
 
 
@@ -329,13 +505,7 @@ def _told(model):
     return
   yield os.path.join(model.origin.folder, 'config.json'), model.origin.fields
   path = os.path.join(model.origin.folder, 'generation_config.json')
-  try:
-    fields = json.loads(model.origin.files.get('generation_config.json', b'{}'))
-  except ValueError as error:
-    raise errors.UserError(f'{path}: cannot be read as JSON: {error}') from error
-  if not isinstance(fields, dict):
-    raise errors.UserError(f'{path}: holds no JSON object')
-  yield path, fields
+  yield path, json_values.parse_required_object(model.origin.files.get('generation_config.json', b'{}'), path)
 
 
 _SAMPLED = ('temperature', 'top_k', 'top_p', 'min_p')

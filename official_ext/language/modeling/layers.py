@@ -1,22 +1,144 @@
 """The small layers of a decoder: products, norms, embeddings, dropout.
 
 All of them have their weights from the start, compute in the policy's compute dtype (norms in float32), and read them
-by `layer_weights.value_of`, so that one of them can represent every layer of the same kind.
+by `remat.value_of`, so that one of them can represent every layer of the same kind.
+
+Layers whose weights are still to come: they have a shape and a type, and take no memory.
+
+with layers.meta_weights():
+  model = decoder.LanguageModel(config)      # each weight is a `MetaVariable`
+...                                          # values arrive in any order, one tensor at a time
+layers.finish_weights(model_weights.layer_parts(model))           # each weight is a variable, made of those very bytes
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import functools
+import math
+import mmap
+import threading
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from official_ext.base import keyed_draws
-from official_ext.language.modeling import unmade
+from official_ext.data import keyed_random
 from official_ext.training.model_parts import clusters
-from official_ext.training.model_parts import layer_weights
-from official_ext.training.model_parts import ordering
+from official_ext.training.model_parts import remat
+
+_META_PART = 2**20  # Values that are cast at once.
+_STRIP = 64  # Columns of a matrix that are copied at once: more of them are not in the processor's cache any more.
+_LARGE = 2**23  # Bytes from which on memory comes in large pages, of 2 MiB as a rule.
+
+
+class _MetaWeights(threading.local):
+  is_unmade = False
+
+
+_META_WEIGHTS = _MetaWeights()
+
+
+class MetaVariable:
+  """A weight without values.
+
+  Attributes:
+    shape: of the variable that it becomes, the rows of stacked layers included.
+    dtype: in which values arrive: a cast to it is part of loading.
+    kept_dtype: of the variable: values are cast to it after that.
+    initializer: Keras' word for the values, if none arrive.
+    options: more arguments of the variable's `add_weight`.
+  """
+
+  def __init__(
+    self,
+    shape: tuple[int, ...],
+    dtype: tf.DType | str | None,
+    initializer: tf_keras.initializers.Initializer | str = 'zeros',
+    options: dict[str, Any] | None = None,
+  ):
+    self.shape = shape
+    self.dtype = self.kept_dtype = tf.as_dtype(dtype)
+    self.initializer = initializer
+    self.options = dict(options or {})
+    self._values: np.ndarray | None = None
+
+  def assign(self, value: np.ndarray, row: int | tuple[int, ...] | None) -> None:
+    """Takes the value, or that of a row of stacked ones.
+
+    Args:
+      value: is copied.
+      row: which row, or which slice of which row; None for the whole.
+    """
+    if self._values is None:
+      self._values = _own_pages(self.shape, self.kept_dtype.as_numpy_dtype)  # In memory as they are written to.
+    if self.dtype == self.kept_dtype:
+      place = ... if row is None else row
+      if value.ndim != 2 or value.flags.c_contiguous:
+        self._values[place] = value  # A row of numbers gives a scalar, not a view to copy to.
+      else:
+        _copy_transposed(value, self._values[place])
+      return
+    target = self._values if row is None else self._values[row]
+    rows = max(1, _META_PART * len(value) // value.size)
+    for start in range(0, len(value), rows):  # In parts: the whole in another type may be twice the kept size.
+      target[start : start + rows] = value[start : start + rows].astype(self.dtype.as_numpy_dtype)
+
+  def tensor(self) -> tf.Tensor:
+    """All values, in the memory of the input, to which nobody else may write from now on."""
+    if self._values is None:
+      return tf.cast(tf_keras.initializers.get(self.initializer)(self.shape, self.dtype), self.kept_dtype)
+    values, self._values = self._values, None
+    bits = values.view(f'i{values.itemsize}')  # numpy's bfloat16 is unknown to DLPack.
+    return tf.bitcast(tf.experimental.dlpack.from_dlpack(bits.__dlpack__()), self.kept_dtype)
+
+
+def _own_pages(shape, dtype):
+  """An array of zeros, aligned as TensorFlow asks of memory that it uses without a copy.
+
+  It lies in separate pages, not between temporary reads, which would leave holes behind it.
+  """
+  size = max(1, math.prod(shape)) * np.dtype(dtype).itemsize
+  pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+  if size >= _LARGE and hasattr(mmap, 'MADV_HUGEPAGE'):  # Linux.
+    with contextlib.suppress(OSError):  # A kernel without them.
+      pages.madvise(mmap.MADV_HUGEPAGE)
+  return np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
+
+
+def _copy_transposed(value, target):
+  """Copies a transposed matrix by strips: row by row it would take up to four times as long."""
+  for start in range(0, value.shape[1], _STRIP):
+    target[:, start : start + _STRIP] = value[:, start : start + _STRIP]
+
+
+@contextlib.contextmanager
+def meta_weights() -> Iterator[None]:
+  """Within, the weights of layers that are made are `MetaVariable`."""
+  _META_WEIGHTS.is_unmade = True
+  try:
+    yield
+  finally:
+    _META_WEIGHTS.is_unmade = False
+
+
+def wants_meta_weights() -> bool:
+  """Whether layers that are made here are to have unmade weights."""
+  return _META_WEIGHTS.is_unmade
+
+
+def finish_weights(parts: list[Any]) -> None:
+  """Makes variables of all unmade weights, of the values that have arrived.
+
+  Args:
+    parts: `layers.Part`s. Variables come in the order in which their weights were described, whichever arrived first:
+      optimizers number them.
+  """
+  for part in parts:
+    for attribute, weight in list(vars(part).items()):
+      if type(weight) is MetaVariable:
+        part.put_weight(attribute, weight.tensor(), weight.kept_dtype, **weight.options)
+
 
 _CAST_AT_ONCE = 2**24  # Numbers of a frozen matrix, such as a head, that are kept in the compute dtype.
 
@@ -55,9 +177,9 @@ class Part(tf_keras.layers.Layer):
   Attributes:
     num_rows: 0, or of how many layers it holds the weights, stacked: each weight has that many rows then.
     num_slices: 0, or how many alike each weight holds behind that, such as one for each expert.
-    is_frozen: whether its own weights are constants, which checkpoints leave out: see frozen.py.
+    is_frozen: whether its own weights are constants, which checkpoints leave out: see model_weights.py.
     is_packed: whether its own weights are the packed form of others, in dtypes that stay.
-    is_saved: whether its own weights are trained beside adapters, and saved with them: see saved_modules.py.
+    is_saved: whether its own weights are trained beside adapters, and saved with them: see model_weights.py.
     is_merged: whether its weights are a sum or an approximation of others, which are in no folder.
   """
 
@@ -88,12 +210,12 @@ class Part(tf_keras.layers.Layer):
   ) -> tf.Variable:
     """A variable, with a row for each layer if they are stacked; `options` are those of Keras' `add_weight`.
 
-    An `unmade.Unmade` if these are requested.
+    A `MetaVariable` if these are requested.
     """
     if self.num_rows:
       shape = (self.num_rows, *shape)
-    if unmade.is_wanted():
-      return unmade.Unmade(shape, options.pop('dtype', None) or self.variable_dtype, initializer, options)
+    if wants_meta_weights():
+      return MetaVariable(shape, options.pop('dtype', None) or self.variable_dtype, initializer, options)
     name = f'{self.name}/{name}'
     return self.add_weight(name=name, shape=shape, initializer=initializer, experimental_autocast=False, **options)
 
@@ -132,7 +254,7 @@ class Part(tf_keras.layers.Layer):
     return sum(variable.shape.num_elements() for variable in self.own_weights().values())
 
   def _trackable_children(self, save_type: str = 'checkpoint', **kwargs: object) -> dict[str, object]:
-    """The variables that checkpoints save: without frozen weights, see frozen.py."""
+    """The variables that checkpoints save: without frozen weights, see model_weights.py."""
     children = super()._trackable_children(save_type, **kwargs)
     if save_type != 'checkpoint' or not self.is_frozen:
       return children
@@ -140,18 +262,18 @@ class Part(tf_keras.layers.Layer):
 
   def value(self, variable: tf.Variable, dtype: tf.DType | str | None = None) -> tf.Tensor:
     """The value of a variable, in the compute dtype or another."""
-    return tf.cast(layer_weights.value_of(variable), dtype or self.compute_dtype)
+    return tf.cast(remat.value_of(variable), dtype or self.compute_dtype)
 
   def product_of(self, x: tf.Tensor, variable: tf.Variable, transpose_b: bool = False) -> tf.Tensor:
     """See `product`, with a variable as the matrix. Frozen weights are not kept in the compute dtype beside its own."""
     if not self.is_frozen or variable.dtype == self.compute_dtype:
       return product(x, self.value(variable), transpose_b=transpose_b)
-    matrix, axis = layer_weights.value_of(variable), 0 if transpose_b else 1
+    matrix, axis = remat.value_of(variable), 0 if transpose_b else 1
     size = matrix.shape[axis]
     step = max(1, size * _CAST_AT_ONCE // matrix.shape.num_elements())
     sizes_of_parts = [min(step, size - start) for start in range(0, size, step)]
     parts = [[part] for part in tf.split(matrix, sizes_of_parts, axis)] if len(sizes_of_parts) > 1 else [[matrix]]
-    cast = lambda other, part: tf.cast(ordering.after(part, other), self.compute_dtype)
+    cast = lambda other, part: tf.cast(clusters.after(part, other), self.compute_dtype)
     return product_of_packed(x, parts, cast, transpose_b)
 
 
@@ -222,7 +344,7 @@ def product_of_packed(
   Args:
     x: [..., in].
     parts: of each matrix the arrays that it is made of: constants, from which no gradient is asked.
-    unpack_after: makes a matrix of (a tensor that it waits for, see ordering.py, and the arrays), of x's dtype: [in,
+    unpack_after: makes a matrix of (a tensor that it waits for, see clusters.py, and the arrays), of x's dtype: [in,
       out], or [out, in] with `transpose_b`.
     transpose_b: see `unpack_after`.
 
@@ -319,7 +441,7 @@ class Embedding(Part):
 
   def call(self, numbers: tf.Tensor) -> tf.Tensor:
     """int32 [...] -> [..., size], in the compute dtype."""
-    return tf.cast(tf.gather(layer_weights.value_of(self.embeddings), numbers), self.compute_dtype)
+    return tf.cast(tf.gather(remat.value_of(self.embeddings), numbers), self.compute_dtype)
 
   def scores(self, x: tf.Tensor) -> tf.Tensor:
     """[..., size] -> [..., rows]: the product of `x` with every row."""
@@ -337,7 +459,7 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None, site: int) -> tf.
   """
   if seed is None or not rate:
     return x
-  drawn = keyed_draws.bits(tf.shape(x), keyed_draws.numbered(seed, site), tf.int32)
+  drawn = keyed_random.random_bits(tf.shape(x), keyed_random.numbered_seed(seed, site), tf.int32)
   is_kept = drawn >= int(rate * 2**32) - 2**31
   return tf.where(is_kept, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))
 

@@ -24,16 +24,13 @@ import tf_keras
 
 from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import suggestions
 from official_ext.language.modeling import decoder as decoder_lib
 from official_ext.language.modeling import decoder_config
-from official_ext.language.modeling import experts
-from official_ext.language.modeling import frozen
 from official_ext.language.modeling import layers
-from official_ext.language.modeling import module_names
+from official_ext.language.modeling import mlp
+from official_ext.language.modeling import model_weights
 from official_ext.language.modeling import quantized_linear
-from official_ext.language.modeling import saved_modules
-from official_ext.training.model_parts import layer_weights
+from official_ext.training.model_parts import remat
 
 ALL_LINEAR = 'all-linear'
 _LINEAR = (layers.Linear, quantized_linear.QuantizedLinear)
@@ -65,6 +62,11 @@ class LoraConfig(base_config.Config):
     use_dora: Whether the length of each column is trained by itself: Liu et al. 2024, https://arxiv.org/abs/2402.09353.
     modules_to_save: Modules that are trained whole, and saved with the adapters: Hugging Face's names or their ends,
       such as lm_head, embed_tokens, norm.
+
+  Example:
+
+    >>> ext.LoraConfig(r=16, lora_alpha=32.0, target_modules=('q_proj', 'v_proj')).r
+    16
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'r': '[1, inf)', 'lora_alpha': '(0, inf)', 'lora_dropout': '[0, 1)'}
@@ -128,7 +130,7 @@ class LoraLinear(layers.Part):
 
   def _adapted(self, x, y):
     """The layer's output for x, without the bias, if the frozen layer's is y."""
-    dropped = layers.dropout(x, self.dropout_rate, layer_weights.seed_here(), self._site)
+    dropped = layers.dropout(x, self.dropout_rate, remat.seed_here(), self._site)
     added = layers.product(dropped, self.value(self.lora_a), self.value(self.lora_b))
     added *= tf.cast(self.scaling, added.dtype)
     if self.lora_magnitude is None:
@@ -203,17 +205,17 @@ def attach_to(
   """
   _check_plain(module)
   quantized_linear.quantize(module, quantization or quantized_linear.QuantizationConfig())
-  saved = saved_modules.find(module, modules_to_save) if modules_to_save else []
+  saved = model_weights.find_saved_modules(module, modules_to_save) if modules_to_save else []
   for part in saved:
     if part.name in chosen:
       raise errors.UserError(f'modules_to_save: {part.name}: has an adapter by target_modules; name it in one of them')
-    saved_modules.mark(part)
-  for parent in (module, *frozen.parts(module)):
+    model_weights.mark_saved(part)
+  for parent in (module, *model_weights.layer_parts(module)):
     for attribute, child in list(vars(parent).items()):
       if isinstance(child, _LINEAR) and child.name in chosen:
         setattr(parent, attribute, LoraLinear(child, chosen[child.name]))
-  frozen.freeze(module, leave_out=(LoraLinear,), dtype=frozen_dtype)
-  for part in frozen.parts(module):
+  model_weights.freeze(module, leave_out=(LoraLinear,), dtype=frozen_dtype)
+  for part in model_weights.layer_parts(module):
     if isinstance(part, decoder_lib.Decoder) and any(config.lora_dropout for config in chosen.values()):
       part.draws = True
 
@@ -225,7 +227,7 @@ def _check_plain(module):
 
 def adapters(module: tf.Module) -> list[LoraLinear]:
   """The layers that have an adapter."""
-  return [part for part in frozen.parts(module) if isinstance(part, LoraLinear)]
+  return [part for part in model_weights.layer_parts(module) if isinstance(part, LoraLinear)]
 
 
 @contextlib.contextmanager
@@ -252,11 +254,11 @@ def merge(module: tf.Module) -> None:
   Args:
     module: the argument of `attach`, or a model that holds it.
   """
-  for parent in (module, *frozen.parts(module)):
+  for parent in (module, *model_weights.layer_parts(module)):
     for attribute, child in list(vars(parent).items()):
       if isinstance(child, (LoraLinear, quantized_linear.QuantizedLinear)) and not isinstance(parent, LoraLinear):
         setattr(parent, attribute, quantized_linear.restore(child))
-  frozen.thaw(module)
+  model_weights.thaw(module)
 
 
 def merged_copy(model: tf_keras.Model, make: Callable[[], tf_keras.Model]) -> tf_keras.Model:
@@ -293,7 +295,7 @@ def _check_same(model, copy):
 def _chosen(module: tf.Module, patterns: Sequence[str]) -> set[str]:
   """The names of the linear layers that the patterns match."""
   config = module.config
-  linears = [part for part in frozen.parts(module) if isinstance(part, _LINEAR)]
+  linears = [part for part in model_weights.layer_parts(module) if isinstance(part, _LINEAR)]
   chosen: set[str] = set()
   for pattern in patterns:
     found = {linear.name for linear in linears if _matches(pattern, linear.name, config)}
@@ -303,7 +305,7 @@ def _chosen(module: tf.Module, patterns: Sequence[str]) -> set[str]:
       )
     if not found:
       known = sorted({linear.name.rpartition('/')[2] for linear in linears})
-      guess = suggestions.did_you_mean(pattern, known, before='; ')
+      guess = errors.did_you_mean(pattern, known, before='; ')
       raise errors.UserError(
         f'target_modules: {pattern!r} matches no linear layer; there are {", ".join(known)}{guess}'
       )
@@ -313,8 +315,8 @@ def _chosen(module: tf.Module, patterns: Sequence[str]) -> set[str]:
 
 def _expert_names(module):
   """The linear parts of sparse layers that are not linear layers, by our names and by Hugging Face's."""
-  for part in frozen.parts(module):
-    if isinstance(part, experts.SparseMLP):
+  for part in model_weights.layer_parts(module):
+    if isinstance(part, mlp.SparseMLP):
       for name in ('gate', *(f'experts.{each}' for each in part.experts.own_weights())):
         yield f'{part.name.replace("/", ".")}.{name}'
         yield re.sub(r'.*blocks\.', 'model.layers.', f'{part.name.replace("/", ".")}.{name}')
@@ -326,7 +328,7 @@ def _matches(pattern: str, name: str, config: decoder_config.DecoderConfig) -> b
     return '/blocks/' in name
   matching = [
     any(_is_name(pattern, known) for known in (_dotted(name, place), place.module))
-    for place in module_names.places(config, name)
+    for place in model_weights.module_places(config, name)
   ] or [_is_name(pattern, name.replace('/', '.'))]
   if any(matching) and not all(matching):
     raise errors.UserError(

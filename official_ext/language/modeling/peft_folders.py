@@ -3,9 +3,14 @@
 model = pretrained.load('Llama-3.2-1B')
 peft_folders.load(model, 'adapter')            # and lora.merge(model), or train on
 peft_folders.save(model, 'mine')               # PeftModel.from_pretrained loads it, too
+
+The record of the base below a model's adapters, and the comparison of a base with a record.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+import hashlib
+import json
 import os
 import re
 from typing import Any
@@ -16,20 +21,193 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import json_values
+from official_ext.base import package_imports
 from official_ext.base.files import paths
-from official_ext.base.run_folder import base_records
+from official_ext.base.files import storage
 from official_ext.base.run_folder import model_folders
-from official_ext.data import extras
-from official_ext.language.modeling import adapter_bases
-from official_ext.language.modeling import frozen
+from official_ext.language.modeling import families
 from official_ext.language.modeling import layers
 from official_ext.language.modeling import lora
-from official_ext.language.modeling import module_names
+from official_ext.language.modeling import model_weights
+from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import quantized_linear
-from official_ext.language.modeling import representable
-from official_ext.language.modeling import saved_modules
 from official_ext.language.modeling import tensor_files
 from official_ext.language.modeling.families import family as family_lib
+
+# Fields of the configuration that decide how many weights of which shapes there are.
+_SHAPES = tuple(
+  """model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads
+  head_dim gated_mlp norm_type norm_bias pre_norms post_norms block_type qk_norm qk_norm_over attention_bias
+  attention_out_bias mlp_bias position_embedding_type tie_word_embeddings lm_head_bias num_experts
+  moe_intermediate_size shared_expert_intermediate_size decoder_sparse_step""".split()
+)
+_OF_NEW_WEIGHTS = frozenset({'initializer_range'})
+_PART = 2**20  # Values that are hashed at once, which bounds the memory that this takes.
+
+
+def base_record_of(model: tf_keras.Model, has_digest: bool = True) -> model_folders.BaseRecord:
+  """The record of a model's base.
+
+  Args:
+    model: a `LanguageModel` or a `Decoder`, frozen, with adapters or without.
+    has_digest: whether the base's folder is read for its digest.
+  """
+  origin = None if is_merged(model) else getattr(model, 'origin', None)
+  decoder = getattr(model, 'decoder', model)
+  packed = [part for part in model_weights.layer_parts(model) if isinstance(part, quantized_linear.QuantizedLinear)]
+  quantization = _as_json(packed[0].config.as_dict()) if packed else {'method': 'none'}
+  config = {name: value for name, value in family_lib.comparable(model.config).items() if name not in _OF_NEW_WEIGHTS}
+  return model_folders.BaseRecord(
+    folder=None if origin is None else origin.folder,
+    weights_sha256=base_digest(model) if has_digest else None,
+    quantization=quantization,
+    frozen_dtype=_frozen_dtype(model),
+    compute_dtype=decoder.compute_dtype,
+    config=_as_json(config),
+  )
+
+
+def _frozen_dtype(model):
+  """The dtype of frozen weights that are not packed. Modules that adapters train whole have another."""
+  kept = [part for part in model_weights.layer_parts(model) if part.is_frozen and not part.is_packed]
+  dtypes = (weight.dtype for part in kept for weight in part.own_weights().values() if weight.dtype.is_floating)
+  return tf.as_dtype(next(dtypes, model.variable_dtype)).name
+
+
+def base_options(record: model_folders.BaseRecord | None, load_in_4bit: bool | None = None) -> json_values.JsonObject:
+  """The arguments of `pretrained.load` that keep a base as a record says.
+
+  Args:
+    record: of adapters; None for float weights.
+    load_in_4bit: whether kernels are kept in 4 bits; overrides the record. None for the recorded one.
+  """
+  is_recorded = record is not None and (load_in_4bit is None or load_in_4bit == (record.method == 'nf4'))
+  if record is not None and is_recorded:
+    quantization = quantized_linear.QuantizationConfig(**record.quantization)
+    return {
+      'quantization': quantization,
+      'frozen_dtype': None if record.frozen_dtype == 'float32' else record.frozen_dtype,
+    }
+  method = 'nf4' if load_in_4bit else 'none'
+  return {'quantization': quantized_linear.QuantizationConfig(method=method), 'frozen_dtype': None}
+
+
+def _as_json(values):
+  return json.loads(json.dumps(values))
+
+
+def is_merged(model: object) -> bool:
+  """Whether a model's weights are other than its folder's: adapters or packed weights were merged into them."""
+  return any(part.is_merged for part in model_weights.layer_parts(model))
+
+
+def base_digest(model: tf_keras.Model) -> str | None:
+  """The digest of the weights that a model was loaded from; None if they are in no folder, or were replaced in it."""
+  origin = getattr(model, 'origin', None)
+  if origin is None or is_merged(model):
+    return None
+  try:
+    if tensor_files.TensorFiles(origin.folder).stamp() != origin.stamp:
+      return None
+    return _digest(origin.folder, origin.stamp, model.config.model_type, model.config.tie_word_embeddings)
+  except (errors.UserError, *storage.FAILURES):  # The folder was removed meanwhile.
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...], model_type: str, is_tied: bool) -> str:
+  """The SHA-256 of a folder's weights, in hexadecimal digits. Files with the same stamp are read once.
+
+  It covers the name, the shape and all values of each tensor. Neither shards nor the type in which values are stored
+  matter: float32 that are multiples of bfloat16 count as the bfloat16 that they were. If the head is the embedding
+  (`is_tied`), a copy of it in the files is left out.
+  """
+  del stamp  # Distinguishes the entries of the cache.
+  family = families.find(model_type, 'model_type')
+  left_out = {family_lib.SCORES, *([family_lib.LM_HEAD] if is_tied else [])}
+  full_name = lambda name: family_lib.full_name(family, name)
+  is_weight = lambda name: full_name(name) not in left_out and not family_lib.is_ignored(family, full_name(name))
+  lines = []
+  for name, value in tensor_files.TensorFiles(folder).tensors(is_weight):
+    lines.append(f'{full_name(name)} {list(value.shape)} {_digest_of_values(value)}\n')
+    del value  # Before the next one is read.
+  return hashlib.sha256(''.join(sorted(lines)).encode()).hexdigest()
+
+
+def _digest_of_values(value: np.ndarray) -> str:
+  found = hashlib.sha256()
+  flat = np.ascontiguousarray(value).reshape(-1)
+  if flat.dtype.name == 'bfloat16':
+    found.update(flat.view(np.uint8).data)
+    return found.hexdigest()
+  is_wide = any((bits & 0xFFFF).any() for bits in _float32_bits(flat))
+  for bits in _float32_bits(flat):
+    found.update((bits if is_wide else (bits >> 16).astype(np.uint16)).view(np.uint8).data)
+  return found.hexdigest()
+
+
+def _float32_bits(flat: np.ndarray) -> Iterator[np.ndarray]:
+  """The bits of values as float32, in parts."""
+  for start in range(0, flat.size, _PART):
+    yield flat[start : start + _PART].astype(np.float32, copy=False).view(np.uint32)
+
+
+def check_base(model: tf_keras.Model, record: model_folders.BaseRecord, adapter: str) -> None:
+  """Refuses a base whose weights have other shapes.
+
+  Args:
+    model: the base.
+    record: of the base that the adapters were trained on.
+    adapter: the folder of the adapters, for messages.
+
+  Raises:
+    UserError: with the first field that differs.
+  """
+  found = _differing_fields(model, record)
+  has_learned_positions = model.config.position_embedding_type == 'learned'
+  for name in (*_SHAPES, *(['max_position_embeddings'] if has_learned_positions else [])):
+    if name in found:
+      before, now = found[name]
+      raise errors.UserError(
+        f'{adapter}: {name}: {before} in the base of the adapters, {now} in this model; load them over '
+        f'{record.folder or "the model that they were trained on"}'
+      )
+
+
+def base_differences(model: object, record: model_folders.BaseRecord, adapter: str) -> list[str]:
+  """A line for each difference between a model's base and the recorded one that changes logits; [] if they are equal.
+
+  Args:
+    model: with the adapters attached.
+    record: of the base that the adapters were trained on.
+    adapter: their folder, for messages.
+  """
+  lines = []
+  for name, (before, now) in _differing_fields(model, record).items():
+    lines.append(f'{adapter}: {name}: {before} in the base of the adapters, {now} in this model')
+  here = base_record_of(model, has_digest=record.weights_sha256 is not None)
+  if not record.is_kept_as(here):
+    hint = ''
+    if (record.method == 'nf4') != (here.method == 'nf4'):
+      hint = f'; load_in_4bit={"true" if record.method == "nf4" else "false"} has the former'
+    lines.append(f'{adapter}: the adapters were trained on {record.kept}, but are loaded onto {here.kept}{hint}')
+  is_known = getattr(model, 'origin', None) is not None or is_merged(model)
+  if is_known and record.weights_sha256 not in (None, here.weights_sha256):
+    lines.append(
+      f'{adapter}: the adapters were trained on {record.folder} with weights of SHA-256 '
+      f'{model_folders.short_digest(record.weights_sha256)}, but are loaded onto {here.folder or "merged weights"} '
+      f'with {model_folders.short_digest(here.weights_sha256)}: another base has other logits'
+    )
+  return lines
+
+
+def _differing_fields(model, record) -> dict[str, tuple[object, object]]:
+  """Field of the configuration -> (its value in the record, its value here), of those that both have."""
+  now = _as_json(family_lib.comparable(model.config))
+  both = {name: (before, now[name]) for name, before in record.config.items() if name in now}
+  return {name: (before, now) for name, (before, now) in both.items() if before != now}
+
 
 CONFIG_FILE, WEIGHTS_FILE = model_folders.ADAPTER_CONFIG_FILE, 'adapter_model.safetensors'
 PREFIX = 'base_model.model.'
@@ -48,7 +226,7 @@ _EXCEPTIONS = ('exclude_modules', 'layers_pattern', 'layers_to_transform')
 _HARMLESS_STARTS = (None, True, False, 'gaussian', 'eva', 'orthogonal')  # Others change the base model as well.
 
 # (name of a linear layer here, its place there), of all that lie in one module there, by their part.
-_Module = list[tuple[str, module_names.Place]]
+_Module = list[tuple[str, model_weights.ModulePlace]]
 
 
 def save(model: tf_keras.Model, folder: str) -> None:
@@ -56,11 +234,11 @@ def save(model: tf_keras.Model, folder: str) -> None:
 
   Args:
     model: a `LanguageModel` with adapters; or a `Decoder`, whose head is saved by the caller.
-    folder: is made if it is missing. base_model.json in it records the base (base_records.py), which peft ignores.
+    folder: is made if it is missing. base_model.json in it records the base (model_folders.py), which peft ignores.
 
   Raises:
     UserError: there are no adapters, they are not finite, or not all that was trained; or the model has a class that
-      is not this library's own (representable.py).
+      is not this library's own (pretrained.py).
   """
   found = {adapter.name: adapter for adapter in lora.adapters(model)}
   if not found:
@@ -69,12 +247,12 @@ def save(model: tf_keras.Model, folder: str) -> None:
   modules = _modules(model)
   adapted = {name: module for name, module in modules.items() if any(ours in found for ours, _ in module)}
   tensors, ranks, alphas = _collected(model, found, adapted)
-  saved = {name: np.asarray(place.numpy(), np.float32) for name, place in saved_modules.tensors(model).items()}
+  saved = {name: np.asarray(place.numpy(), np.float32) for name, place in model_weights.saved_tensors(model).items()}
   tensors |= {f'{PREFIX}{name}': value for name, value in saved.items()}
   for name, value in tensors.items():
     tensor_files.check_finite(value, f'{folder}: the tensor {name}')
   first = next(iter(found.values())).config
-  base = adapter_bases.record_of(model)
+  base = base_record_of(model)
   if base.folder is None:
     logging.warning(
       '%s: the weights below the adapters are in no folder; save those too, by ext.pretrained.save before they'
@@ -102,8 +280,8 @@ def save(model: tf_keras.Model, folder: str) -> None:
   paths.make_folder(folder)
   partial = os.path.join(folder, f'.{WEIGHTS_FILE}.partial')
   tensor_files.write_file(partial, tensors)
-  tf.io.gfile.rename(partial, os.path.join(folder, WEIGHTS_FILE), overwrite=True)
-  base_records.write(base, folder)
+  paths.move(partial, os.path.join(folder, WEIGHTS_FILE))
+  model_folders.write_base(base, folder)
   paths.sync_to_disk(folder)
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
 
@@ -112,9 +290,9 @@ def _check_alone(model, folder):
   """Refuses a model of which the adapters alone are not all that was trained, or that another class computes."""
   if not hasattr(model, 'decoder'):  # A decoder, whose head is the caller's.
     return
-  representable.check(model, folder)
+  pretrained.check_representable(model, folder)
   known = {id(variable) for adapter in lora.adapters(model) for variable in adapter.own_weights().values()}
-  known |= {id(variable) for variable in saved_modules.weights(model)}
+  known |= {id(variable) for variable in model_weights.saved_weights(model)}
   others = [variable.name for variable in model.trainable_variables if id(variable) not in known]
   if others:
     raise errors.UserError(
@@ -127,7 +305,7 @@ def _modules(model: tf_keras.Model) -> dict[str, _Module]:
   """Name of a module there -> the linear layers that lie in it."""
   modules: dict[str, _Module] = {}
   for linear in _linears(model).values():
-    for place in module_names.places(model.config, linear.name):
+    for place in model_weights.module_places(model.config, linear.name):
       modules.setdefault(place.module, []).append((linear.name, place))
   return {name: sorted(module, key=lambda found: found[1].part) for name, module in modules.items()}
 
@@ -136,7 +314,7 @@ def _linears(model):
   """The linear layers by name, those with an adapter as such."""
   kinds = layers.Linear, quantized_linear.QuantizedLinear, lora.LoraLinear  # Adapters come before their bases.
   found: dict[str, object] = {}
-  for part in frozen.parts(model):
+  for part in model_weights.layer_parts(model):
     if isinstance(part, kinds) and (part.name not in found or isinstance(part, lora.LoraLinear)):
       found[part.name] = part
   return found
@@ -228,15 +406,15 @@ def load(
       another shape; or a field of the configuration that changes the result is not implemented. With its name.
   """
   fields, tensors = read(folder)
-  record = base_records.read(folder)
+  record = model_folders.read_base(folder)
   if record is not None:
-    adapter_bases.check(model, record, folder)
+    check_base(model, record, folder)
   saved = {name: tensors.pop(name) for name in list(tensors) if not name.endswith((_A, _B, _MAGNITUDE))}
   whole = _saved_names(fields, saved, folder)
   _check_targets(fields, tensors, _modules(model), folder)
   attach(model, fields, tensors, folder, quantization, frozen_dtype, whole)
   _assign_saved(model, saved, folder)
-  for line in () if record is None else adapter_bases.differences(model, record, folder):
+  for line in () if record is None else base_differences(model, record, folder):
     warn(line)
 
 
@@ -247,9 +425,9 @@ def read(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     UserError: something is missing, is not finite, or is not implemented.
   """
   path = os.path.join(folder, CONFIG_FILE)
-  if not tf.io.gfile.exists(path):
+  if not paths.exists(path):
     raise errors.UserError(f'{path}: no such file; a folder of peft has one')
-  fields = tensor_files.read_json(path)
+  fields = json_values.read_required_file(path)
   _refuse_others(fields, path)
   return fields, _read(folder)
 
@@ -344,7 +522,7 @@ def _saved_names(fields, saved, folder):
 
 def _assign_saved(model, saved, folder):
   """Sets the weights of the modules that are in a folder whole."""
-  places = saved_modules.tensors(model)
+  places = model_weights.saved_tensors(model)
   for name in sorted(set(places) ^ set(saved)):
     why = 'is missing' if name in places else 'has no place in this model'
     raise errors.UserError(f'{folder}: the tensor {PREFIX}{name} {why}')
@@ -392,10 +570,12 @@ def _refuse_others(fields, path):
 def _read(folder: str) -> dict[str, np.ndarray]:
   """The tensors by name, without their common prefix."""
   path = os.path.join(folder, WEIGHTS_FILE)
-  if not tf.io.gfile.exists(path):
+  if not paths.exists(path):
     raise errors.UserError(f'{path}: no such file; save the adapter as safetensors, other files are not opened')
   try:
-    with extras.load('safetensors', path).safe_open(path, framework='np') as opened:
+    with package_imports.import_optional('safetensors', path).safe_open(
+      paths.local_copy(path), framework='np'
+    ) as opened:
       tensors = {name: np.asarray(opened.get_tensor(name), np.float32) for name in opened.keys()}
   except errors.UserError:
     raise

@@ -3,36 +3,170 @@
 model = pretrained.load('Llama-3.2-1B')
 logits = model(input_ids)                      # int32 [b, t] -> float32 [b, t, vocab_size]
 pretrained.save(model, 'mine')                 # transformers loads it, too
+
+Whether a folder of Hugging Face can represent a model: by the classes that compute it, and by all of its weights.
+
+A folder holds the weights of a family's layers and nothing about code. It can represent only models of this library's
+classes: a subclass, another layer or a further weight would be lost without a word.
+
+Checks that a written folder computes the same as its model, by the logits of a few tokens.
+
+expected = pretrained.probe(model, 'bfloat16')  # The model may be deleted now.
+pretrained.check_read_back(expected, folder)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import functools
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import families
-from official_ext.language.modeling import frozen
+from official_ext.language.modeling import layers
 from official_ext.language.modeling import lora
+from official_ext.language.modeling import model_weights
 from official_ext.language.modeling import quantized_linear
-from official_ext.language.modeling import representable
-from official_ext.language.modeling import sequence_classifier
 from official_ext.language.modeling import tensor_files
-from official_ext.language.modeling import tensor_places
-from official_ext.language.modeling import unmade
-from official_ext.language.modeling import weight_slots
 from official_ext.language.modeling.families import family as family_lib
 from official_ext.language.modeling.families import rope_fields
 from official_ext.language.text import tokenizer as tokenizer_lib
+
+_MODELS = (decoder.LanguageModel, decoder.SequenceClassifier)
+_PACKAGE = 'official_ext.language.modeling.'
+_HINT = '; `official-ext export` writes a SavedModel of the run, which holds the function of the model'
+
+
+def check_representable(model: tf_keras.Model, where: str) -> None:
+  """Refuses a model that a folder would represent as another one.
+
+  Args:
+    model: a `LanguageModel` or a `SequenceClassifier`, with adapters or packed weights or without.
+    where: the start of error messages: the folder to write.
+
+  Raises:
+    UserError: the model or one of its layers is of a class that is not this library's own, or computes with another
+      function than its class has; or a weight lies outside of the decoder and its head. With its name.
+  """
+  if type(model) not in _MODELS:
+    raise errors.UserError(
+      f'{where}: the model is a {_name(type(model))}; a Hugging Face folder represents an ext.LanguageModel or an '
+      f'ext.SequenceClassifier, not a subclass{_HINT}'
+    )
+  for path, part in _parts(model):
+    if not type(part).__module__.startswith(_PACKAGE):
+      raise errors.UserError(
+        f'{where}: the model has {path}, a {_name(type(part))}: a Hugging Face folder represents no class but those of '
+        f'official_ext.language.modeling{_HINT}'
+      )
+    if 'call' in vars(part):
+      raise errors.UserError(
+        f'{where}: `call` of {path} was replaced: a Hugging Face folder represents the {_name(type(part))} alone{_HINT}'
+      )
+  extra = [variable.name for variable in _variables_elsewhere(model)]
+  if extra:
+    more = f', and {len(extra) - 1} more' if len(extra) > 1 else ''
+    raise errors.UserError(
+      f'{where}: the model has the weight {extra[0]}{more}, which lies outside of the decoder and its head: a Hugging '
+      f'Face folder has no place for it{_HINT}'
+    )
+
+
+def _name(cls: type) -> str:
+  return f'{cls.__module__}.{cls.__qualname__}'
+
+
+def _parts(model: tf_keras.Model) -> Iterator[tuple[str, Any]]:
+  """(name, layer) of the model and of all below it that compute something."""
+  yield model.name, model
+  for part in model.submodules:
+    if not isinstance(part, tf_keras.metrics.Metric):
+      yield getattr(part, 'name', ''), part
+
+
+def _variables_elsewhere(model: tf_keras.Model) -> list[Any]:
+  """The variables that are not a weight of a layer of the decoder, or of one whose name another layer has too."""
+  known = {id(slot.variable) for slot in model_weights.find_slots(model).values()}
+  notes = {
+    id(note)
+    for holder in (model, *model_weights.layer_parts(model))
+    for note in model_weights.frozen_notes(holder).values()
+  }
+  return [variable for variable in model.variables if id(variable) not in known | notes]
+
+
+_ROWS, _TOKENS = 2, 16
+# How much of the largest logit may differ: the same weights, computed once more in float32, or in fewer bits.
+_TOLERANCE, _TOLERANCE_OF_HALF = 1e-4, 5e-2
+
+
+class Probe(NamedTuple):
+  """The outputs of a model for a few tokens.
+
+  Attributes:
+    ids: int32 [b, t], drawn at random.
+    outputs: logits [b, t, vocab_size] of a language model, scores [b, num_labels] of a classifier; float32.
+    policy: the dtype policy of the model.
+    num_labels: of a classifier; None of a language model.
+  """
+
+  ids: np.ndarray
+  outputs: np.ndarray
+  policy: Any
+  num_labels: int | None
+
+
+def probe(model: tf_keras.Model, dtype: str) -> Probe:
+  """Computes the outputs of a model whose weights are rounded to the dtype in which they were written.
+
+  Args:
+    model: a `LanguageModel` or a `SequenceClassifier`. Its weights stay rounded.
+    dtype: float32, bfloat16 or float16.
+  """
+  for variable in model.variables:
+    if variable.dtype.is_floating and variable.dtype.name != dtype:
+      variable.assign(tf.cast(tf.cast(variable, dtype), variable.dtype))
+  length = min(_TOKENS, model.config.max_position_embeddings)
+  ids = np.random.default_rng(0).integers(0, model.config.vocab_size, [_ROWS, length]).astype(np.int32)
+  num_labels = model.num_labels if isinstance(model, decoder.SequenceClassifier) else None
+  return Probe(ids, np.asarray(model(ids), np.float32), model._dtype_policy, num_labels)
+
+
+def check_read_back(expected: Probe, folder: str) -> None:
+  """Compares the outputs of a folder with those of the model that was written.
+
+  Args:
+    expected: of the model.
+    folder: that was written.
+
+  Raises:
+    UserError: they differ by more than rounding.
+  """
+  if expected.num_labels is None:
+    model: Any = load(folder, dtype=expected.policy)
+  else:
+    model = load_classifier(folder, expected.num_labels, dtype=expected.policy)
+  found = np.asarray(model(expected.ids), np.float32)
+  is_half = expected.policy.compute_dtype != 'float32'
+  largest = np.abs(expected.outputs[np.isfinite(expected.outputs)]).max(initial=0.0)
+  bound = (_TOLERANCE_OF_HALF if is_half else _TOLERANCE) * largest
+  if not np.allclose(found, expected.outputs, rtol=0, atol=bound, equal_nan=True):
+    difference = np.nanmax(np.abs(found - expected.outputs))
+    raise errors.UserError(
+      f'{folder}: read back, its outputs differ by {difference:.3g} from those of the model, whose largest is '
+      f'{largest:.3g}: the model computes something that a Hugging Face folder does not represent; `official-ext '
+      'export` writes a SavedModel of the run'
+    )
+
 
 CONFIG_FILE = model_folders.CONFIG_FILE
 GENERATION_FILE = 'generation_config.json'
@@ -51,7 +185,7 @@ class Origin:
   """
 
   folder: str
-  fields: json_types.JsonMapping
+  fields: json_values.JsonMapping
   files: Mapping[str, bytes]
   stamp: tuple[object, ...] = ()
 
@@ -96,7 +230,7 @@ def load_classifier(
   ignore_fields: tuple[str, ...] = (),
   block_class: type[decoder.Block] = decoder.Block,
   **changes: object,
-) -> sequence_classifier.SequenceClassifier:
+) -> decoder.SequenceClassifier:
   """A model that scores texts, from a folder of one, or of a language model: then its head is new.
 
   Args:
@@ -113,7 +247,7 @@ def load_classifier(
 
   def make(config):
     family_lib.check_classifier(families.FAMILIES[config.model_type], folder)
-    return sequence_classifier.SequenceClassifier(config, num_labels, block_class, tf.zeros_initializer, dtype)
+    return decoder.SequenceClassifier(config, num_labels, block_class, tf.zeros_initializer, dtype)
 
   return _load(folder, make, ignore_fields, changes)
 
@@ -139,16 +273,16 @@ def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=
     setattr(config, name, value)
   files = tensor_files.TensorFiles(folder)  # Before the weights are made: a folder without any is refused at once.
   stamp = files.stamp()
-  with unmade.weights():
+  with layers.meta_weights():
     model = make(config)
   quantization = quantization or quantized_linear.QuantizationConfig()
   quantized_linear.expect(model, quantization)
   if frozen_dtype is not None:
-    frozen.expect(model, frozen_dtype)
+    model_weights.expect_frozen(model, frozen_dtype)
   _fill(model, files, fields)
   quantized_linear.quantize(model, quantization)
   if quantization.method != 'none' or frozen_dtype is not None:
-    frozen.freeze(model, dtype=frozen_dtype)
+    model_weights.freeze(model, dtype=frozen_dtype)
   model.origin = model.decoder.origin = Origin(folder, fields, _carried_files(folder), stamp)
   return model
 
@@ -156,7 +290,7 @@ def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=
 def _carried_files(folder):
   """The files that are copied unchanged from the folder loaded to the folder saved."""
   found = {name: os.path.join(folder, name) for name in (*tokenizer_lib.file_names(folder), GENERATION_FILE)}
-  return {name: paths.read(path) for name, path in found.items() if tf.io.gfile.exists(path)}
+  return {name: paths.read(path) for name, path in found.items() if paths.exists(path)}
 
 
 def settings(config: decoder_config.DecoderConfig) -> dict[str, Any]:
@@ -171,13 +305,13 @@ def read_config(
 ) -> tuple[decoder_config.DecoderConfig, dict[str, Any]]:
   """(the decoder that a folder's config.json describes, the contents of it)."""
   path = os.path.join(folder, CONFIG_FILE)
-  if not tf.io.gfile.isdir(folder):
+  if not paths.is_folder(folder):
     raise errors.UserError(f'{folder}: no such folder')
-  if not tf.io.gfile.exists(path):
-    if tf.io.gfile.exists(os.path.join(folder, model_folders.ADAPTER_CONFIG_FILE)):
-      raise errors.UserError(f'{folder}: {model_folders.what_it_is(folder)}')
+  if not paths.exists(path):
+    if paths.exists(os.path.join(folder, model_folders.ADAPTER_CONFIG_FILE)):
+      raise errors.UserError(f'{folder}: {model_folders.kind_of(folder)}')
     raise errors.UserError(f'{path}: no such file; a folder of Hugging Face has one')
-  fields = tensor_files.read_json(path)
+  fields = json_values.read_required_file(path)
   family = families.find(fields.get('model_type'), path)
   return family_lib.read(family, fields, path, ignore_fields), fields
 
@@ -215,14 +349,14 @@ def _fill(model, files, fields):
     tensor_files.check_finite(value, f'{files.folder}: the tensor {name}')
     places[family_lib.full_name(family, name)].assign(value)
     del value  # Before the next one is read.
-  unmade.finish(frozen.parts(model))
+  layers.finish_weights(model_weights.layer_parts(model))
   if is_language_model and is_tied and family_lib.LM_HEAD in names:
     _check_tied(model, files, names[family_lib.LM_HEAD])
 
 
 def _check_tied(model, files, name):
   """A file may hold the head of a tied model once more; another one would be lost."""
-  embeddings = weight_slots.Slot(model.decoder.embed_tokens.embeddings).numpy()
+  embeddings = model_weights.Slot(model.decoder.embed_tokens.embeddings).numpy()
   for _, value in files.tensors(lambda found: found == name):
     if value.shape != embeddings.shape or not np.array_equal(value.astype(embeddings.dtype), embeddings):
       raise errors.UserError(
@@ -235,9 +369,9 @@ def _and_more(names):
 
 
 def _places(family, model):
-  """Full name -> `tensor_places.Place`, of every weight."""
-  slots = weight_slots.find(model)
-  places = tensor_places.find(model.config, slots)
+  """Full name -> `model_weights.TensorPlace`, of every weight."""
+  slots = model_weights.find_slots(model)
+  places = model_weights.find_tensor_places(model.config, slots)
   left = sorted(set(slots) - {path for place in places.values() for path in place.paths})
   if left:
     raise errors.UserError(f'{left[0]}: {family.model_type} has no tensor for this weight{_and_more(left)}')
@@ -255,7 +389,7 @@ def tensors(model: decoder.LanguageModel) -> list[tuple[str, tuple[int, ...], Ca
 
 
 def save(
-  model: decoder.LanguageModel | sequence_classifier.SequenceClassifier,
+  model: decoder.LanguageModel | decoder.SequenceClassifier,
   folder: str,
   dtype: str | None = None,
   max_shard_bytes: int = 5 * 10**9,
@@ -272,12 +406,12 @@ def save(
       special tokens, if the model's own does not.
 
   Raises:
-    errors.UserError: for a model that its family cannot express or a folder not represent (representable.py), that has
+    errors.UserError: for a model that its family cannot express or a folder not represent (pretrained.py), that has
       adapters or packed weights, or whose weights are not finite; or transformers would make other tokens of the
       tokenizer's files beside this model. The weights in the folder are unchanged.
   """
   _check_plain(model, folder)
-  representable.check(model, folder)
+  check_representable(model, folder)
   _check_tokenizer(model, folder, tokenizer)
   family = families.find(model.config.model_type, 'model_type')
   origin = model.origin
@@ -287,7 +421,7 @@ def save(
   for name in _SPECIAL_IDS if tokenizer is not None else ():
     if fields.get(name) is None and getattr(tokenizer, name) is not None:
       fields[name] = getattr(tokenizer, name)
-  if isinstance(model, sequence_classifier.SequenceClassifier):
+  if isinstance(model, decoder.SequenceClassifier):
     family_lib.check_classifier(family, folder)
     fields['architectures'] = [family.sequence_classifier]
     fields.update(_labels(model))
@@ -322,7 +456,7 @@ def _labels(model):
 
 def _check_plain(model, folder):
   """A file of Hugging Face has no place for adapters beside weights, nor for this form of packed weights."""
-  packed = any(isinstance(part, quantized_linear.QuantizedLinear) for part in frozen.parts(model))
+  packed = any(isinstance(part, quantized_linear.QuantizedLinear) for part in model_weights.layer_parts(model))
   if lora.adapters(model):
     raise errors.UserError(
       f'{folder}: the model has adapters: merge first (ext.lora.merge), or save the adapters (ext.peft_folders.save)'

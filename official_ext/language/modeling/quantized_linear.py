@@ -11,14 +11,13 @@ import tensorflow as tf
 
 from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.language.modeling import experts
-from official_ext.language.modeling import frozen
 from official_ext.language.modeling import int8
 from official_ext.language.modeling import layers
+from official_ext.language.modeling import mlp
+from official_ext.language.modeling import model_weights
 from official_ext.language.modeling import nf4
-from official_ext.language.modeling import unmade
 from official_ext.training.model_parts import clusters
-from official_ext.training.model_parts import layer_weights
+from official_ext.training.model_parts import remat
 
 _FORMATS: dict[str, ModuleType] = {'nf4': nf4, 'int8': int8}
 METHODS = ('none', *_FORMATS)
@@ -33,6 +32,11 @@ class QuantizationConfig(base_config.Config):
     block_size: Of nf4: weights that share a scale.
     double_quantization: Of nf4: whether the scales are quantized as well.
     skip_modules: The last names of layers that are unchanged.
+
+  Example:
+
+    >>> ext.QuantizationConfig(method='nf4').block_size
+    64
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'block_size': '[2, inf)'}
@@ -52,7 +56,7 @@ def _pack(kernel, name, config):
   return _FORMATS[config.method].quantize(kernel.T, name=f'{name}/kernel', **options)
 
 
-class PackedKernel(unmade.Unmade):
+class PackedKernel(layers.MetaVariable):
   """A kernel that is packed as it arrives, row by row if layers are stacked.
 
   Attributes:
@@ -63,7 +67,7 @@ class PackedKernel(unmade.Unmade):
   def __init__(self, linear: layers.Linear, config: QuantizationConfig):
     super().__init__(linear.kernel.shape, linear.kernel.dtype)
     self.form: Any = None
-    self.arrays: dict[str, unmade.Unmade] = {}
+    self.arrays: dict[str, layers.MetaVariable] = {}
     self._num_rows = linear.num_rows
     self._pack = lambda value: _pack(value, linear.name, config)
 
@@ -74,7 +78,7 @@ class PackedKernel(unmade.Unmade):
       self.form = packed._replace(**dict.fromkeys(packed.arrays))
     for name, array in packed.arrays.items():
       shape = np.shape(array) if row is None else (self._num_rows, *np.shape(array))
-      self.arrays.setdefault(name, unmade.Unmade(shape, array.dtype)).assign(array, row)
+      self.arrays.setdefault(name, layers.MetaVariable(shape, array.dtype)).assign(array, row)
 
 
 class QuantizedLinear(layers.Part):
@@ -129,13 +133,13 @@ class QuantizedLinear(layers.Part):
 
   def product(self, x: tf.Tensor) -> tf.Tensor:
     """X kernel, in the compute dtype."""
-    arrays = [layer_weights.value_of(getattr(self, name)) for name in self._names]
+    arrays = [remat.value_of(getattr(self, name)) for name in self._names]
     unpack_after = _unpacking(self._format, self._form, self._names, self.compute_dtype)
     return layers.product_of_packed(x, [arrays], unpack_after, transpose_b=True)
 
   def matrix(self) -> tf.Tensor:
     """The kernel, float32 [in, out]; [rows, in, out] of stacked layers, outside of their loop."""
-    arrays = [layer_weights.value_of(getattr(self, name)) for name in self._names]
+    arrays = [remat.value_of(getattr(self, name)) for name in self._names]
     rank = 2 if self._format is int8 else 1  # Of the first array of a single layer.
     if self.num_rows and arrays[0].shape.rank > rank:
       return tf.stack([self._matrix([array[row] for array in arrays]) for row in range(self.num_rows)])
@@ -185,7 +189,7 @@ def quantize(module: tf.Module, config: QuantizationConfig) -> None:
     UserError: a kernel has numbers that are not finite, or is packed in another way; with its name. Or the decoder has
       experts.
   """
-  for part in frozen.parts(module):
+  for part in model_weights.layer_parts(module):
     if isinstance(part, QuantizedLinear) and config.method != 'none' and not part.is_as(config):
       raise errors.UserError(f'quantization: {part.name} is packed otherwise already, as {part.config.method}')
   for parent, attribute, linear in _to_quantize(module, config):
@@ -196,12 +200,12 @@ def _to_quantize(module, config):
   """(parent, attribute, layer) of each linear layer whose kernel is to be packed."""
   if config.method == 'none':
     return
-  for part in frozen.parts(module):
-    if isinstance(part, experts.Experts):
+  for part in model_weights.layer_parts(module):
+    if isinstance(part, mlp.Experts):
       raise errors.UserError(
         f'quantization.method: {config.method}: {part.name}: experts are not packed, and they are most of the weights'
       )
-  for parent in (module, *frozen.parts(module)):
+  for parent in (module, *model_weights.layer_parts(module)):
     for attribute, child in list(vars(parent).items()):
       if isinstance(child, layers.Linear) and child.name.rpartition('/')[2] not in config.skip_modules:
         yield parent, attribute, child

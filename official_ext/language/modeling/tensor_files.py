@@ -3,7 +3,6 @@
 import collections
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
-import json
 import os
 import re
 import stat
@@ -13,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
+from official_ext.base import package_imports
 from official_ext.base.files import paths
-from official_ext.data import extras
 
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
@@ -49,8 +48,9 @@ class TensorFiles:
       errors.UserError: if there are no weights, or none in safetensors files.
     """
     self.folder = folder
-    self._open = extras.load('safetensors', folder).safe_open
+    self._open = package_imports.import_optional('safetensors', folder).safe_open
     self._files: dict[str, list[str]] = {}
+    self._local: dict[str, str] = {}  # The library opens local files alone.
     for file in self._find():
       with self._opened(file) as opened:
         self._files[file] = list(opened.keys())
@@ -59,17 +59,17 @@ class TensorFiles:
   def _find(self):
     """The files' names."""
     index = os.path.join(self.folder, INDEX)
-    if tf.io.gfile.exists(index):
-      shards = sorted(set(read_json(index).get('weight_map', {}).values()))
+    if paths.exists(index):
+      shards = sorted(set(json_values.read_required_file(index).get('weight_map', {}).values()))
       for shard in shards:
         if os.path.basename(shard) != shard or not shard.endswith('.safetensors'):
           raise errors.UserError(f'{index}: weight_map: {shard!r} is not a safetensors file of this folder')
-        if not tf.io.gfile.exists(os.path.join(self.folder, shard)):
+        if not paths.exists(os.path.join(self.folder, shard)):
           raise errors.UserError(f'{os.path.join(self.folder, shard)}: no such file, and {INDEX} names it')
       return shards
-    if tf.io.gfile.exists(os.path.join(self.folder, WEIGHTS)):
+    if paths.exists(os.path.join(self.folder, WEIGHTS)):
       return [WEIGHTS]
-    pickles = sorted(name for name in tf.io.gfile.listdir(self.folder) if name.endswith(_PICKLES))
+    pickles = sorted(name for name in paths.names(self.folder) if name.endswith(_PICKLES))
     if pickles:
       raise errors.UserError(
         f'{os.path.join(self.folder, pickles[0])}: a pickle file runs any code that is in it, and is not opened; if '
@@ -80,7 +80,9 @@ class TensorFiles:
   def _opened(self, file):
     path = os.path.join(self.folder, file)
     try:
-      return self._open(path, framework='np')
+      if file not in self._local:
+        self._local[file] = paths.local_copy(path)
+      return self._open(self._local[file], framework='np')
     except Exception as error:  # Its own exception has no name in numpy's half of the library.
       raise errors.UserError(f'{path}: cannot be read as safetensors: {error}') from error
 
@@ -150,14 +152,14 @@ def write_file(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   with open(path, 'wb') as f:
     mode = stat.S_IMODE(os.fstat(f.fileno()).st_mode)
   try:
-    extras.load('safetensors.numpy', path).save_file(dict(tensors), path, metadata={'format': 'pt'})
+    package_imports.import_optional('safetensors.numpy', path).save_file(dict(tensors), path, metadata={'format': 'pt'})
     os.chmod(path, mode)  # The library puts a private temporary file in its place.
     paths.sync_to_disk(path)
   except BaseException as error:
     with contextlib.suppress(OSError):
       os.remove(path)
     number = _OS_ERROR.search(str(error))
-    if isinstance(error, extras.load('safetensors', path).SafetensorError) and number is not None:
+    if isinstance(error, package_imports.import_optional('safetensors', path).SafetensorError) and number is not None:
       raise OSError(int(number[1]), os.strerror(int(number[1])), path) from error
     raise
 
@@ -176,7 +178,7 @@ def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: s
     OSError, tf.errors.OpError: a file cannot be written. If shards of the same names are being replaced, the folder may
       then hold no index, and is refused by `TensorFiles`.
   """
-  before = [name for name in tf.io.gfile.listdir(folder) if name == INDEX or name.endswith('.safetensors')]
+  before = [name for name in paths.names(folder) if name == INDEX or name.endswith('.safetensors')]
   shards: list[list[str]] = []  # The names of the tensors of each.
   try:
     num_bytes = _write_shards(folder, tensors, dtype, max_shard_bytes, shards)
@@ -194,7 +196,7 @@ def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: s
       paths.remove(os.path.join(folder, name))
   for number, final in enumerate(finals):
     partial = os.path.join(folder, _PARTIAL.format(number))
-    tf.io.gfile.rename(partial, os.path.join(folder, final), overwrite=True)
+    paths.move(partial, os.path.join(folder, final))
   if len(shards) > 1:
     weight_map = {name: final for names, final in zip(shards, finals) for name in names}
     write_json(os.path.join(folder, INDEX), {'metadata': {'total_size': num_bytes}, 'weight_map': weight_map})
@@ -228,21 +230,6 @@ def _write_shards(folder, tensors, dtype, max_shard_bytes, shards):
   return sum(sizes.values())
 
 
-def read_json(path: str) -> json_types.JsonObject:
-  """The object that a JSON file holds.
-
-  Raises:
-    errors.UserError: if it holds none.
-  """
-  try:
-    found = json.loads(paths.read(path))
-  except (ValueError, OSError) as error:
-    raise errors.UserError(f'{path}: cannot be read as JSON: {error}') from error
-  if not isinstance(found, dict):
-    raise errors.UserError(f'{path}: holds no JSON object')
-  return found
-
-
 def write_json(path: str, value: Mapping[str, object]) -> None:
   """Writes a JSON object, whole or not at all."""
-  paths.write_atomically(path, (json.dumps(value, indent=2, sort_keys=True) + '\n').encode())
+  paths.write_atomically(path, json_values.encode(value, sort_keys=True))

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 import tf_keras
 
-from official_ext.base.run_folder import event_names
+from official_ext.base.run_folder import run_files
 from official_ext.language.modeling import losses
 
 
@@ -68,7 +68,7 @@ def counts(segments: tf.Tensor, labels: tf.Tensor | None = None) -> Mapping[str,
     Means over the examples: `tokens_per_example`, and with labels `learned_tokens_per_example`.
   """
   mean = lambda is_counted: tf.reduce_mean(tf.reduce_sum(tf.cast(is_counted, tf.float32), axis=1))
-  found = {event_names.TOKENS: mean(segments > 0)}
+  found = {run_files.TOKENS: mean(segments > 0)}
   if labels is not None:
-    found[event_names.LEARNED_TOKENS] = mean(tf.not_equal(labels, losses.IGNORED_LABEL))
+    found[run_files.LEARNED_TOKENS] = mean(tf.not_equal(labels, losses.IGNORED_LABEL))
   return found

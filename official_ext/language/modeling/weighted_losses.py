@@ -171,6 +171,12 @@ class LossesConfig(base_config.Config):
     kto: Desirable and undesirable answers against a reference.
     orpo: Preferences by the ratio of odds, beside `label`.
     grpo: Rewards of sampled completions.
+
+  Example:
+
+    >>> config = ext.LossesConfig({'label': {'weight': 0.5}})
+    >>> config.label.weight
+    0.5
   """
 
   label: LossConfig = dataclasses.field(default_factory=LossConfig)

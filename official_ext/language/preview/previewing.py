@@ -9,11 +9,10 @@ from official.core import task_factory
 from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.language.text import example_texts
-from official_ext.language.text import marked_text
 from official_ext.language.text import text_task
 from official_ext.training.config import definitions
 from official_ext.training.devices import distribute
-from official_ext.training.diagnosis import first_batches
+from official_ext.training.diagnosis import data_checks
 
 ENDINGS = ('.txt', '.html')
 _Shown = list[tuple[str, example_texts.Example]]  # Headings and examples.
@@ -56,7 +55,7 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
   if output and os.path.splitext(output)[1].lower() not in ENDINGS:
     raise errors.UserError(f'--output: {output}: is for texts; expected a name that ends with {" or ".join(ENDINGS)}')
   distribute.configure(params.runtime)
-  data, path = first_batches.data_of(params.task, options.split)
+  data, path = data_checks.data_of(params.task, options.split)
   task = task_factory.get_task(params.task)
   examples, layout = task.first_examples(data, path, options.rows)
   if not examples:
@@ -69,7 +68,7 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
   if output:
     content = '\n'.join(_as_text(title, lines, examples, False)) + '\n'
     if output.lower().endswith('.html'):
-      content = marked_text.page(title, lines[:2], examples)
+      content = example_texts.marked_page(title, lines[:2], examples)
     paths.make_folder(os.path.dirname(os.path.abspath(output)))
     paths.write_atomically(output, content.encode())
     print(f'\nsaved: {output}')
@@ -77,7 +76,7 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
 
 def _legend(examples: _Shown) -> str:
   if any(example.num_learned for _, example in examples):
-    return f'learned tokens: {marked_text.OPEN}like this{marked_text.CLOSE}'
+    return f'learned tokens: {example_texts.OPEN}like this{example_texts.CLOSE}'
   return 'learned tokens: none'
 
 
@@ -95,11 +94,11 @@ def _settings(task: Any, data: Any) -> list[str]:
 
 def _as_text(title: str, lines: list[str], examples: _Shown, is_terminal: bool) -> list[str]:
   found = [title, *lines]
-  shown = marked_text.for_terminal if is_terminal else marked_text.plain
+  shown = example_texts.marked_for_terminal if is_terminal else example_texts.marked_plain
   for heading, example in examples:
     found += ['', heading]
     for number, text in enumerate(example.texts, 1):
-      caption = marked_text.caption_of(example, number)
+      caption = example_texts.caption_of(example, number)
       found += [f'--- {caption}'] if caption else []
       found.append(shown(text.runs))
   return found

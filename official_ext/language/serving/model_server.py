@@ -18,7 +18,7 @@ It ends with its stdin, at any time.
 """
 
 import official_ext  # noqa: F401  # Before tensorflow.
-from official_ext.base import json_types
+from official_ext.base import json_values
 
 # isort: split
 from collections.abc import Callable, Mapping
@@ -30,20 +30,18 @@ import signal
 import sys
 import threading
 
-from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import safe_text
 from official_ext.base.run_folder import model_folders
 from official_ext.language.modeling import generation
-from official_ext.language.serving import conversations
-from official_ext.language.serving import generation_settings
 from official_ext.language.serving import model_loading
 from official_ext.language.serving import writing
 from official_ext.training.trained import saved_models
 
 _MOST_WRITERS = 4  # Programs of so many settings are kept.
 # Sends a line to the console.
-Send = Callable[[json_types.JsonObject], None]
-_SETTINGS = {**generation_settings.KINDS, 'seed': int}
+Send = Callable[[json_values.JsonObject], None]
+_SETTINGS = {**model_loading.SETTING_KINDS, 'seed': int}
 
 
 class _Text:
@@ -77,14 +75,14 @@ class _LanguageModel:
     self._tokenizer = model_loading.load_tokenizer(self._folders)
     self._model, base = model_loading.load_with_base(self._folders, load_in_4bit=load_in_4bit)
     self._base = base if self._folders.adapter or load_in_4bit else ''
-    self._conversations: dict[str, conversations.Conversation] = {}
+    self._conversations: dict[str, writing.Conversation] = {}
     self._writers: dict[str, writing.Writer] = {}
 
-  def description(self) -> json_types.JsonObject:
+  def description(self) -> json_values.JsonObject:
     """What it takes."""
 
     config = generation.config_of(self._model)
-    names = list(generation_settings.KINDS)
+    names = list(model_loading.SETTING_KINDS)
     return {
       'has_chat_template': self._tokenizer.has_chat_template,
       'positions': self._model.config.max_position_embeddings,
@@ -94,8 +92,8 @@ class _LanguageModel:
     }
 
   def answer(
-    self, request: json_types.JsonMapping, send: Send, is_stopped: Callable[[], bool]
-  ) -> json_types.JsonObject:
+    self, request: json_values.JsonMapping, send: Send, is_stopped: Callable[[], bool]
+  ) -> json_values.JsonObject:
     """Answers a message, or continues a text."""
     given, seed = _settings(request.get('settings') or {})
     key = json.dumps(given, sort_keys=True)
@@ -112,7 +110,7 @@ class _LanguageModel:
     *before, last = _messages(request.get('messages'))
     conversation = self._conversations.pop(key, None)
     if conversation is None:
-      conversation = conversations.Conversation(self._model, self._tokenizer, self._folders, given)
+      conversation = writing.Conversation(self._model, self._tokenizer, self._folders, given)
     self._conversations[key] = conversation
     while len(self._conversations) > _MOST_WRITERS:
       del self._conversations[next(iter(self._conversations))]
@@ -128,9 +126,9 @@ class _LanguageModel:
     tokens = self._tokenizer.encode(prompt)
     if not tokens:
       raise errors.UserError('prompt: has no tokens')
-    generation_settings.check_tokens(tokens, self._model, self._folders)
-    config = generation_settings.config_of(self._model, self._tokenizer, given)
-    config = generation_settings.with_room(self._model, config, len(tokens), 'max_new_tokens' in given)
+    model_loading.check_tokens(tokens, self._model, self._folders)
+    config = model_loading.generation_config(self._model, self._tokenizer, given)
+    config = model_loading.limited_to_context(self._model, config, len(tokens), 'max_new_tokens' in given)
     key = repr(config)
     writer = self._writers.pop(key, None) or writing.Writer(self._model, self._tokenizer, config)
     self._writers[key] = writer
@@ -139,21 +137,21 @@ class _LanguageModel:
     return writer.write(tokens, seed, _Text(send), True, False, is_stopped)
 
 
-def _settings(values: Mapping[str, object]) -> tuple[json_types.JsonObject, int]:
+def _settings(values: Mapping[str, object]) -> tuple[json_values.JsonObject, int]:
   """The `GenerationConfig` values that were set, and the seed; errors are reported as for the flags."""
 
-  given: json_types.JsonObject = {}
+  given: json_values.JsonObject = {}
   with errors.Mistakes() as mistakes:
     for name, value in values.items():
       with mistakes.noted():
         kind = _SETTINGS.get(name)
         if kind is None:
           raise errors.UserError(f'--{name}: there is no such setting')
-        if not json_types.is_number(value) or (kind is int and value != int(value)):
+        if not json_values.is_number(value) or (kind is int and value != int(value)):
           raise errors.UserError(f'--{name}: expected {"a whole number" if kind is int else "a number"}')
         given[name] = kind(value)
   seed = given.pop('seed', 0)
-  generation_settings.check(given, seed)
+  model_loading.check_settings(given, seed)
   return given, seed
 
 
@@ -182,13 +180,13 @@ class _Saved:
   def __init__(self, folder: str):
     self._model = saved_models.SavedModel(folder)
 
-  def description(self) -> json_types.JsonObject:
+  def description(self) -> json_values.JsonObject:
     """The arguments."""
     return {'signatures': self._model.signatures(), 'labels': self._model.labels}
 
   def answer(
-    self, request: json_types.JsonMapping, send: Send, is_stopped: Callable[[], bool]
-  ) -> json_types.JsonObject:
+    self, request: json_values.JsonMapping, send: Send, is_stopped: Callable[[], bool]
+  ) -> json_values.JsonObject:
     """Calls it."""
     del send, is_stopped
     inputs = request.get('inputs')
@@ -218,7 +216,7 @@ class _Server:
     while True:
       self._answer(model, self._requests.get())
 
-  def _answer(self, model: _LanguageModel | _Saved, request: json_types.JsonMapping) -> None:
+  def _answer(self, model: _LanguageModel | _Saved, request: json_values.JsonMapping) -> None:
     number = request.get('id')
     try:
       done = model.answer(request, lambda values: self._send({'id': number, **values}), lambda: number in self._stopped)
@@ -237,15 +235,15 @@ class _Server:
     os._exit(0)
 
   def _send(self, values: Mapping[str, object]) -> None:
-    content = memoryview(json.dumps(json_types.json_values(values)).encode() + b'\n')
+    content = memoryview(json.dumps(json_values.as_strict(values)).encode() + b'\n')
     while content:
       content = content[os.write(self._out, content) :]
 
 
 def _lines_of(error: BaseException) -> list[str]:
   if isinstance(error, (errors.UserError, errors.StorageError)):
-    return [credentials.mask(line) for line in errors.lines_of(error)]
-  return [credentials.mask(f'{type(error).__name__}: {" ".join(str(error).split())[:300]}')]
+    return [safe_text.mask(line) for line in errors.lines_of(error)]
+  return [safe_text.mask(f'{type(error).__name__}: {" ".join(str(error).split())[:300]}')]
 
 
 def main(arguments: list[str]) -> None:

@@ -16,11 +16,10 @@ from official.nlp.data import tagging_data_lib
 from official.nlp.tools import tokenization
 import tensorflow as tf
 
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.data import numbered_records
 from official_ext.data import record_report
 from official_ext.language.text import bert_targets
-from official_ext.language.text import squad_json
 
 _NUM_SPECIAL = {1: 2, 2: 3}  # [CLS] and [SEP], by the number of texts.
 
@@ -42,14 +41,14 @@ class _CountingTokenizer:
 
 
 Write = Callable[
-  [list[json_types.JsonObject], bert_targets.Conversion, Sequence[str], _CountingTokenizer, str, Any], None
+  [list[json_values.JsonObject], bert_targets.Conversion, Sequence[str], _CountingTokenizer, str, Any], None
 ]
 
 
 def rows(
-  job: json_types.JsonMapping, records: numbered_records.Records, leaves_out: bool, report: record_report.RecordReport
+  job: json_values.JsonMapping, records: numbered_records.Records, leaves_out: bool, report: record_report.RecordReport
 ) -> Iterator[bytes]:
-  """Yields the tf.Examples of a shard: see `prepare.settings.RowFormat`.
+  """Yields the tf.Examples of a shard: see `prepare.planning.RowFormat`.
 
   Args:
     job: of `planning.Plan.job`.
@@ -75,7 +74,7 @@ def rows(
   report.details.append({'split': job['name'].split('-')[0], 'rows': num_rows, 'classes': classes})
 
 
-def _labels(example: json_types.JsonObject) -> Sequence[str]:
+def _labels(example: json_values.JsonObject) -> Sequence[str]:
   return example['tags'] if 'tags' in example else [example['label']] if 'label' in example else ()
 
 
@@ -116,7 +115,7 @@ def _write_questions(examples, conversion, labels, tokenizer, path, report) -> N
   del labels, report
   source = f'{path}.json'
   with open(source, 'w', encoding='utf-8') as f:
-    f.write(squad_json.dump(examples, first_answer_only=True))
+    f.write(bert_targets.dump_squad(examples, first_answer_only=True))
   given = squad_lib.read_squad_examples(source, is_training=True, version_2_with_negative=True)
   writer = squad_lib.FeatureWriter(path, is_training=True)
   squad_lib.convert_examples_to_features(

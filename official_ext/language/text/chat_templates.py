@@ -16,7 +16,7 @@ import os
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.data import extras
+from official_ext.base import package_imports
 
 Message = Mapping[str, Any]
 Span = tuple[int, int]
@@ -55,7 +55,7 @@ class ChatTemplate:
     Raises:
       UserError: it is not valid Jinja, or jinja2 is not installed.
     """
-    self._jinja2 = extras.load('jinja2', 'a chat template')
+    self._jinja2 = package_imports.import_optional('jinja2', 'a chat template')
     self.source = source
     self._where = where
     try:
@@ -151,7 +151,7 @@ def _tracked() -> Iterator[_Tracker]:
 @functools.lru_cache(maxsize=64)
 def _compiled(source: str) -> tuple[Any, bool]:
   """A template, and whether it has the tag `generation`."""
-  nodes = extras.load('jinja2', 'a chat template').nodes
+  nodes = package_imports.import_optional('jinja2', 'a chat template').nodes
   environment = _environment_class()()
   template = environment.from_string(source)
   calls = environment.parse(source).find_all(nodes.CallBlock)
@@ -161,7 +161,7 @@ def _compiled(source: str) -> tuple[Any, bool]:
 @functools.cache
 def _environment_class() -> Any:
   """The sandbox. Made when it is first needed: jinja2 is optional."""
-  jinja2 = extras.load('jinja2', 'a chat template')
+  jinja2 = package_imports.import_optional('jinja2', 'a chat template')
   from jinja2 import ext  # pylint: disable=g-import-not-at-top
   from jinja2 import nodes  # pylint: disable=g-import-not-at-top
   from jinja2 import sandbox  # pylint: disable=g-import-not-at-top

@@ -10,12 +10,12 @@ import numpy as np
 from official_ext.base import errors
 from official_ext.data import collators
 from official_ext.data import data_identity
-from official_ext.data import prepared_folders
+from official_ext.data import input_files
 from official_ext.data import record_report
 from official_ext.data import row_encoding
 from official_ext.data import sources
 from official_ext.language.text import text_formats
-from official_ext.language.text import text_rows
+from official_ext.language.text import token_rows
 from official_ext.language.text import tokenizer as tokenizer_lib
 
 
@@ -31,7 +31,7 @@ class PreparedTexts(sources.Source):
 
   def __init__(
     self,
-    found: prepared_folders.PreparedFolder,
+    found: input_files.PreparedFolder,
     params: Any,
     tokenizer: tokenizer_lib.Tokenizer,
     path: str,
@@ -76,16 +76,16 @@ class PreparedTexts(sources.Source):
     bounds = list(zip([0, *ends], ends))
     tokens = np.concatenate([ids for _, ids, _ in decoded])
     learned = np.concatenate([marks for _, _, marks in decoded])
-    parts: list[list[text_rows.Part]] = []
+    parts: list[list[token_rows.Part]] = []
     start = 0
     for lengths, _, _ in decoded:
       of_row = bounds[start : start + len(lengths)]
       start += len(lengths)
       parts += [[part] for part in of_row] if self._is_preference else [of_row]
-    rows = text_rows.lay_out(tokens, learned, parts, self._seq_length, self.tokenizer.fill_token_id)
+    rows = token_rows.lay_out(tokens, learned, parts, self._seq_length, self.tokenizer.fill_token_id)
     if self._is_unpaired:
       return [{**row, 'is_desirable': np.int32(label)} for row, label in zip(rows, labels)]
-    return list(text_rows.preference(rows) if self._is_preference else rows)
+    return list(token_rows.preference_row(rows) if self._is_preference else rows)
 
   def summary(self) -> str:
     num_rows = len(self) * (1 + self._is_preference)

@@ -111,7 +111,8 @@ def _public(holder: object) -> list[tuple[str, object]]:
 def _with_answer(name: str, function: object) -> Iterator[tuple[str, str]]:
   function = getattr(function, '__func__', function)  # Of class methods and static ones.
   package = (getattr(function, '__module__', None) or 'builtins').partition('.')[0]
-  if package not in sys.stdlib_module_names or name.endswith('hook'):  # A library has replaced a function there.
+  # Libraries replace functions: these names are left out, whether they have or not. A run of W&B replaces sys.exit.
+  if package not in sys.stdlib_module_names or name.endswith('hook') or name == 'sys.exit':
     return
   text = getattr(function, '__doc__', None)
   paragraph = ' '.join(inspect.cleandoc(text).partition('\n\n')[0].split()) if isinstance(text, str) else ''

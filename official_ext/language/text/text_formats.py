@@ -3,10 +3,12 @@
 The formats and the names of their columns are those of Hugging Face's TRL: `text`; `messages`; `prompt` and
 `completion`; `prompt`, `chosen` and `rejected`; `prompt`, `completion` and `label`; `prompt` alone. A prompt, a
 completion, a chosen or a rejected answer is a text, or a list of messages, which the chat template lays out. Records of
-ShareGPT and Alpaca: see conversation_formats.py.
+ShareGPT and Alpaca: see text_formats.py.
 
 A record with an empty answer is refused: a completion, a chosen or rejected answer, or a learned turn of the assistant,
 that holds whitespace alone, no call of a tool and no reasoning. The model would learn to end there. TRL learns it.
+
+Records of ShareGPT and of Alpaca as messages, with the rules of LLaMA-Factory and of Stanford's Alpaca.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +17,131 @@ import json
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.base import suggestions
 from official_ext.data import numbered_records
 from official_ext.language.text import chat_templates
-from official_ext.language.text import conversation_formats
 from official_ext.language.text import tokenizer as tokenizer_lib
+
+RecordMessages = list[Mapping[str, Any]]
+
+# The columns by which a record is known.
+CONVERSATION_COLUMNS = {'sharegpt': ('conversations',), 'alpaca': ('instruction', 'output')}
+
+_SHAREGPT_ROLES = {
+  'human': 'user',
+  'user': 'user',
+  'gpt': 'assistant',
+  'assistant': 'assistant',
+  'system': 'system',
+  'observation': 'tool',
+  'tool': 'tool',
+}
+_CALL = 'function_call'
+# https://github.com/tatsu-lab/stanford_alpaca, with an input and without one.
+_WITH_INPUT = (
+  'Below is an instruction that describes a task, paired with an input that provides further context. '
+  'Write a response that appropriately completes the request.\n\n'
+  '### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n'
+)
+_WITHOUT_INPUT = (
+  'Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n'
+  '### Instruction:\n{instruction}\n\n### Response:\n'
+)
+
+
+def messages_of_sharegpt(record: Mapping[str, Any]) -> RecordMessages:
+  """The messages of a record of ShareGPT.
+
+  Args:
+    record: `conversations`, a list of dictionaries with `from` and `value`, and perhaps `system`. A turn `from`
+      `function_call` holds a JSON object with `name` and `arguments`, or a list of them.
+
+  Returns:
+    Messages with `role` and `content`; calls of functions have `tool_calls`.
+
+  Raises:
+    ValueError: it holds something else.
+  """
+  turns = record['conversations']
+  if isinstance(turns, str):  # As CSV keeps them.
+    turns = _json(turns, "column 'conversations'")
+  if not isinstance(turns, list) or not turns:
+    raise ValueError("column 'conversations' is empty, or no list of turns")
+  messages = [_message(turn, number) for number, turn in enumerate(turns)]
+  system = record.get('system')
+  if system and messages[0]['role'] != 'system':
+    messages.insert(0, {'role': 'system', 'content': system})
+  return messages
+
+
+def messages_of_alpaca(record: Mapping[str, Any]) -> tuple[RecordMessages, str]:
+  """The prompt of a record of Alpaca as messages, and its answer.
+
+  Args:
+    record: `instruction` and `output`, and perhaps `input`, which becomes the next line of the instruction, `system`,
+      and `history`, a list of pairs of earlier instructions and answers.
+
+  Raises:
+    ValueError: a column holds something else.
+  """
+  instruction, given, output = (_text(record, name) for name in ('instruction', 'input', 'output'))
+  messages: RecordMessages = [{'role': 'system', 'content': record['system']}] if record.get('system') else []
+  for pair in record.get('history') or []:
+    if not isinstance(pair, list) or len(pair) != 2:
+      raise ValueError("column 'history' holds something else than pairs of instruction and answer")
+    messages += [{'role': 'user', 'content': pair[0]}, {'role': 'assistant', 'content': pair[1]}]
+  prompt = f'{instruction}\n{given}' if given else instruction
+  return [*messages, {'role': 'user', 'content': prompt}], output
+
+
+def messages_of_alpaca_without_template(record: Mapping[str, Any]) -> tuple[str, str]:
+  """The prompt of a record of Alpaca in the words of Stanford's Alpaca, and its answer, for a model without a template.
+
+  Args:
+    record: `instruction`, `output`, and perhaps `input`.
+
+  Raises:
+    ValueError: a column holds something else, or there are `system` or `history`, which this prompt cannot hold.
+  """
+  for name in ('system', 'history'):
+    if record.get(name):
+      raise ValueError(f'column {name!r} requires a chat template; set use_chat_template=true')
+  instruction, given, output = (_text(record, name) for name in ('instruction', 'input', 'output'))
+  prompt = (_WITH_INPUT if given else _WITHOUT_INPUT).format(instruction=instruction, input=given)
+  return prompt, output
+
+
+def _message(turn: object, number: int) -> Mapping[str, Any]:
+  where = f"column 'conversations', turn {number}"
+  if not isinstance(turn, Mapping) or not isinstance(turn.get('value'), str):
+    raise ValueError(f'{where}: expected a dictionary with the texts from and value')
+  role = turn.get('from')
+  if role == _CALL:
+    calls = _json(turn['value'], where)
+    functions = calls if isinstance(calls, list) else [calls]
+    if not all(isinstance(function, Mapping) and 'name' in function for function in functions):
+      raise ValueError(f'{where}: a function_call needs name and arguments')
+    tool_calls = [{'type': 'function', 'function': function} for function in functions]
+    return {'role': 'assistant', 'content': '', 'tool_calls': tool_calls}
+  if role not in _SHAREGPT_ROLES:
+    raise ValueError(f'{where}: unknown role {role!r}; known are {", ".join([*_SHAREGPT_ROLES, _CALL])}')
+  return {'role': _SHAREGPT_ROLES[role], 'content': turn['value']}
+
+
+def _json(text: str, where: str) -> Any:
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{where}: is invalid JSON') from error
+
+
+def _text(record: Mapping[str, Any], name: str) -> str:
+  value = record.get(name)
+  if value is None and name == 'input':
+    return ''
+  if not isinstance(value, str):
+    raise ValueError(f'column {name!r} holds {str(value)[:50]}; expected a text')
+  return value
+
 
 FORMATS = ('auto', 'text', 'messages', 'prompt_output', 'sharegpt', 'alpaca', 'preference', 'unpaired', 'prompt')
 ONE_EACH = ('preference', 'unpaired', 'prompt')  # Whose rows hold one example each.
@@ -83,7 +205,7 @@ _COLUMNS = {
 }
 # Of turns in conversations, as chat templates know them.
 _ROLES = ('system', 'user', 'assistant', 'tool')
-_FOUND_BY_THEMSELVES = ('messages', 'prompt_output', 'text', *conversation_formats.COLUMNS)
+_FOUND_BY_THEMSELVES = ('messages', 'prompt_output', 'text', *CONVERSATION_COLUMNS)
 
 Span = chat_templates.Span
 Messages = list[Mapping[str, Any]]
@@ -157,7 +279,7 @@ class TextFormat:
       self._check_unlabeled(first, records.place(0), path)
     for column in self._missing(self.name, first):
       field = self._columns(self.name)[column]
-      hint = suggestions.did_you_mean(column, list(first), f'there are {", ".join(first)}')
+      hint = errors.did_you_mean(column, list(first), f'there are {", ".join(first)}')
       raise errors.UserError(f'{path}.{field}: {records.place(0)} has no column {column!r}; {hint}')
     self.num_texts = 2 if self.name == 'preference' else 1
     self._make: Callable[[Mapping[str, Any]], list[Text]] = getattr(self, f'_{self.name}')
@@ -200,8 +322,8 @@ class TextFormat:
 
   def _columns(self, name):
     """The columns that a record of a format has, with the fields of the configuration that name them."""
-    if name in conversation_formats.COLUMNS:
-      return dict.fromkeys(conversation_formats.COLUMNS[name], 'example_format')
+    if name in CONVERSATION_COLUMNS:
+      return dict.fromkeys(CONVERSATION_COLUMNS[name], 'example_format')
     return {getattr(self._params, field): field for field in _COLUMNS[name]}
 
   def _missing(self, name, record):
@@ -218,14 +340,14 @@ class TextFormat:
     return self._learned_conversation(_as_messages(self._value(record, 'messages_column'), column), column, record)
 
   def _sharegpt(self, record):
-    return self._learned_conversation(conversation_formats.of_sharegpt(record), 'conversations', record)
+    return self._learned_conversation(messages_of_sharegpt(record), 'conversations', record)
 
   def _alpaca(self, record):
     prompt: str | Messages
     if self._params.use_chat_template:
-      prompt, output = conversation_formats.of_alpaca(record)
+      prompt, output = messages_of_alpaca(record)
     else:
-      prompt, output = conversation_formats.of_alpaca_without_template(record)
+      prompt, output = messages_of_alpaca_without_template(record)
     return [self._answered(prompt, output, record, 'output')]
 
   def _learned_conversation(self, messages, column, record):

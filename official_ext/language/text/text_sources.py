@@ -4,12 +4,16 @@ Names and meanings are Hugging Face's: `input_ids`; `labels`, the same numbers, 
 `position_ids`, which begin at 0 with each text. `segment_ids` say which tokens see each other: 1 for those of the row's
 first text, 2 for those of its second, 0 for padding. Labels are not shifted: the logits at t are held
 against the label at t + 1. The first token of each text has the label -100: nothing comes before it.
+
+Several sources of rows as one, with a fixed share of the rows from each, independent of their sizes.
 """
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
+import fractions
+import math
 from typing import Any
 
 from absl import logging
@@ -17,24 +21,152 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.data import bad_examples
-from official_ext.data import batch_share
+from official_ext.data import batch_reader
 from official_ext.data import collators
 from official_ext.data import data_identity
 from official_ext.data import input_files
 from official_ext.data import numbered_records
-from official_ext.data import prepared_folders
 from official_ext.data import record_files
+from official_ext.data import record_report
 from official_ext.data import sources
-from official_ext.language.text import best_fit
 from official_ext.language.text import chat_templates
 from official_ext.language.text import prepared_texts
 from official_ext.language.text import text_formats
-from official_ext.language.text import text_mixture
-from official_ext.language.text import text_rows
+from official_ext.language.text import token_rows
 from official_ext.language.text import token_store
 from official_ext.language.text import tokenizer as tokenizer_lib
+
+_MAX_REPEATS = 1000
+
+
+class TextMixture(sources.Source):
+  """A mixture of sources.
+
+  An epoch is as short as it can be with every row of every source in it: a source whose share is above its size is
+  repeated as a whole, and the rest of its rows are spread evenly over it. Row n of the mixture is a row of one source
+  by arithmetic alone, so that the batch at step s stays a function of (seed, s).
+
+  Attributes:
+    parts: the sources.
+    counts: how many rows of an epoch are from each.
+    tokenizer: of the first one.
+  """
+
+  reads_in_blocks = True
+
+  def __init__(self, parts: Sequence[Any], weights: Sequence[float], path: str, names: Sequence[str]):
+    """Mixes sources.
+
+    Args:
+      parts: sources of rows of the same features: see `text_sources`.
+      weights: the share of each, above 0; they need not sum up to 1.
+      path: the dotted path of the data configuration, for messages.
+      names: those of the sources, such as their files, for messages.
+
+    Raises:
+      UserError: the rows have different features; an epoch would repeat a source more than 1,000 times.
+    """
+    self.parts = list(parts)
+    self._weights = [float(weight) for weight in weights]
+    self.counts = num_rows_of([len(part) for part in self.parts], self._weights)
+    for part, count, name in zip(self.parts, self.counts, names, strict=True):
+      if count > _MAX_REPEATS * len(part):
+        raise errors.UserError(
+          f'{path}.weights: {name} would be repeated {math.ceil(count / len(part)):,} times in an epoch, at most '
+          f'{_MAX_REPEATS:,} are possible; lower its weight, or raise those of the others'
+        )
+    self._ends = np.cumsum(self.counts)
+    self._first_records = np.cumsum([0, *(part.report.records for part in self.parts)])
+    self.tokenizer = self.parts[0].tokenizer
+    features = [sorted(part[0]) for part in self.parts]
+    if any(names != features[0] for names in features):
+      raise errors.UserError(
+        f'{path}.weights: the sources have rows of different kinds: {", ".join(features[0])} and '
+        f'{", ".join(next(names for names in features if names != features[0]))}; mix records of one example_format'
+      )
+
+  def __len__(self) -> int:
+    return int(self._ends[-1])
+
+  @property
+  def bytes_per_example(self) -> int:
+    """See base class: those of the largest source's."""
+    return max(part.bytes_per_example for part in self.parts)
+
+  @property
+  def report(self) -> record_report.RecordReport:
+    """The sum of the reports of all sources, each once."""
+    return record_report.RecordReport.total(part.report for part in self.parts)
+
+  def place(self, index: int) -> tuple[int, int]:
+    """(which source, the number of the row in it) of a row of the mixture."""
+    part = int(np.searchsorted(self._ends, index, side='right'))
+    number, size = index - int(self._ends[part]) + self.counts[part], len(self.parts[part])
+    rest = self.counts[part] % size
+    whole = self.counts[part] - rest
+    return part, number % size if number < whole else (number - whole) * size // rest
+
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
+    places = [self.place(int(index)) for index in indices]
+    found: list[Any] = [None] * len(places)
+    for number, part in enumerate(self.parts):
+      here = [position for position, (of, _) in enumerate(places) if of == number]
+      rows = part.fetch([places[position][1] for position in here]) if here else []
+      for position, row in zip(here, rows):
+        if 'record' in row:
+          row = {**row, 'record': row['record'] + self._first_records[number]}
+        found[position] = row
+    return found
+
+  def record(self, number: int) -> json_values.JsonObject:
+    """A record, located by a row's `record`."""
+    part = int(np.searchsorted(self._first_records, number, side='right')) - 1
+    return self.parts[part].record(number - int(self._first_records[part]))
+
+  def describe(self, index: int) -> str:
+    part, row = self.place(index)
+    return self.parts[part].describe(row)
+
+  def identity(self) -> data_identity.Identity:
+    """See base class: an entry that is the same for all sources, such as their division, or a list of all."""
+    found: dict[str, list[Any]] = {}
+    for part in self.parts:
+      for name, value in part.identity().items():
+        found.setdefault(name, []).append(value)
+    common = {
+      name: values[0] if all(value == values[0] for value in values) else values for name, values in found.items()
+    }
+    return {**common, **super().identity(), 'weights': self._weights}
+
+  def summary(self) -> str:
+    lines = [
+      f'{count} rows of {len(part)} ({100 * count / len(self):.1f} %): {part.summary()}'
+      for part, count in zip(self.parts, self.counts)
+    ]
+    return f'{len(self)} rows in an epoch, a mixture: {"; ".join(lines)}'
+
+
+def num_rows_of(lengths: Sequence[int], weights: Sequence[float]) -> list[int]:
+  """How many rows of an epoch are from each source: as few as have every row of every source, in the given shares.
+
+  Args:
+    lengths: the rows of each source, above 0.
+    weights: see `TextMixture`.
+
+  Returns:
+    A number at least as large as the length, for each source; the shares are met up to one row.
+  """
+  exact = [fractions.Fraction(repr(float(weight))) for weight in weights]  # 0.1 is a tenth.
+  shares = [weight / sum(exact) for weight in exact]
+  total = max(math.ceil(length / share) for length, share in zip(lengths, shares))
+  counts = [math.floor(total * share) for share in shares]
+  lost = sorted(range(len(shares)), key=lambda number: counts[number] - total * shares[number])
+  for number in lost[: total - sum(counts)]:
+    counts[number] += 1
+  return counts
+
 
 PACKINGS = text_formats.PACKINGS
 _MAX_OPEN = 8
@@ -60,7 +192,7 @@ class TextSource(sources.Source):
     records: numbered_records.Records,
     tokenizer: tokenizer_lib.Tokenizer,
     seq_length: int,
-    settings: json_types.JsonMapping,
+    settings: json_values.JsonMapping,
     params: Any,
   ):
     """Takes the result of `open_source`."""
@@ -85,7 +217,7 @@ class TextSource(sources.Source):
   def examples_of(self, index: int) -> Sequence[int]:
     """The numbers of the examples that a row has text from."""
 
-  def record(self, number: int) -> json_types.JsonObject:
+  def record(self, number: int) -> json_values.JsonObject:
     """A record of the file, located by a row's `record`."""
     return self._records.read(number)
 
@@ -117,10 +249,10 @@ class TextSource(sources.Source):
     tokens = self.report.token_summary(len(self) * self._rows_per_example * self._seq_length)
     return f'{self.report.summary(len(self), division)}{limit}; {tokens}'
 
-  def _rows(self, parts: Sequence[Sequence[text_rows.Part]], fills_left: bool = False) -> list[collators.Example]:
-    """Rows of parts of the store's tokens: see `text_rows.lay_out`."""
+  def _rows(self, parts: Sequence[Sequence[token_rows.Part]], fills_left: bool = False) -> list[collators.Example]:
+    """Rows of parts of the store's tokens: see `token_rows.lay_out`."""
     fill = self.tokenizer.fill_token_id
-    return list(text_rows.lay_out(self._tokens, self._learned, parts, self._seq_length, fill, fills_left))
+    return list(token_rows.lay_out(self._tokens, self._learned, parts, self._seq_length, fill, fills_left))
 
   def _part(self, text: int) -> tuple[int, int]:
     return self._bounds[text], self._bounds[text + 1]
@@ -129,7 +261,7 @@ class TextSource(sources.Source):
 class WholeTexts(TextSource):
   """Rows of whole texts: one in each, or as many as go into it."""
 
-  def __init__(self, *args: Any, rows: best_fit.Rows):
+  def __init__(self, *args: Any, rows: token_rows.PackedTexts):
     """Takes the assignment of texts to rows."""
     super().__init__(*args)
     self._texts = rows
@@ -151,15 +283,15 @@ class WrappedTexts(TextSource):
   """
 
   def __len__(self) -> int:
-    return text_rows.num_wrapped(len(self.store.tokens), self._seq_length)
+    return token_rows.num_wrapped(len(self.store.tokens), self._seq_length)
 
   def examples_of(self, index: int) -> Sequence[int]:
-    return text_rows.texts_in(
-      text_rows.wrapped_range(index, len(self.store.tokens), self._seq_length), self.store.bounds
+    return token_rows.texts_in(
+      token_rows.wrapped_range(index, len(self.store.tokens), self._seq_length), self.store.bounds
     )
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    return self._rows([text_rows.wrapped_parts(index, self._bounds, self._seq_length) for index in indices])
+    return self._rows([token_rows.wrapped_parts(index, self._bounds, self._seq_length) for index in indices])
 
 
 class Prompts(TextSource):
@@ -192,7 +324,7 @@ class Preferences(TextSource):
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
     rows = self._rows([[self._part(2 * index + number)] for index in indices for number in range(2)])
-    return list(text_rows.preference(rows))
+    return list(token_rows.preference_row(rows))
 
 
 class Unpaired(TextSource):
@@ -236,14 +368,14 @@ def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_l
   """
   if not params.chat_template_path:
     return tokenizer
-  path = batch_share.path_of(params)
+  path = batch_reader.config_path(params)
   return tokenizer.with_chat_template(chat_templates.read(params.chat_template_path, f'{path}.chat_template_path'))
 
 
 @tf.autograph.experimental.do_not_convert  # Tasks may request a report while they are traced.
 def open_source(
   params: Any, tokenizer: tokenizer_lib.Tokenizer, records: numbered_records.Records | None = None
-) -> TextSource | prepared_texts.PreparedTexts | text_mixture.TextMixture:
+) -> TextSource | prepared_texts.PreparedTexts | TextMixture:
   """The rows of text data, as a source for `build_dataset`.
 
   The first time all texts are turned into tokens, which are kept in the cache; records cut or left out are reported in
@@ -261,11 +393,11 @@ def open_source(
       `on_bad_example=error`; there is no chat template and one is needed.
     StorageError: there is no room for the tokens.
   """
-  path = batch_share.path_of(params)
+  path = batch_reader.config_path(params)
   if params.weights:
     return _open_mixture(params, tokenizer, records, path)
   tokenizer = tokenizer_of(params, tokenizer)
-  prepared = None if records is not None else prepared_folders.find(params.input_path, f'{path}.input_path')
+  prepared = None if records is not None else input_files.find_prepared(params.input_path, f'{path}.input_path')
   if prepared is not None:
     make = lambda: prepared_texts.PreparedTexts(prepared, params, tokenizer, path)
     own = prepared.folder, prepared.content, tokenizer.digest, path, params.split, params.max_samples
@@ -292,7 +424,7 @@ def open_source(
 
 def _open_mixture(params, tokenizer, records, path):
   """A source for each path of `input_path`, with the records among these, if there are such, that are from it."""
-  patterns = list(input_files.patterns(params.input_path))
+  patterns = list(input_files.input_patterns(params.input_path))
   if len(patterns) != len(params.weights):
     raise errors.UserError(
       f'{path}.weights: {len(params.weights)} weights for {len(patterns)} paths; name a weight for each path of '
@@ -315,7 +447,7 @@ def _open_mixture(params, tokenizer, records, path):
           'task.validation_data.input_path or a smaller task.validation_share'
         )
   opened = [open_source(one, tokenizer, part) for one, part in zip(each, parts)]
-  return text_mixture.TextMixture(opened, params.weights, path, patterns)
+  return TextMixture(opened, params.weights, path, patterns)
 
 
 def _kept(key: Any, make: Callable[[], Any]) -> Any:
@@ -359,8 +491,8 @@ def _make_source(params, tokenizer, records, path):
   if params.packing == 'wrapped':
     return WrappedTexts(*common)
   if params.packing == 'best_fit':
-    return WholeTexts(*common, rows=best_fit.best_fit(store.lengths, params.seq_length))
-  return WholeTexts(*common, rows=best_fit.one_each(len(store.records)))
+    return WholeTexts(*common, rows=token_rows.pack_best_fit(store.lengths, params.seq_length))
+  return WholeTexts(*common, rows=token_rows.one_text_each(len(store.records)))
 
 
 def _check_packing(params, text_format, path):

@@ -1,9 +1,13 @@
-"""A task whose model reads tokens, by a tokenizer that the configuration names, or one that stays with the run."""
+"""A task whose model reads tokens, by a tokenizer that the configuration names, or one that stays with the run.
+
+The configuration of text data.
+"""
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import functools
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -13,13 +17,92 @@ from official_ext.base.files import whole_folders
 from official_ext.base.run_folder import model_folders
 from official_ext.data import input_faults
 from official_ext.language.text import example_texts
-from official_ext.language.text import marked_text
+from official_ext.language.text import text_formats
+from official_ext.language.text import text_sources
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.checkpoints import warm_start
+from official_ext.training.config import definitions
 from official_ext.training.devices import workers as workers_lib
-from official_ext.training.diagnosis import first_batches
-from official_ext.training.loop import base_task
+from official_ext.training.diagnosis import data_checks
+from official_ext.training.tasks import base_task
+
+_NO_TFDS = 'texts are read from files'
+
+
+@dataclasses.dataclass
+class TextDataConfig(text_formats.TextFields, definitions.DataConfig):
+  """Texts from files of JSON lines, JSON, Parquet or Arrow, or from a folder that Hugging Face's `datasets` wrote.
+
+  Attributes:
+    input_path: Files and folders.
+    weights: The share of the rows of each path of `input_path`, in its order, in training; empty: every row once. An
+      epoch has every row at least once, so that rows of small files with large shares are repeated.
+    split: Which part of a folder that has several, such as 'train'.
+    seq_length: Tokens in a row. Losses ignore padding.
+    example_format: The form of a record. 'text' is learned whole; 'messages' is a conversation; 'prompt_output' a
+      prompt and its answer; 'preference' a prompt, a chosen and a rejected answer; 'unpaired' a prompt, its answer and
+      a label, or a pair, which makes two such examples; 'prompt' has no answer. 'auto': messages, prompt_output or
+      text, by the columns of the first record.
+    text_column: The column of the text.
+    messages_column: The column of the messages, each with `role` and `content`.
+    tools_column: The column of the tools that the assistant may call, if there is one.
+    prompt_column: The column of the prompt: a text, or messages.
+    output_column: The column of the answer: a text, or messages.
+    chosen_column: The column of the better answer.
+    rejected_column: The column of the worse answer.
+    label_column: The column of the label of unpaired answers: true if the answer is desirable.
+    use_chat_template: Whether a prompt and an answer that are texts become turns of the user and the assistant; null:
+      if the tokenizer has a chat template. Messages always go through it.
+    chat_template_path: A file with a chat template in Jinja, in the place of the tokenizer's own.
+    system_prompt: The system message of a conversation that has none.
+    append_eos: Whether a text that no chat template has made ends with the token that ends sequences.
+    loss_on: The tokens to learn: 'completions', all that the assistant says; 'last_completion', its last turn; 'all'.
+    max_input_length: Tokens of a prompt; its end is kept. 0: all.
+    max_content_length: Tokens behind the prompt, or of a text without one; their beginning is kept. 0: all.
+    max_samples: Records that are used, from the first one on. -1: all.
+    packing: How rows are filled. 'none': a text in each. 'best_fit': as many whole texts as go into it. 'wrapped': all
+      texts as one stream that is cut into rows. Texts that share a row do not see each other.
+    cache_dir: Where tokens are kept between runs. Empty: ~/.cache/official_ext, or below XDG_CACHE_HOME.
+
+  Example:
+
+    >>> data = ext.TextDataConfig({'input_path': 'texts.jsonl', 'seq_length': 512, 'global_batch_size': 8})
+    >>> data.seq_length
+    512
+  """
+
+  UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
+    **definitions.DataConfig.UNREAD_FIELDS,
+    **dict.fromkeys(('tfds_name', 'tfds_split', 'tfds_data_dir'), _NO_TFDS),
+  }
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
+    'example_format': text_formats.FORMATS,
+    'loss_on': text_formats.LOSS_ON,
+    'packing': text_sources.PACKINGS,
+  }
+  RANGES: ClassVar[Mapping[str, str]] = {
+    'seq_length': '[2, 16777216]',
+    **dict.fromkeys(('max_input_length', 'max_content_length'), '[0, inf)'),
+    'max_samples': '[-1, inf)',
+    'weights': '(0, inf)',
+  }
+
+  weights: tuple[float, ...] = ()
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    super().check_values(path)
+    if self.max_samples == 0:
+      raise errors.UserError(f'{path}.max_samples: expected -1 for all, or at least 1, got 0')
+    if self.weights and (not self.is_training or self.max_samples >= 0):
+      field = f'{path}.max_samples' if self.is_training else f'{path}.weights'
+      raise errors.UserError(f'{field}: weights are for training on all records; unset {field}')
+    if self.packing != 'none' and self.example_format in text_formats.ONE_EACH:
+      raise errors.UserError(
+        f'{path}.packing: {self.packing}: rows of {path}.example_format={self.example_format} hold one example each'
+      )
+
 
 _FOLDER = 'tokenizer'  # In the folder of a run.
 _MAX_LINE, _MAX_TEXTS = 700, 4  # Of the first example in a log: characters of a text, and texts.
@@ -44,7 +127,7 @@ class TextTask(base_task.Task):
   @property
   def named_tokenizer(self) -> str:
     """The folder of the tokenizer that the configuration names; '' if it names none."""
-    return os.path.expanduser(self.config.tokenizer_path)
+    return paths.expanded(self.config.tokenizer_path)
 
   def make_tokenizer(self) -> tokenizer_lib.Tokenizer:
     """Makes the tokenizer of a new run, if none is named: the same on all workers."""
@@ -79,7 +162,7 @@ class TextTask(base_task.Task):
     return self._workers.from_chief('tokenizer of the run', self._find_kept)
 
   def _find_kept(self) -> str:
-    folder = self.goes_on_from
+    folder = self.weights_folder
     if not folder and self.config.init_checkpoint:
       folder = manifests.folder_of(warm_start.find(self.config.init_checkpoint))
     if not folder:
@@ -131,12 +214,12 @@ class TextTask(base_task.Task):
     if hasattr(params, 'enable_tf_data_service'):  # This process makes them.
       params = params.replace(enable_tf_data_service=False)
     found: list[tuple[str, example_texts.Example]] = []
-    with first_batches.opened(self, params, path) as (dataset, log):
+    with data_checks.open_batches(self, params, path) as (dataset, log):
       for batch in dataset:
         arrays = tf.nest.map_structure(lambda part: part.numpy(), batch)
         if not example_texts.has_texts(arrays):
           return (), ''
-        for example in example_texts.of_batch(arrays, self.tokenizer, self.learns_tokens):
+        for example in example_texts.examples_of_batch(arrays, self.tokenizer, self.learns_tokens):
           place = log.describe(len(found)).partition(' at position ')[0] if log.describe else ''
           found.append((_heading(len(found) + 1, place, example), example))
         if len(found) >= count:
@@ -147,16 +230,16 @@ class TextTask(base_task.Task):
 
   def example_lines(self) -> Sequence[str]:
     """The first training example, in a few lines of bounded length: see base class."""
-    data, path = first_batches.data_of(self.config, 'train')
+    data, path = data_checks.data_of(self.config, 'train')
     examples, _ = self.first_examples(data, path, 1)
     if not examples:
       return ()
     heading, example = examples[0]
-    marks = f'; learned between {marked_text.OPEN} and {marked_text.CLOSE}' if example.num_learned else ''
+    marks = f'; learned between {example_texts.OPEN} and {example_texts.CLOSE}' if example.num_learned else ''
     lines = [f'First {heading.replace(" 1:", ":", 1)}{marks}']
     for number, text in enumerate(example.texts[:_MAX_TEXTS], 1):
-      caption = marked_text.caption_of(example, number)
-      lines.append(f'  {caption and caption + ": "}{marked_text.one_line(text.runs, _MAX_LINE)}')
+      caption = example_texts.caption_of(example, number)
+      lines.append(f'  {caption and caption + ": "}{example_texts.marked_line(text.runs, _MAX_LINE)}')
     if len(example.texts) > _MAX_TEXTS:
       lines.append(f'  and {len(example.texts) - _MAX_TEXTS} more texts in the row')
     return lines
@@ -174,7 +257,7 @@ class TextTask(base_task.Task):
 
 def _heading(number: int, place: str, example: example_texts.Example) -> str:
   """The line above an example."""
-  counts = marked_text.counts(example.num_tokens, example.num_learned)
+  counts = example_texts.token_counts(example.num_tokens, example.num_learned)
   padding = example.num_places - example.num_tokens
   return f'example {number}: {place}{place and "; "}{counts}, {padding} of padding'
 

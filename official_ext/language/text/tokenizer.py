@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
+from official_ext.base import package_imports
 from official_ext.base.files import paths
-from official_ext.data import extras
 from official_ext.language.text import chat_templates
 from official_ext.language.text import tokenizer_classes
 
@@ -52,6 +52,12 @@ class Tokenizer:
     special_tokens: the named ones that there are: `{'bos_token': '<s>', ...}`.
     stop_token_ids: the numbers of the tokens that end a text: the end of a sequence, and those that the
       folder's generation_config.json adds, such as the end of a turn.
+
+  Example:
+
+    >>> tokenizer = ext.train_tokenizer(['one two', 'two three'] * 50, vocab_size=300)
+    >>> tokenizer.decode(tokenizer.encode('two one'))
+    'two one'
   """
 
   def __init__(self, files: Mapping[str, bytes], where: str, model_type: str = '', tokenizer_class: str = ''):
@@ -67,7 +73,7 @@ class Tokenizer:
       UserError: a file is damaged, `tokenizers` is not installed, or transformers makes other tokens of the files than
         can be made here.
     """
-    library = extras.load('tokenizers', where)
+    library = package_imports.import_optional('tokenizers', where)
     self._files = dict(files)
     self._where = where
     self._model_type = model_type
@@ -206,7 +212,7 @@ class Tokenizer:
       chat_template: in Jinja; '' for none.
       model_max_length: in tokens; 0 where it is not known.
     """
-    config: json_types.JsonObject = {'tokenizer_class': 'PreTrainedTokenizerFast', **special_tokens}
+    config: json_values.JsonObject = {'tokenizer_class': 'PreTrainedTokenizerFast', **special_tokens}
     config['clean_up_tokenization_spaces'] = False
     if model_max_length:
       config['model_max_length'] = model_max_length
@@ -245,7 +251,7 @@ class Tokenizer:
     """From the name of each file to its content: the files of `save`."""
     return {name: content for name, content in self._files.items() if name != _GENERATION}
 
-  def definition(self) -> json_types.JsonObject:
+  def definition(self) -> json_values.JsonObject:
     """The content of a tokenizer.json with all added tokens, those of other files among them."""
     return json.loads(self._backend.to_str())
 
@@ -354,7 +360,7 @@ class Tokenizer:
     self,
     messages: Sequence[chat_templates.Message],
     add_generation_prompt: bool = False,
-    tools: Sequence[json_types.JsonMapping] | None = None,
+    tools: Sequence[json_values.JsonMapping] | None = None,
     **variables: object,
   ) -> str:
     """The text of a conversation: see `chat_templates.ChatTemplate.render`. To be encoded without special tokens.
@@ -419,11 +425,8 @@ def _fields(token: object) -> dict[str, object]:
 
 def _of_model(folder: str) -> tuple[str, str]:
   """(model_type, tokenizer_class) of config.json; '' for each that is missing, also if the file is invalid."""
-  try:
-    found = json.loads(paths.read(os.path.join(folder, _MODEL)))
-  except (OSError, ValueError, RecursionError):
-    return '', ''
-  values = [found.get(name) if isinstance(found, dict) else None for name in ('model_type', 'tokenizer_class')]
+  found = json_values.read_file(os.path.join(folder, _MODEL)) or {}
+  values = [found.get(name) for name in ('model_type', 'tokenizer_class')]
   model_type, tokenizer_class = (value if isinstance(value, str) else '' for value in values)
   return model_type, tokenizer_class
 
@@ -433,14 +436,8 @@ def _content(token: object) -> str:
   return token.get('content', '') if isinstance(token, dict) else token if isinstance(token, str) else ''
 
 
-def _read_json(files: Mapping[str, bytes], name: str, where: str) -> json_types.JsonObject:
-  try:
-    found = json.loads(files.get(name, b'{}'))
-  except ValueError as error:
-    raise errors.UserError(f'{os.path.join(where, name)}: is invalid JSON: {_one_line(error)}') from error
-  if not isinstance(found, dict):
-    raise errors.UserError(f'{os.path.join(where, name)}: expected an object, found {type(found).__name__}')
-  return found
+def _read_json(files: Mapping[str, bytes], name: str, where: str) -> json_values.JsonObject:
+  return json_values.parse_required_object(files.get(name, b'{}'), os.path.join(where, name))
 
 
 def _as_json(value: object) -> bytes:

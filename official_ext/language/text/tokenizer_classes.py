@@ -10,7 +10,7 @@ import dataclasses
 import json
 from typing import Any
 
-from official_ext.base import json_types
+from official_ext.base import json_values
 
 # Of the families of modeling/families: transformers' TOKENIZER_MAPPING_NAMES.
 REGISTERED: Mapping[str, str] = {
@@ -104,7 +104,7 @@ class _Parts:
   normalizer: object
   pre_tokenizer: object
   decoder: Any
-  model: json_types.JsonMapping
+  model: json_values.JsonMapping
 
 
 def _parts(name: str, config: Mapping[str, object], special_tokens: Mapping[str, str]) -> _Parts:
@@ -134,8 +134,8 @@ def _parts(name: str, config: Mapping[str, object], special_tokens: Mapping[str,
 
 
 def rebuilt(
-  name: str, content: json_types.JsonMapping, config: json_types.JsonMapping, special_tokens: Mapping[str, str]
-) -> json_types.JsonObject | None:
+  name: str, content: json_values.JsonMapping, config: json_values.JsonMapping, special_tokens: Mapping[str, str]
+) -> json_values.JsonObject | None:
   """The tokenizer.json of a class of `FOLLOWED`.
 
   Args:
@@ -192,7 +192,7 @@ def _declared_alike(content, config):
   return of_file == {int(number): _essential(token) for number, token in declared.items()}
 
 
-def added_tokens(content: json_types.JsonMapping, config: json_types.JsonMapping) -> list[json_types.JsonObject]:
+def added_tokens(content: json_values.JsonMapping, config: json_values.JsonMapping) -> list[json_values.JsonObject]:
   """The added tokens by number, which a class adds anew: those of tokenizer_config.json, else of tokenizer.json."""
   declared = config.get('added_tokens_decoder')
   if declared is None:

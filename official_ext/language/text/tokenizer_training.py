@@ -9,8 +9,8 @@ import hashlib
 import os
 
 from official_ext.base import errors
+from official_ext.base import package_imports
 from official_ext.base.files import cache
-from official_ext.data import extras
 from official_ext.language.text import tokenizer as tokenizer_lib
 
 VERSION = 1  # To be raised when another tokenizer comes from the same texts.
@@ -39,7 +39,7 @@ def train(
   Raises:
     UserError: `vocab_size` has no room for the bytes, or `tokenizers` is not installed.
   """
-  library = extras.load('tokenizers', 'training a tokenizer')
+  library = package_imports.import_optional('tokenizers', 'training a tokenizer')
   special = list(dict.fromkeys([END_OF_TEXT, *special_tokens, pad_token]))
   least = _NUM_BYTES + len(special)
   if vocab_size < least:
@@ -82,7 +82,7 @@ def cached(
     folder: of the cache; '' for its usual place.
     pad_token: see `train`.
   """
-  library = extras.load('tokenizers', 'training a tokenizer')
+  library = package_imports.import_optional('tokenizers', 'training a tokenizer')
   total = hashlib.sha256()
   for text in texts:
     total.update(f'{len(text)} '.encode() + text.encode())

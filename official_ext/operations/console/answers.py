@@ -2,12 +2,16 @@
 
 A handler is a plain function, which Starlette runs in a thread; `handler` answers errors of a request, or of a disk, in
 lines, as the command line prints them.
+
+Names of files may not be UTF-8. Python reads the byte 0xE9 of such a name as the lone surrogate U+DCE9, which no
+address can contain. On the wire it is U+10FFE9, a character for private use, which a browser can hold and return.
 """
 
 from collections.abc import Callable, Mapping
 import functools
 import json as json_lib
 import os
+import re
 import stat
 import sys
 import traceback
@@ -16,13 +20,27 @@ from typing import Any
 from starlette import requests
 from starlette import responses
 
-from official_ext.base import credentials
 from official_ext.base import errors
-from official_ext.base import integers
-from official_ext.base import json_types
+from official_ext.base import json_values
+from official_ext.base import safe_text
 from official_ext.operations.console import context as context_lib
-from official_ext.operations.console import wire_names
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
+
+_ESCAPED_BYTES = re.compile(r'\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|\\udc([89a-f][0-9a-f])')
+_PRIVATE_LETTERS = {0x10FF00 + byte: 0xDC00 + byte for byte in range(0x80, 0x100)}
+
+
+def names_in_json(text: str) -> str:
+  """JSON in ASCII with a private character for each byte that is not UTF-8."""
+  if '\\udc' not in text:
+    return text
+  return _ESCAPED_BYTES.sub(lambda match: match[0] if match[1] is None else rf'\udbff\udf{match[1]}', text)
+
+
+def name_of_wire(text: str) -> str:
+  """A text of a request, as Python names the file."""
+  return text.translate(_PRIVATE_LETTERS)
+
 
 BODY = 'official_ext.body'  # The place where security.py leaves the body of a request.
 MAX_BODY_BYTES = 1 << 20
@@ -34,18 +52,18 @@ Handler = Callable[[requests.Request], responses.Response]
 
 def json(values: object, status: int = 200) -> responses.Response:
   """An answer in JSON; numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"."""
-  return plain_json(json_types.json_values(values), status)
+  return plain_json(json_values.as_strict(values), status)
 
 
 def plain_json(values: object, status: int = 200) -> responses.Response:
   """The same of values that are of JSON already, with such strings."""
   content = json_lib.dumps(values, separators=(',', ':'), allow_nan=False)
-  return responses.Response(wire_names.in_json(content), status, media_type='application/json')
+  return responses.Response(names_in_json(content), status, media_type='application/json')
 
 
 def errors_json(lines: Any, status: int) -> responses.Response:
   """The answer to a request that cannot be done: `{"errors": [line, ...]}`, with passwords masked."""
-  return json({'errors': [credentials.mask(str(line)) for line in lines]}, status)
+  return json({'errors': [safe_text.mask(str(line)) for line in lines]}, status)
 
 
 def handler(function: Handler) -> Handler:
@@ -67,7 +85,7 @@ def of_error(error: Exception) -> responses.Response:
     return errors_json(errors.lines_of(error), 400)
   if isinstance(error, (errors.StorageError, errors.CheckpointError)):
     return errors_json(errors.lines_of(error), 500)
-  print(credentials.mask(''.join(traceback.format_exception(error))), end='', file=sys.stderr, flush=True)
+  print(safe_text.mask(''.join(traceback.format_exception(error))), end='', file=sys.stderr, flush=True)
   place = traceback.extract_tb(error.__traceback__)[-1]
   where = f'{os.path.basename(place.filename)}:{place.lineno}'
   return errors_json(
@@ -75,7 +93,7 @@ def of_error(error: Exception) -> responses.Response:
   )
 
 
-def body(request: requests.Request, max_bytes: int = MAX_BODY_BYTES) -> json_types.JsonObject:
+def body(request: requests.Request, max_bytes: int = MAX_BODY_BYTES) -> json_values.JsonObject:
   """The JSON object in the body of a request.
 
   Raises:
@@ -102,7 +120,7 @@ def text(values: Mapping[str, object], name: str, default: str | None = None) ->
   value = values.get(name, default)
   if not isinstance(value, str):
     raise errors.UserError(f'{name}: expected a text' + ('' if name in values else ', and there is none'))
-  return wire_names.read(value)
+  return name_of_wire(value)
 
 
 def texts(values: Mapping[str, object], name: str) -> list[str]:
@@ -114,7 +132,7 @@ def texts(values: Mapping[str, object], name: str) -> list[str]:
   value = values.get(name, [])
   if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
     raise errors.UserError(f'{name}: expected a list of texts')
-  return [wire_names.read(one) for one in value]
+  return [name_of_wire(one) for one in value]
 
 
 def integer(source: requests.Request | Mapping[str, object], name: str, least: int = 1) -> int:
@@ -128,23 +146,23 @@ def integer(source: requests.Request | Mapping[str, object], name: str, least: i
   Raises:
     UserError: it is missing, is something else, or is less than `least` or more than MAX_INTEGER.
   """
-  return integers.check(_given_number(source, name), name, least, MAX_INTEGER)
+  return json_values.check_int(_given_number(source, name), name, least, MAX_INTEGER)
 
 
 def optional_integer(source: requests.Request | Mapping[str, object], name: str, least: int = 1) -> int | None:
   """The same for a number that may be missing, or null in a body: None."""
   value = _given_number(source, name)
-  return None if value is None else integers.check(value, name, least, MAX_INTEGER)
+  return None if value is None else json_values.check_int(value, name, least, MAX_INTEGER)
 
 
 def _given_number(source: requests.Request | Mapping[str, object], name: str) -> object:
   if not isinstance(source, requests.Request):
     return source.get(name)
   text = source.query_params.get(name)
-  return None if text is None else integers.from_text(text)
+  return None if text is None else json_values.int_from_text(text)
 
 
-def run_of(context: context_lib.Context, source: requests.Request | str) -> run_folder.Run:
+def run_of(context: context_lib.Context, source: requests.Request | str) -> run_folders.Run:
   """The run that a request names by `?run=NAME`, or that has a name.
 
   Args:
@@ -161,18 +179,18 @@ def run_of(context: context_lib.Context, source: requests.Request | str) -> run_
     if len(names) != 1:
       raise errors.UserError(f'run: expected one name, ?run=NAME; got {len(names)}')
     name = names[0]
-  name = wire_names.read(name)
+  name = name_of_wire(name)
   check_name(name)
   path = context.root if name == '.' else os.path.join(context.root, name)
-  if not run_folder.is_run(path):
-    raise errors.UserError(f'{_shown(name)}: no run of that name in {context.root}')
+  if not run_folders.is_run(path):
+    raise errors.UserError(f'{_shown(name)}: no run of that name in {context.place}')
   if not is_inside(context, path):
     raise errors.UserError(
       f'{_shown(name)}: is a link that leads out of {context.root}; start a console on that folder'
     )
   for outside in links_out(context, path):
     raise errors.UserError(f'{_shown(name)}: its {_shown(outside)} is a link that leads out of {context.root}')
-  return run_folder.Run(path, name)
+  return run_folders.Run(path, name, context.origin and context.origin + path[len(context.root) :])
 
 
 def check_name(name: str) -> None:
@@ -191,7 +209,7 @@ def check_name(name: str) -> None:
 def is_inside(context: context_lib.Context, path: str) -> bool:
   """Whether a path, with all links followed, is in the folder of the runs, and not in one that hides there."""
   real, root = os.path.realpath(path), os.path.realpath(context.root)
-  if not run_folder.paths_below(root, real):
+  if not run_folders.paths_below(root, real):
     return False
   return not any(part.startswith('.') for part in os.path.relpath(real, root).split(os.sep) if part != '.')
 
@@ -209,7 +227,7 @@ def links_out(context: context_lib.Context, folder: str) -> list[str]:
   return sorted(found)
 
 
-def file_of(context: context_lib.Context, run: run_folder.Run, name: str) -> str:
+def file_of(context: context_lib.Context, run: run_folders.Run, name: str) -> str:
   """The path of an ordinary file in a run's folder, by its path there.
 
   Raises:
@@ -219,7 +237,7 @@ def file_of(context: context_lib.Context, run: run_folder.Run, name: str) -> str
   path = os.path.join(run.path, name)
   if '\0' in name or any(part in ('', '.', '..') for part in parts) or not is_inside(context, path):
     raise errors.UserError(f'{run.name}: {_shown(name)} is not the name of a file of the run')
-  if not run_folder.paths_below(os.path.realpath(run.path), os.path.realpath(path)):
+  if not run_folders.paths_below(os.path.realpath(run.path), os.path.realpath(path)):
     raise errors.UserError(f'{run.name}: {_shown(name)} leads out of the folder of the run')
   try:
     mode = os.stat(path).st_mode

@@ -13,13 +13,12 @@ from starlette import routing
 
 import official_ext
 from official_ext.base import errors
+from official_ext.base.files import paths
 from official_ext.operations.console import answers
-from official_ext.operations.console import compare_api
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.console import live as live_lib
 from official_ext.operations.console import models_api
 from official_ext.operations.console import new_run_api
-from official_ext.operations.console import new_sweep_api
 from official_ext.operations.console import queue_api
 from official_ext.operations.console import run_api
 from official_ext.operations.console import runs_api
@@ -27,7 +26,7 @@ from official_ext.operations.console import security
 from official_ext.operations.console import sweeps_api
 
 # Each gives `routes(context)`, and some `topics(context)`: the data that live.py sends on every change.
-PARTS = (runs_api, run_api, compare_api, new_run_api, new_sweep_api, queue_api, sweeps_api, models_api)
+PARTS = (runs_api, run_api, new_run_api, queue_api, sweeps_api, models_api)
 # The browser's router (static/app.js) knows which module shows which.
 PAGES = ('/', '/runs', '/run', '/compare', '/new', '/queue', '/sweeps', '/sweep', '/models')
 _TYPES = {'.js': 'text/javascript', '.css': 'text/css', '.html': 'text/html', '.svg': 'image/svg+xml'}
@@ -69,7 +68,7 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 
 def folder_key(root: str) -> str:
   """An identity of a console's folder that does not name it."""
-  return hashlib.sha256(os.path.realpath(root).encode('utf-8', 'surrogateescape')).hexdigest()
+  return hashlib.sha256(paths.real(root).encode('utf-8', 'surrogateescape')).hexdigest()
 
 
 def _file(file: tuple[bytes, str]) -> Any:
@@ -83,7 +82,7 @@ def _routes(context: context_lib.Context) -> list[routing.Route]:
   @answers.handler
   def about(request: requests.Request) -> responses.Response:
     del request
-    return answers.json({'console': 'official-ext', 'folder': folder_key(context.root)})
+    return answers.json({'console': 'official-ext', 'folder': folder_key(context.place)})
 
   @answers.handler
   def session(request: requests.Request) -> responses.Response:
@@ -91,7 +90,7 @@ def _routes(context: context_lib.Context) -> list[routing.Route]:
     return answers.json(
       {
         'token': context.token,
-        'root': context.root,
+        'root': context.place,
         'version': official_ext.__version__,
         'has_password': context.password is not None,
       }

@@ -30,16 +30,14 @@ import zlib
 from starlette import requests
 from starlette import responses
 
-from official_ext.base import credentials
 from official_ext.base import errors
-from official_ext.base import integers
-from official_ext.base import json_types
-from official_ext.base.files import regular_files
+from official_ext.base import json_values
+from official_ext.base import safe_text
+from official_ext.base.files import local_files
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
-from official_ext.operations.console import wire_names
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import summaries
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_index
 
 _POLL_SECONDS = 0.5
 _MAX_SHARE = 0.05  # Of a core, about, for looking at the folder: at all runs of a large one less often.
@@ -121,15 +119,17 @@ class Live:
       if len(known) == len(places):
         place.offset, place.mark = known[number]
       elif number < len(given):
-        place.offset = integers.check(integers.from_text(given[number]), 'from', least=0, most=answers.MAX_INTEGER)
+        place.offset = json_values.check_int(
+          json_values.int_from_text(given[number]), 'from', least=0, most=answers.MAX_INTEGER
+        )
     return topics, places
 
-  def _run_to_watch(self, name: str) -> run_folder.Run:
+  def _run_to_watch(self, name: str) -> run_folders.Run:
     """A run whose events a page follows. It may be gone: its page connects again, and must learn that it is."""
-    decoded = wire_names.read(name)
+    decoded = answers.name_of_wire(name)
     answers.check_name(decoded)
     path = os.path.join(self._context.root, decoded)
-    return answers.run_of(self._context, name) if os.path.lexists(path) else run_folder.Run(path, decoded)
+    return answers.run_of(self._context, name) if os.path.lexists(path) else run_folders.Run(path, decoded)
 
   async def _messages(self, topics: Sequence[str], places: list['_Place']) -> AsyncIterator[str]:
     """The messages of one stream, until its browser goes or the server ends."""
@@ -244,7 +244,7 @@ class Live:
     except Exception as error:  # pylint: disable=broad-except  # The folder may be away for a while.
       known = isinstance(error, (errors.UserError, errors.StorageError))
       lines = errors.lines_of(error) if known else [f'{type(error).__name__}: {error}']
-      text = _dump({'errors': [credentials.mask(line) for line in lines]})
+      text = _dump({'errors': [safe_text.mask(line) for line in lines]})
       if text == self._state.problem:
         return []
       self._state.problem = text
@@ -318,7 +318,7 @@ def _change_of_runs(changed: Sequence[str], removed: Sequence[str]) -> _Change:
 class _Place:
   """A place in the events.jsonl of a run that one browser watches."""
 
-  def __init__(self, run: run_folder.Run):
+  def __init__(self, run: run_folders.Run):
     self._name = run.name
     self.path = run.file_of_mode('events', 'jsonl')
     self.offset: int | None = None  # None: at the end, wherever that is.
@@ -328,7 +328,7 @@ class _Place:
   def read(self) -> str | None:
     """The message with the next lines; None if there are none. It runs in a thread."""
     try:
-      with regular_files.open_to_read(self.path, buffering=0) as file:
+      with local_files.open_to_read(self.path, buffering=0) as file:
         size, is_first = os.fstat(file.fileno()).st_size, self.offset is None
         mark = _mark(file)
         if self.offset is None:
@@ -371,7 +371,7 @@ def list_runs(context: context_lib.Context) -> list[dict[str, object]]:
   return context.recent.as_sent([each for each in context.recent.look() if is_shown(context, each)], is_all=True)
 
 
-def is_shown(context: context_lib.Context, run: summaries.RunSummary) -> bool:
+def is_shown(context: context_lib.Context, run: run_index.RunSummary) -> bool:
   """Whether a run is in the folder: not a link out of it."""
   return not os.path.islink(run.path) or answers.is_inside(context, run.path)
 
@@ -420,13 +420,13 @@ def _checked(line: bytes) -> str:
   """A line, if it is a JSON object that a browser can read; or else ''."""
   try:
     values = json.loads(line)
-    return _dump(json_types.json_values(values)) if isinstance(values, dict) else ''
+    return _dump(json_values.as_strict(values)) if isinstance(values, dict) else ''
   except (ValueError, RecursionError):
     return ''
 
 
 def _dump(values: object) -> str:
-  return wire_names.in_json(json.dumps(values, separators=(',', ':')))
+  return answers.names_in_json(json.dumps(values, separators=(',', ':')))
 
 
 def _message(topic: str, text: str, places: Sequence[_Place]) -> str:

@@ -19,18 +19,17 @@ from starlette import responses
 from starlette import routing
 
 from official_ext.base import errors
-from official_ext.base.files import moments
+from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
-from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import new_runs
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import run_log
-from official_ext.operations.runs import signals
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses
 
 MODES = ('train', 'train_and_eval', 'train_and_post_eval', 'eval', 'continuous_eval')
 _REHEARSALS = '.checks'  # Below the folder of runs; a name that begins with a dot is not a run's.
@@ -203,7 +202,7 @@ class _Page:
   def _start_rehearsal(self, request: requests.Request, what: str) -> responses.Response:
     wanted = new_run_of(self._context, {**answers.body(request), 'name': new_runs.UNNAMED})
     self._tidy()
-    name = f'{moments.now().replace(":", "").replace("+", "")}-{secrets.token_hex(4)}'
+    name = f'{json_values.timestamp_now().replace(":", "").replace("+", "")}-{secrets.token_hex(4)}'
     folder = os.path.join(self._context.root, _REHEARSALS, name)
     command = wanted.rehearsal(self._context.driver, folder, what)
     command.start()
@@ -214,13 +213,13 @@ class _Page:
     `has_picture`.
     """
     run = self._rehearsal(request.query_params.get('id', ''))
-    lives = judged_status.is_alive(run)  # Before its output is read, which is whole when it does not.
+    lives = statuses.is_alive(run)  # Before its output is read, which is whole when it does not.
     exit_status = (run.started() or {}).get('exit_status')
     deadline = time.monotonic() + _STATUS_SECONDS
     while not lives and exit_status is None and time.monotonic() < deadline:
       time.sleep(0.05)
       exit_status = (run.started() or {}).get('exit_status')
-    lines, has_picture = run_log.tail(run, _LOG_LINES), os.path.isfile(run.file(new_runs.PREVIEW))
+    lines, has_picture = run_processes.log_tail(run, _LOG_LINES), os.path.isfile(run.file(new_runs.PREVIEW))
     return answers.json({'lines': lines, 'lives': lives, 'exit_status': exit_status, 'has_picture': has_picture})
 
   def picture(self, request: requests.Request) -> responses.Response:
@@ -234,19 +233,19 @@ class _Page:
 
   def stop_rehearsal(self, request: requests.Request) -> responses.Response:
     """Ends one."""
-    signals.stop(self._rehearsal(answers.text(answers.body(request), 'id')), True)
+    run_processes.stop_run(self._rehearsal(answers.text(answers.body(request), 'id')), True)
     return answers.json({})
 
-  def _rehearsal(self, name: str) -> run_folder.Run:
+  def _rehearsal(self, name: str) -> run_folders.Run:
     path = os.path.join(self._context.root, _REHEARSALS, name)
     if not _REHEARSAL.fullmatch(name) or not os.path.isdir(path):
       raise errors.UserError('id: there is no such check')
-    return run_folder.Run(path, name)
+    return run_folders.Run(path, name)
 
   def _tidy(self) -> None:
     """Deletes the folders of checks that are over, but for the newest."""
     folder = os.path.join(self._context.root, _REHEARSALS)
     names = sorted(name for name in os.listdir(folder) if _REHEARSAL.fullmatch(name)) if os.path.isdir(folder) else []
     for name in names[:-_KEPT_REHEARSALS]:
-      if not judged_status.is_alive(run_folder.Run(os.path.join(folder, name), name)):
+      if not statuses.is_alive(run_folders.Run(os.path.join(folder, name), name)):
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)

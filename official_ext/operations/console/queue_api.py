@@ -7,15 +7,14 @@ from starlette import responses
 from starlette import routing
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base.processes import process_identity
+from official_ext.base import json_values
+from official_ext.base import processes
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
-from official_ext.operations.queue import dispatcher_start
 from official_ext.operations.queue import queue_changes
-from official_ext.operations.queue import queue_view
+from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import commands
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
 
 _MAX_OVER = 50
 _PLACES = ('first', 'last', 'before', 'after')
@@ -42,11 +41,11 @@ class _Queue:
     self._context = context
     self._queue = context.queue
 
-  def values(self) -> json_types.JsonObject:
+  def values(self) -> json_values.JsonObject:
     """The queue as it stands, with the command that starts a dispatcher."""
-    found = queue_view.as_dict(self._queue, _MAX_OVER)
-    process = process_identity.parse(found['dispatcher'] or {})
-    words = ['official-ext', *dispatcher_start.command(self._queue)]
+    found = queue_folder.queue_as_dict(self._queue, _MAX_OVER)
+    process = processes.parse_identity(found['dispatcher'] or {})
+    words = ['official-ext', *self._queue.dispatch_words()]
     return {
       **found,
       'dispatcher': None if found['dispatcher'] is None else {**found['dispatcher'], 'process': str(process or '')},
@@ -54,20 +53,20 @@ class _Queue:
       'command': ' '.join(map(commands.quoted, words)) + ' --slots=2',
     }
 
-  def _with_run(self, entry: json_types.JsonObject) -> json_types.JsonObject:
+  def _with_run(self, entry: json_values.JsonObject) -> json_values.JsonObject:
     """An entry with the name of its run, if that is a run below the folder already."""
     path = entry['model_dir'] or ''
-    root = self._context.root
-    is_below = run_folder.paths_below(root, path) and path != root
+    root = self._context.place
+    is_below = run_folders.paths_below(root, path) and path != root
     name = path[len(root) + 1 :] if is_below else None
-    return {**entry, 'name': name, 'run': name if name and run_folder.is_run(path) else None}
+    return {**entry, 'name': name, 'run': name if name and run_folders.is_run(path) else None}
 
   def get(self, request: requests.Request) -> responses.Response:
     """The queue as it stands."""
     del request
     return answers.json(self.values())
 
-  def changing(self, do: Callable[[json_types.JsonObject], None]) -> answers.Handler:
+  def changing(self, do: Callable[[json_values.JsonObject], None]) -> answers.Handler:
     """Does something, and answers with the queue as it stands then."""
 
     def handle(request: requests.Request) -> responses.Response:
@@ -100,5 +99,5 @@ class _Queue:
     """Starts a dispatcher that outlives this server: `{"slots": 2}`."""
     body = answers.body(request)
     slots = answers.optional_integer(body, 'slots')
-    dispatcher_start.start(self._queue, slots)
+    self._queue.start_dispatcher(slots)
     return answers.json(self.values())

@@ -7,27 +7,21 @@ from starlette import requests
 from starlette import responses
 from starlette import routing
 
-from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import safe_text
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.curves import curves
-from official_ext.operations.curves import goodput
-from official_ext.operations.curves import run_images
-from official_ext.operations.curves import run_profile
-from official_ext.operations.curves import timeline
+from official_ext.operations.curves import timing
+from official_ext.operations.imports import tensorboard_files
+from official_ext.operations.runs import artifacts
 from official_ext.operations.runs import commands
-from official_ext.operations.runs import default_fields
 from official_ext.operations.runs import driver as driver_lib
-from official_ext.operations.runs import given_fields
-from official_ext.operations.runs import index
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import params
-from official_ext.operations.runs import run_checkpoints
-from official_ext.operations.runs import run_completions
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import run_log
-from official_ext.operations.runs import signals
+from official_ext.operations.runs import event_log
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_index
+from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses
 from official_ext.operations.runs import tensorboard_server
 
 _MAX_LINES = 5000
@@ -64,30 +58,30 @@ class _Run:
 
   def __init__(self, context: context_lib.Context):
     self._context = context
-    self._images = run_images.ImageIndex()
+    self._images = tensorboard_files.ImageIndex()
 
   # Looking.
 
   def about(self, request: requests.Request) -> responses.Response:
     """The summary, the record, the processes of each mode, the profile, and TensorBoard's address if it runs."""
     run = answers.run_of(self._context, request)
-    summary = index.summary_of(run).as_dict()
+    summary = run_index.summary_of(run).as_dict()
     record = run.first_record() or run.started() or {}
     server = tensorboard_server.find(run)
     values = {
       'summary': summary,
       'record': record,
       'modes': [self._mode(run, mode) for mode in run.modes()],
-      'profile': run_profile.read(run),
+      'profile': timing.read_profile(run),
       'can_resume': _line_of(lambda: commands.to_resume(run)),
       'tensorboard': server.url if server else None,
     }
     del summary['path']
-    masked = credentials.mask_values({**values, 'tensorboard': None})
+    masked = safe_text.mask_values({**values, 'tensorboard': None})
     return answers.json({**masked, 'tensorboard': values['tensorboard']})
 
-  def _mode(self, run: run_folder.Run, mode: str) -> dict[str, object]:
-    found = judged_status.of_run(run, mode=mode)
+  def _mode(self, run: run_folders.Run, mode: str) -> dict[str, object]:
+    found = statuses.of_run(run, mode=mode)
     record = run.record(mode) or run.started(mode) or {}
     return {
       'mode': mode,
@@ -98,14 +92,14 @@ class _Run:
     }
 
   def log(self, request: requests.Request) -> responses.Response:
-    """The output of `?mode=` since the place `?from=`, in bytes: see operations/runs/run_log.py."""
+    """The output of `?mode=` since the place `?from=`, in bytes: see operations/runs/run_processes.py."""
     run = answers.run_of(self._context, request)
     mode = request.query_params.get('mode', 'train')
     if mode not in (*run.modes(), 'train'):
       raise errors.UserError(f'mode={mode}: {run.name} has {", ".join(run.modes()) or "none"}')
     place = answers.optional_integer(request, 'from', least=0)
-    lines, end, follows = run_log.since(run.log_path(mode), place, _MAX_LINES)
-    masked = [credentials.mask(line) for line in lines]
+    lines, end, follows = run_processes.lines_since(run.log_path(mode), place, _MAX_LINES)
+    masked = [safe_text.mask(line) for line in lines]
     return answers.json({'lines': masked, 'place': end, 'follows': follows})
 
   def config(self, request: requests.Request) -> responses.Response:
@@ -114,45 +108,45 @@ class _Run:
     With `defaults=1` also the experiment's own values where they are others: that asks a process with TensorFlow.
     """
     run = answers.run_of(self._context, request)
-    values = params.read(run) or {}
+    values = run_folders.read_params(run) or {}
     short_names = (run.record() or {}).get('short_names')
-    given = given_fields.of_run(run, values)
-    found = {'values': credentials.mask_values(values), 'short_names': short_names or {}, 'given': given}
+    given = commands.given_fields(run, values)
+    found = {'values': safe_text.mask_values(values), 'short_names': short_names or {}, 'given': given}
     if request.query_params.get('defaults') == '1':
       try:
-        found['defaults'] = credentials.mask_values(default_fields.of_run(run, values, self._context.driver))
+        found['defaults'] = safe_text.mask_values(driver_lib.changed_fields(run, values, self._context.driver))
       except driver_lib.DriverError as error:
         return answers.errors_json([error], 500)
     return answers.json(found)
 
   def checkpoints(self, request: requests.Request) -> responses.Response:
-    """The checkpoints with the metrics at their steps, see operations/runs/run_checkpoints.py."""
+    """The checkpoints with the metrics at their steps, see operations/runs/artifacts.py."""
     run = answers.run_of(self._context, request)
     evaluations = curves.evaluations(self._context.columns, run)
     self._context.columns.trim()
-    found = run_checkpoints.with_evaluations(run_checkpoints.find(run), evaluations)
+    found = artifacts.with_evaluations(artifacts.find_checkpoints(run), evaluations)
     return answers.json({'checkpoints': [vars(each) for each in found]})
 
   def timeline(self, request: requests.Request) -> responses.Response:
-    """The events but those of training, see runs/timeline.py."""
+    """The events but those of training, see operations/curves/timing.py."""
     run = answers.run_of(self._context, request)
-    found = timeline.read(self._context.columns, run)
-    events = [credentials.mask_values(each.as_dict()) for each in found.events]
+    found = timing.read_timeline(self._context.columns, run)
+    events = [safe_text.mask_values(each.as_dict()) for each in found.events]
     return answers.json({'events': events, 'num_left_out': found.num_left_out})
 
   def goodput(self, request: requests.Request) -> responses.Response:
-    """The wall time by purpose, see curves/goodput.py; null if none has passed."""
-    found = goodput.read(self._context.columns, answers.run_of(self._context, request))
+    """The wall time by purpose, see operations/curves/timing.py; null if none has passed."""
+    found = timing.read_goodput(self._context.columns, answers.run_of(self._context, request))
     self._context.columns.trim()
     return answers.json({'goodput': found and dataclasses.asdict(found)})
 
   def completions(self, request: requests.Request) -> responses.Response:
-    """The logs of completions, see operations/runs/run_completions.py."""
+    """The logs of completions, see operations/runs/event_log.py."""
     run = answers.run_of(self._context, request)
-    return answers.json(credentials.mask_values({'logs': run_completions.read(run)}))
+    return answers.json(safe_text.mask_values({'logs': event_log.read_completions(run)}))
 
   def images(self, request: requests.Request) -> responses.Response:
-    """The images that the task has logged, see runs/run_images.py."""
+    """The images that the task has logged, see operations/imports/tensorboard_files.py."""
     run = answers.run_of(self._context, request)
     return answers.json({'images': [vars(each) for each in self._images.find(run)]})
 
@@ -162,7 +156,7 @@ class _Run:
     offset, number = (answers.optional_integer(request, name, least=0) or 0 for name in ('offset', 'number'))
     file = request.query_params.get('file', '')
     answers.file_of(self._context, run, file)
-    return responses.Response(run_images.read(run, file, offset, number), media_type='image/png')
+    return responses.Response(tensorboard_files.read_image(run, file, offset, number), media_type='image/png')
 
   # Starting.
 
@@ -170,7 +164,7 @@ class _Run:
     """Evaluates `{"run", "checkpoint"}`, detached."""
     body = answers.body(request)
     run = answers.run_of(self._context, answers.text(body, 'run'))
-    checkpoint = run_checkpoints.path_of(run, answers.text(body, 'checkpoint'))
+    checkpoint = artifacts.checkpoint_path(run, answers.text(body, 'checkpoint'))
     commands.to_evaluate(run, checkpoint).start()
     return answers.json({'mode': 'eval'})
 
@@ -181,7 +175,7 @@ class _Run:
     mode = answers.text(body, 'mode')
     if mode not in run.modes():
       raise errors.UserError(f'mode: {run.name} has {", ".join(run.modes()) or "none"}')
-    return answers.json({'status': signals.stop(run, body.get('now') is True, mode).status})
+    return answers.json({'status': run_processes.stop_run(run, body.get('now') is True, mode).status})
 
   def tensorboard(self, request: requests.Request) -> responses.Response:
     """Starts TensorBoard for `{"run"}`, or finds the one that runs: `{"url"}`."""

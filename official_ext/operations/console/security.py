@@ -3,23 +3,73 @@
 A page in the user's browser that is not ours must neither read anything nor change anything: not by a name that it
 has made lead to this machine (the Host is checked, with its port), not by a request across sites (Origin,
 Sec-Fetch-Site, and a token that only our page can read), not in a frame, and not by text that becomes code (the
-content's policy). On an address that others reach, whoever asks must have the password as well.
+content's policy). On an address that others reach, whoever asks must have the password as well. After a few wrong
+attempts to give it a client has to wait for its turn.
 """
 
+import asyncio
+import collections
 from collections.abc import Callable, Iterable
+import dataclasses
 import hashlib
 import hmac
 import http.cookies
 import ipaddress
 import json
 import socket
+import time
 from typing import Any
 
 from starlette import types
 
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
-from official_ext.operations.console import token_attempts
+
+FREE_ATTEMPTS = 3  # Attempts without a wait.
+ATTEMPT_SECONDS = 0.5  # Between further ones.
+MAX_WAIT_SECONDS = 5.0
+_MAX_CLIENTS = 10_000
+
+
+@dataclasses.dataclass
+class _ClientAttempts:
+  """The attempts of a client since its last right one.
+
+  Attributes:
+    count: how many there were.
+    next: when the next one is judged, by the monotonic clock.
+  """
+
+  count: int = 0
+  next: float = 0.0
+
+
+class TokenAttempts:
+  """The attempts of all clients. One loop of asyncio uses it."""
+
+  def __init__(self) -> None:
+    self._clients: collections.OrderedDict[str, _ClientAttempts] = collections.OrderedDict()
+
+  async def has_turn(self, host: str) -> bool:
+    """Waits until an attempt of a client may be judged; False if too many others of it wait already."""
+    client = self._clients.setdefault(host, _ClientAttempts())
+    self._clients.move_to_end(host)
+    if len(self._clients) > _MAX_CLIENTS:
+      self._clients.popitem(last=False)
+    client.count += 1  # Before it is judged: many may come at once.
+    now = time.monotonic()
+    turn = max(now, client.next) if client.count > FREE_ATTEMPTS else now
+    if turn - now > MAX_WAIT_SECONDS:
+      return False
+    client.next = turn + ATTEMPT_SECONDS
+    if turn > now:  # A right one is judged without a pause, and forgotten: others at once count as its first.
+      await asyncio.sleep(turn - now)
+    return True
+
+  def forget(self, host: str) -> None:
+    """Takes note of a right attempt."""
+    self._clients.pop(host, None)
+
 
 PASSWORD = 'OFFICIAL_EXT_CONSOLE_TOKEN'  # Of the environment.
 MIN_PASSWORD = 16
@@ -54,6 +104,7 @@ HEADERS = {
 # The paths that need no password: they reveal no run.
 _LOGIN = '/api/login'
 _OPEN = frozenset(('/api/about', _LOGIN))
+_OF_SESSIONS = frozenset((_LOGIN, '/api/logout'))
 
 
 def is_loopback(host: str) -> bool:
@@ -96,7 +147,7 @@ class Guard:
     self._context = context
     self._pages = frozenset(pages)
     self._names = frozenset(_own_names(context.host))
-    self._attempts = token_attempts.TokenAttempts()
+    self._attempts = TokenAttempts()
 
   async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
     """Answers a request; see ASGI."""
@@ -151,15 +202,18 @@ class Guard:
       return 415, 'Content-Type: expected application/json'
     if headers.get('content-encoding') is not None:
       return 415, 'Content-Encoding: is not possible'
+    refusal = None
+    if self._context.origin and path not in _OF_SESSIONS:
+      refusal = 403, f'{self._context.origin}: is remote, and its console only shows runs; use `official-ext runs`'
     if by_password:  # No browser sends that by itself.
-      return None
+      return refusal
     if origin is None:
       return 403, 'Origin: is missing; a script sends that of the console'
     if path == _LOGIN:
       return None
     if not hmac.compare_digest(_digest(headers.get(TOKEN_HEADER, '')), _digest(self._context.token)):
       return 403, 'X-Console-Token: is not that of this console, which GET /api/session returns; reload the page'
-    return None
+    return refusal
 
   def _is_our_host(self, text: str | None) -> bool:
     """Whether the Host of a request is a name of this server, with its port."""

@@ -1,4 +1,9 @@
-"""Sweeps for their pages: the actions of `official-ext sweep`. new_sweep_api.py starts one."""
+"""Sweeps for their pages: the actions of `official-ext sweep`, and the start of a sweep from the form of a new run.
+
+The contents of a request for a new sweep are those of the form, see new_run_api.py, of which `name` is the sweep's, and
+`{method, count, metric, goal, min_iter, slots, parameters}`; a parameter is `{name, kind, values, low, high, count}`,
+see sweeps/form_sweep.py.
+"""
 
 from collections.abc import Callable, Mapping
 import json
@@ -10,21 +15,77 @@ from starlette import requests
 from starlette import responses
 from starlette import routing
 
-from official_ext.base import credentials
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import integers
-from official_ext.base import json_types
+from official_ext.base import json_values
+from official_ext.base import safe_text
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
-from official_ext.operations.console import wire_names
+from official_ext.operations.console import new_run_api
 from official_ext.operations.runs import commands
-from official_ext.operations.sweeps import controller_start
-from official_ext.operations.sweeps import points as points_lib
+from official_ext.operations.runs import new_runs
+from official_ext.operations.sweeps import form_sweep
 from official_ext.operations.sweeps import sweep_changes
 from official_ext.operations.sweeps import sweep_folder
-from official_ext.operations.sweeps import sweep_results
+from official_ext.operations.sweeps import sweep_points
+
+
+def _form_routes(context: context_lib.Context) -> list[routing.Route]:
+  """The requests that this part answers."""
+  page = _SweepForm(context)
+  return [
+    routing.Route('/api/new/sweep/check', answers.handler(page.check), methods=['POST']),
+    routing.Route('/api/new/sweep/start', answers.handler(page.start), methods=['POST']),
+  ]
+
+
+class _SweepForm:
+  """The requests."""
+
+  def __init__(self, context: context_lib.Context):
+    self._context = context
+
+  def check(self, request: requests.Request) -> responses.Response:
+    """`{"name", "lines", "points", "file", "command"}`: mistakes that are seen without the driver, and the number of
+    points, null with mistakes. Writes nothing.
+    """
+    body = answers.body(request)
+    name = answers.text(body, 'name', '')
+    if not name:
+      name = new_runs.proposed_name(self._context.root, f'{answers.text(body, "experiment", "")}-sweep')
+    found: json_values.JsonObject = {'name': name, 'lines': [], 'points': None, 'file': '', 'command': ''}
+    try:
+      wanted = self._sweep({**body, 'name': name})
+      values, points = wanted.check()
+      wanted.run.check_name()
+    except errors.UserError as error:
+      return answers.json({**found, 'lines': [safe_text.mask(line) for line in errors.lines_of(error)]})
+    words = ['official-ext', 'sweep', f'{name}.yaml', self._context.root]
+    words += [f'--slots={wanted.slots}'] if wanted.slots else []
+    file = safe_text.mask(config_text.dump(values))
+    command = ' '.join(map(commands.quoted, words))
+    return answers.json({**found, 'points': points, 'file': file, 'command': command})
+
+  def start(self, request: requests.Request) -> responses.Response:
+    """Starts it: `{"sweep": NAME}`. Waits for the driver's check of the points, in a process with TensorFlow."""
+    wanted = self._sweep(answers.body(request))
+    wanted.start(self._context.driver)
+    return answers.json({'sweep': wanted.run.name})
+
+  def _sweep(self, body: Mapping[str, object]) -> form_sweep.FormSweep:
+    return form_sweep.FormSweep(
+      run=new_run_api.new_run_of(self._context, body),
+      ranges=form_sweep.ranges_of(body.get('parameters')),
+      method=answers.text(body, 'method', 'grid'),
+      count=answers.optional_integer(body, 'count') or 10,
+      metric=answers.text(body, 'metric', '').strip(),
+      goal=answers.text(body, 'goal', ''),
+      min_iter=answers.optional_integer(body, 'min_iter'),
+      slots=answers.optional_integer(body, 'slots'),
+    )
+
 
 _IMPORTANCE_SECONDS = 120.0
 
@@ -33,6 +94,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
   """The requests that this part answers."""
   sweeps = _Sweeps(context)
   found = [
+    *_form_routes(context),
     routing.Route('/api/sweeps', answers.handler(sweeps.all), methods=['GET']),
     routing.Route('/api/sweep', answers.handler(sweeps.one), methods=['GET']),
     routing.Route('/api/sweep/importances', answers.handler(sweeps.importances), methods=['GET']),
@@ -59,18 +121,18 @@ class _Sweeps:
 
   def __init__(self, context: context_lib.Context):
     self._context = context
-    self._readers: dict[str, tuple[sweep_folder.SweepFolder, points_lib.PointReader]] = {}
+    self._readers: dict[str, tuple[sweep_folder.SweepFolder, sweep_points.PointReader]] = {}
     self._importances: dict[str, tuple[object, object]] = {}
     self._lock = threading.Lock()  # Of the readers.
     self._computing = threading.Lock()
 
   # Looking.
 
-  def values(self) -> list[json_types.JsonObject]:
+  def values(self) -> list[json_values.JsonObject]:
     """All sweeps, a line each."""
     with self._lock:
-      folders = [folder for folder in sweep_folder.find(self._context.root) if self._is_inside(folder)]
-      return [sweep_results.describe(*self._reader(folder)) for folder in folders]
+      folders = [folder for folder in sweep_folder.find_sweeps(self._context.root) if self._is_inside(folder)]
+      return [sweep_points.describe_sweep(*self._reader(folder)) for folder in folders]
 
   def all(self, request: requests.Request) -> responses.Response:
     """All sweeps: `{"sweeps": [...]}`."""
@@ -116,18 +178,18 @@ class _Sweeps:
       return (process.stderr.decode(errors='replace').strip().splitlines() or ['it could not be computed'])[-1]
     return json.loads(process.stdout)['importances']
 
-  def _values(self, folder: sweep_folder.SweepFolder) -> json_types.JsonObject:
+  def _values(self, folder: sweep_folder.SweepFolder) -> json_values.JsonObject:
     sweep = folder.load()
     with self._lock:
       _, reader = self._reader(folder)
       found = reader.read(sweep)
-    values = sweep_results.as_dict(folder, sweep, found)
-    words = ['official-ext', *controller_start.command(folder)]
-    text = paths.read(folder.file(sweep_folder.FILE), regular_files.MAX_RECORD).decode(errors='replace')
+    values = sweep_points.sweep_as_dict(folder, sweep, found)
+    words = ['official-ext', *folder.control_words()]
+    text = paths.read(folder.file(sweep_folder.FILE), local_files.MAX_RECORD).decode(errors='replace')
     return {
       **values,
-      'order': [point.number for point in sweep_results.in_order(found, sweep)],
-      'file': credentials.mask(text),
+      'order': [point.number for point in sweep_points.best_first(found, sweep)],
+      'file': safe_text.mask(text),
       'command': ' '.join(map(commands.quoted, words)),
       'slots': folder.settings().get('slots'),
     }
@@ -138,7 +200,7 @@ class _Sweeps:
     Raises:
       UserError: there is none, or it leads out of the folder.
     """
-    name = wire_names.read(name)
+    name = answers.name_of_wire(name)
     answers.check_name(name)
     folder = sweep_folder.SweepFolder(self._context.root, name)
     if not folder.exists():
@@ -151,15 +213,15 @@ class _Sweeps:
     files = (folder.path, folder.file(sweep_folder.FILE), folder.file(sweep_folder.SETTINGS))
     return all(answers.is_inside(self._context, path) for path in files)
 
-  def _reader(self, folder: sweep_folder.SweepFolder) -> tuple[sweep_folder.SweepFolder, points_lib.PointReader]:
+  def _reader(self, folder: sweep_folder.SweepFolder) -> tuple[sweep_folder.SweepFolder, sweep_points.PointReader]:
     if folder.name not in self._readers:
-      self._readers[folder.name] = folder, points_lib.PointReader(folder)
+      self._readers[folder.name] = folder, sweep_points.PointReader(folder)
     return self._readers[folder.name]
 
   # Doing.
 
   def changing(
-    self, do: Callable[[sweep_folder.SweepFolder, json_types.JsonObject], json_types.JsonObject | None]
+    self, do: Callable[[sweep_folder.SweepFolder, json_values.JsonObject], json_values.JsonObject | None]
   ) -> answers.Handler:
     """Does something with the sweep in `{"sweep": NAME, ...}`, and answers with its message and the new state."""
 
@@ -171,17 +233,17 @@ class _Sweeps:
 
     return handle
 
-  def stop(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_types.JsonObject:
+  def stop(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_values.JsonObject:
     """Stops it."""
     del body
     return {'points': sweep_changes.stop(folder)}
 
-  def go_on(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_types.JsonObject:
+  def go_on(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_values.JsonObject:
     """Starts a controller that outlives this server: `{"slots": 2}`."""
     slots = answers.optional_integer(body, 'slots')
-    return {'pid': controller_start.start(folder, slots)}
+    return {'pid': folder.start_controller(slots)}
 
-  def retry(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_types.JsonObject:
+  def retry(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_values.JsonObject:
     """Tries points again: `{"points": [3]}`, or all that have failed."""
     return {'points': sweep_changes.retry(folder, _numbers(body))}
 
@@ -200,4 +262,4 @@ def _numbers(body: Mapping[str, object]) -> list[int]:
   numbers = body.get('points', [])
   if not isinstance(numbers, list):
     raise errors.UserError('points: expected a list of numbers of points')
-  return [integers.check(each, 'points', most=answers.MAX_INTEGER) for each in numbers]
+  return [json_values.check_int(each, 'points', most=answers.MAX_INTEGER) for each in numbers]

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-from official_ext.base.processes import stopping
+from official_ext.base import processes
 from official_ext.operations.curves import column_store
 
 _NICE = 5
@@ -24,7 +24,7 @@ def run(folder: str, path: str, names: list[str]) -> bool:
       stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,
-      preexec_fn=stopping.end_with_parent,
+      preexec_fn=processes.end_with_parent,
       check=False,
     )
   except (OSError, ValueError):  # A name with a NUL.

@@ -1,7 +1,7 @@
 """Keeps the columns of files of events: in memory, as far as there is room, and on disk, for the next process.
 
-The data on disk is only a cache, as index.py's is: it lies in the user's cache folder, is believed if its checksum is
-right and the file has grown since, or is unchanged, and may be deleted at any time.
+The data on disk is only a cache, as run_index.py's is: it lies in the user's cache folder, is believed if its checksum
+is right and the file has grown since, or is unchanged, and may be deleted at any time.
 """
 
 import collections
@@ -17,13 +17,12 @@ import zlib
 import numpy as np
 
 import official_ext
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base.files import cache
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
 from official_ext.operations.curves import event_columns
-from official_ext.operations.curves import event_sample
-from official_ext.operations.curves import growing_array
+from official_ext.operations.curves import event_lines
 
 MAX_BYTES = 48 << 20  # In memory.
 _MAX_DISK_BYTES = 1 << 30
@@ -56,7 +55,7 @@ class ColumnStore:
     self._lock = threading.Lock()
     self._known: collections.OrderedDict[str, event_columns.EventColumns] = collections.OrderedDict()
     self._kept: dict[str, int] = {}  # How much of each had been looked through when it was written to the cache.
-    self._samples: dict[str, event_sample.EventSample] = {}  # Of files that are being read.
+    self._samples: dict[str, event_lines.EventSample] = {}  # Of files that are being read.
 
   def columns(self, path: str) -> event_columns.EventColumns:
     """The current columns of a file; those of an empty one if it is missing."""
@@ -76,7 +75,7 @@ class ColumnStore:
         self._load(found)  # With the lock: others must not take it for unread.
     return found
 
-  def sample(self, path: str, names: Iterable[str] = ()) -> event_sample.EventSample | None:
+  def sample(self, path: str, names: Iterable[str] = ()) -> event_lines.EventSample | None:
     """A sample of a long file that was not read yet, while it is being read; None if it was read, or is short.
 
     Args:
@@ -89,7 +88,7 @@ class ColumnStore:
     with self._lock:
       found = self._samples.get(path)
     is_new = found is None
-    made = found or event_sample.EventSample(path)
+    made = found or event_lines.EventSample(path)
     with self._lock:
       found = self._samples.setdefault(path, made)
       found.wanted.update(dict.fromkeys(names))
@@ -97,7 +96,7 @@ class ColumnStore:
       threading.Thread(target=self._read_all, args=(path, found), daemon=True).start()
     return found
 
-  def _read_all(self, path: str, sample: event_sample.EventSample) -> None:
+  def _read_all(self, path: str, sample: event_lines.EventSample) -> None:
     """Has a file read, and the values of all names that are wanted meanwhile."""
     done: set[str] | None = None
     while True:
@@ -132,7 +131,7 @@ class ColumnStore:
   def _load(self, columns: event_columns.EventColumns) -> None:
     """Takes the columns of a file from the cache. Nothing of an entry counts before its end was seen to be right."""
     try:
-      with regular_files.open_to_read(self._cache_path(columns.path)) as file:
+      with local_files.open_to_read(self._cache_path(columns.path)) as file:
         if os.fstat(file.fileno()).st_size > _MAX_DISK_BYTES:
           return
         line = file.readline(_BLOCK)
@@ -142,7 +141,7 @@ class ColumnStore:
         content, arrays = file.read(header['length']), {}
         values, crc = json.loads(content), zlib.crc32(line + content)
         for name, (dtype, length) in header['arrays'].items():
-          arrays[name] = growing_array.GrowingArray(dtype, self._folder)
+          arrays[name] = event_columns.GrowingArray(dtype, self._folder)
           for block in _blocks(file, length * arrays[name].dtype.itemsize):
             crc = zlib.crc32(block, crc)
             arrays[name].append(np.frombuffer(block, arrays[name].dtype))
@@ -181,7 +180,7 @@ class ColumnStore:
         size -= length
 
 
-def _write(file: Any, values: json_types.JsonObject, arrays: dict[str, growing_array.GrowingArray]) -> None:
+def _write(file: Any, values: json_values.JsonObject, arrays: dict[str, event_columns.GrowingArray]) -> None:
   """Writes an entry: a header in a line, JSON values, the arrays, and a checksum of these."""
   content = json.dumps(values).encode()
   sizes = {name: (each.dtype.str, len(each)) for name, each in arrays.items()}

@@ -1,14 +1,6 @@
-"""The curves of runs: a metric over steps, time, examples or another metric, as many points as a screen shows.
+"""The curves of runs: a metric over steps, time, examples or another metric, as many points as a screen shows."""
 
-No TensorFlow.
-
-A curve is named `train/NAME` or `eval/NAME`, by the event and the metric; `MODE:eval/NAME` is from the file of another
-mode, such as an evaluation beside the training: `continuous_eval:eval/accuracy`. `system:system/NAME` is a metric of
-the machine. Lines that a restore or a rollback has
-superseded are not part of a curve.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import math
 import os
@@ -16,15 +8,78 @@ import os
 import numpy as np
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base.run_folder import event_names
+from official_ext.base import json_values
+from official_ext.base.run_folder import run_files
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import decimation
 from official_ext.operations.curves import event_columns
-from official_ext.operations.curves import event_sample
-from official_ext.operations.curves import metric_axis
-from official_ext.operations.runs import last_events
-from official_ext.operations.runs import run_folder
+from official_ext.operations.curves import event_lines
+from official_ext.operations.runs import event_log
+from official_ext.operations.runs import run_folders
+
+_AXIS_CHUNK = 1 << 16  # Values that are looked at together.
+
+
+class MetricAxis:
+  """The values of a metric by step.
+
+  Attributes:
+    is_known: whether the run has the metric.
+    is_ordered: whether its values never fall from one step to a later one.
+  """
+
+  def __init__(self, columns: event_columns.EventColumns | event_lines.EventSample, kind: int, metric: str):
+    """Looks at all values once.
+
+    Args:
+      columns: of the file that has the metric.
+      kind: of its events, see event_columns.KINDS.
+      metric: its name.
+    """
+    with columns.lock:
+      # The arrays of this moment: a file may be begun anew between two calls of `places`.
+      self._lines, self._values = columns.metric(metric)
+      self._steps = columns.steps
+      kept = [np.empty(0, np.int32)]
+      kept += [at.astype(np.int32) for at in event_columns.standing_places(columns, kind, self._lines)]
+      self._at = np.concatenate(kept)
+      if self._falls(lambda at: self._steps[self._lines[at]]):  # No training of this library writes such a file.
+        self._at = self._at[np.argsort(self._steps[self._lines[self._at]], kind='stable')]
+      self.is_known = bool(len(self._at))
+      self.is_ordered = not self._falls(lambda at: self._values[at])
+      columns.release()
+
+  def places(self, steps: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The value at each step, of several the last; NaN at a step without one. The times do not count."""
+    del times
+    if not self.is_known:
+      return np.full(len(steps), np.nan)
+    low, high = np.zeros(len(steps), np.int64), np.full(len(steps), len(self._at))
+    # A binary search, since the steps lie in a mapped file: a copy of ten million takes 80 MB.
+    while (low < high).any():
+      middle = (low + high) // 2
+      is_before = self._step_of(np.minimum(middle, len(self._at) - 1)) <= steps
+      is_open = low < high
+      low = np.where(is_open & is_before, middle + 1, low)
+      high = np.where(is_open & ~is_before, middle, high)
+    found = np.maximum(low - 1, 0)
+    return np.where(self._step_of(found) == steps, self._values[self._at[found]], np.nan)
+
+  def _step_of(self, places: np.ndarray) -> np.ndarray:
+    return self._steps[self._lines[self._at[places]]]
+
+  def _falls(self, values_of: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Whether a value is less than one before it. Those that are not finite do not count."""
+    before = -np.inf
+    for begin in range(0, len(self._at), _AXIS_CHUNK):
+      values = values_of(self._at[begin : begin + _AXIS_CHUNK])
+      values = values[np.isfinite(values)]
+      if len(values):
+        if values[0] < before or (values[1:] < values[:-1]).any():
+          return True
+        before = values[-1]
+    return False
+
 
 _MAX_KEPT = 500_000  # Points of one request in memory; more are made twice.
 _CHUNK = 1 << 16  # Points that are read together.
@@ -94,7 +149,7 @@ class Curves:
   unordered: tuple[str, ...] = ()
 
 
-def names(store: column_store.ColumnStore, run: run_folder.Run, is_patient: bool = True) -> list[str]:
+def names(store: column_store.ColumnStore, run: run_folders.Run, is_patient: bool = True) -> list[str]:
   """The names of a run's curves: metrics before values of its progress, training before evaluation.
 
   Args:
@@ -107,7 +162,7 @@ def names(store: column_store.ColumnStore, run: run_folder.Run, is_patient: bool
     columns = columns_of(store, run, mode, (), is_patient)
     for kind, event in enumerate(event_columns.KINDS):
       found += [_name(mode, event, metric) for metric in columns.names(kind)]
-  return sorted(found, key=lambda name: name.partition('/')[2] in event_names.PROGRESS)
+  return sorted(found, key=lambda name: name.partition('/')[2] in run_files.PROGRESS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +182,7 @@ class Values:
   values: np.ndarray
 
 
-def all_values(store: column_store.ColumnStore, run: run_folder.Run) -> Iterator[Values]:
+def all_values(store: column_store.ColumnStore, run: run_folders.Run) -> Iterator[Values]:
   """Every value of every curve of a run."""
   for mode in _modes(run):
     columns = store.columns(_path(run, mode))
@@ -143,7 +198,7 @@ def all_values(store: column_store.ColumnStore, run: run_folder.Run) -> Iterator
 
 def read(
   store: column_store.ColumnStore,
-  runs: Sequence[run_folder.Run],
+  runs: Sequence[run_folders.Run],
   wanted: Sequence[str],
   view: View = View(),
   is_patient: bool = True,
@@ -169,16 +224,16 @@ def read(
   is_coarse, num_kept = False, 0
   for run in runs:
 
-    def of_mode(mode: str, run: run_folder.Run = run) -> event_columns.EventColumns | event_sample.EventSample:
+    def of_mode(mode: str, run: run_folders.Run = run) -> event_columns.EventColumns | event_lines.EventSample:
       return columns_of(store, run, mode, _metrics_of([*parsed.values(), across], mode), is_patient)
 
     own = of_mode('')
     source = of_mode(across[0]) if across and across[0] else own
-    axis = metric_axis.MetricAxis(source, *across[1:]) if across else Axis(own, view.x)
+    axis = MetricAxis(source, *across[1:]) if across else Axis(own, view.x)
     is_coarse |= own.is_sample or source.is_sample
     if not axis.is_known and not source.is_sample:
       lacking.append(run.name)
-    if isinstance(axis, metric_axis.MetricAxis) and not axis.is_ordered:
+    if isinstance(axis, MetricAxis) and not axis.is_ordered:
       unordered.append(run.name)
     for name, (mode, kind, metric) in parsed.items() if axis.is_known else ():
       columns = of_mode(mode) if mode else own
@@ -197,8 +252,8 @@ def read(
 
 
 def columns_of(
-  store: column_store.ColumnStore, run: run_folder.Run, mode: str, metrics: Iterable[str] = (), is_patient: bool = True
-) -> event_columns.EventColumns | event_sample.EventSample:
+  store: column_store.ColumnStore, run: run_folders.Run, mode: str, metrics: Iterable[str] = (), is_patient: bool = True
+) -> event_columns.EventColumns | event_lines.EventSample:
   """The columns of the events of a run's mode ('' for the training).
 
   Args:
@@ -227,8 +282,8 @@ class _Points:
 
   def __init__(
     self,
-    columns: event_columns.EventColumns | event_sample.EventSample,
-    axis: 'Axis | metric_axis.MetricAxis',
+    columns: event_columns.EventColumns | event_lines.EventSample,
+    axis: 'Axis | MetricAxis',
     kind: int,
     metric: str,
     log: bool,
@@ -280,12 +335,12 @@ class _Points:
         yield found
 
 
-def evaluations(store: column_store.ColumnStore, run: run_folder.Run) -> list[json_types.JsonObject]:
-  """The events 'eval' of a run that stand, in order, with floats; the same as `comparing.read_evaluations`."""
+def evaluations(store: column_store.ColumnStore, run: run_folders.Run) -> list[json_values.JsonObject]:
+  """The events 'eval' of a run that stand, in order, with floats; the same as `run_comparison.read_evaluations`."""
   columns = store.columns(_path(run, ''))
   with columns.lock:
     lines = np.flatnonzero((columns.kinds == event_columns.EVAL) & columns.standing)
-    return [last_events.with_floats(event) for event in columns.events(lines)]
+    return [event_log.with_floats(event) for event in columns.events(lines)]
 
 
 def _ends(ends: list[tuple[float, float]], view: View) -> tuple[float, float]:
@@ -313,19 +368,19 @@ def parse_name(name: str) -> tuple[str, int, str]:
   return mode, event_columns.KINDS.index(event), metric
 
 
-def _modes(run: run_folder.Run) -> list[str]:
-  system = [event_names.SYSTEM] if os.path.exists(_path(run, event_names.SYSTEM)) else []
+def _modes(run: run_folders.Run) -> list[str]:
+  system = [run_files.SYSTEM_EVENT] if os.path.exists(_path(run, run_files.SYSTEM_EVENT)) else []
   return ['', *(mode for mode in run.modes() if 'train' not in mode), *system]
 
 
-def _path(run: run_folder.Run, mode: str) -> str:
+def _path(run: run_folders.Run, mode: str) -> str:
   return run.file_of_mode('events', 'jsonl', mode or 'train')
 
 
 class Axis:
   """The places of a run's events on an axis: they are reckoned from the events of its training."""
 
-  def __init__(self, columns: event_columns.EventColumns | event_sample.EventSample, x: str):
+  def __init__(self, columns: event_columns.EventColumns | event_lines.EventSample, x: str):
     """Reads the axis.
 
     Args:
@@ -370,7 +425,7 @@ def _first_finite(times: np.ndarray) -> float:
   return math.nan
 
 
-def _pauses(columns: event_columns.EventColumns | event_sample.EventSample) -> tuple[np.ndarray, np.ndarray]:
+def _pauses(columns: event_columns.EventColumns | event_lines.EventSample) -> tuple[np.ndarray, np.ndarray]:
   """When the run was resumed, and the seconds of all pauses before: one more, as there are none before the first."""
   resumed, pauses = [], [0.0]
   for line, event in columns.of_others('event'):
@@ -381,7 +436,7 @@ def _pauses(columns: event_columns.EventColumns | event_sample.EventSample) -> t
 
 
 def _batches(
-  columns: event_columns.EventColumns | event_sample.EventSample,
+  columns: event_columns.EventColumns | event_lines.EventSample,
 ) -> tuple[list[int], list[int], list[int]]:
   """From which steps on a run had which effective batch size, and how many examples it had seen by then."""
   restored = {line: int(columns.steps[line]) for line, event in columns.of_others('event') if event == 'restored'}
@@ -404,7 +459,7 @@ def _batches(
   return steps, examples, batches
 
 
-def as_dict(found: Curves) -> json_types.JsonObject:
+def as_dict(found: Curves) -> json_values.JsonObject:
   """JSON values: the ends of the axis, and each curve with its run and name."""
   return {
     'first': found.first,

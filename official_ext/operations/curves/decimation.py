@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from official_ext.base import json_types
+from official_ext.base import json_values
 
 MAX_BUCKETS = 4000
 
@@ -42,9 +42,9 @@ class Curve:
     """Whether it has buckets in place of points."""
     return bool(len(self.low))
 
-  def as_dict(self) -> json_types.JsonObject:
+  def as_dict(self) -> json_values.JsonObject:
     """Strict JSON values; None for a point that is not finite, which has a mark."""
-    values: json_types.JsonObject = {
+    values: json_values.JsonObject = {
       'num_points': self.num_points,
       'x': self.x.tolist(),
       'marks': {name: places.tolist() for name, places in self.marks.items()},

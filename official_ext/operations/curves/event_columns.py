@@ -1,23 +1,125 @@
 """The numbers of an events.jsonl as columns, read as the file grows, at most once.
 
-A million lines of JSON take a Python program seven seconds. Here the places of a line's time, kind and step are found
-with NumPy, and a metric is looked for when it is requested: lines that `EventsWriter` would not write are parsed as
-JSON, line by line. Only complete lines count. A line takes 25 bytes, and a value 12: in memory if that is little, or
-else in files without names, see growing_array.py.
+A long run has ten million events, and their columns take more memory than a console may use: a large `GrowingArray` is
+in a file without a name. The file is mapped, so that an array is read like any other; `release` takes its pages out of
+the process's memory again.
 """
 
 from collections.abc import Iterable, Iterator
+import mmap
 import os
+import tempfile
 import threading
+from typing import Any
 
 import numpy as np
 
-from official_ext.base import json_types
-from official_ext.base.files import regular_files
-from official_ext.base.run_folder import standing_events
+from official_ext.base import json_values
+from official_ext.base.files import local_files
+from official_ext.base.run_folder import run_files
 from official_ext.operations.curves import event_lines
-from official_ext.operations.curves import event_sample
-from official_ext.operations.curves import growing_array
+
+SPILL_BYTES = 1 << 20  # A larger array goes to a file.
+_RESERVED_FACTOR = 4  # So many times the needed length is mapped: a file that grows is not mapped anew each time.
+
+
+class GrowingArray:
+  """A one-dimensional array. It is not shared by threads."""
+
+  def __init__(self, dtype: Any, folder: str | None = None):
+    """Makes an empty one.
+
+    Args:
+      dtype: of its elements.
+      folder: where its file would be; None: it always stays in memory.
+    """
+    self.dtype = np.dtype(dtype)
+    self._folder = folder
+    self._inside: np.ndarray = np.empty(0, self.dtype)
+    self._file: Any = None
+    self._map: mmap.mmap | None = None
+    self._length = 0
+
+  def __len__(self) -> int:
+    return self._length
+
+  @property
+  def nbytes(self) -> int:
+    """The memory that it holds while nobody reads it."""
+    return self._inside.nbytes
+
+  @property
+  def is_spilled(self) -> bool:
+    """Whether it is in a file."""
+    return self._file is not None
+
+  @property
+  def array(self) -> np.ndarray:
+    """All elements, to be read only."""
+    if self._map is None:
+      return self._inside[: self._length]
+    return np.frombuffer(self._map, self.dtype, self._length)
+
+  def append(self, values: np.ndarray) -> None:
+    """Adds elements at the end. If no file can be written, they stay in memory."""
+    values = np.ascontiguousarray(values, self.dtype)
+    if not len(values):
+      return
+    size = (self._length + len(values)) * self.dtype.itemsize
+    if self._file is None and self._folder is not None and size > SPILL_BYTES:
+      self._spill()
+    if self._file is not None:
+      try:
+        self._write(values)
+        return
+      except OSError:  # A full disk.
+        self._stay_inside(self.array.copy())
+    self._append_inside(values)
+
+  def release(self) -> None:
+    """Takes the pages of its file out of memory."""
+    if self._map is not None:
+      self._map.madvise(mmap.MADV_DONTNEED)
+
+  def _append_inside(self, values: np.ndarray) -> None:
+    length = self._length + len(values)
+    if length > len(self._inside):
+      grown = np.empty(max(length, len(self._inside) * 5 // 4), self.dtype)
+      grown[: self._length] = self._inside[: self._length]
+      self._inside = grown
+    self._inside[self._length : length] = values
+    self._length = length
+
+  def _spill(self) -> None:
+    before = self._inside[: self._length]
+    try:
+      os.makedirs(self._folder or '', exist_ok=True)
+      self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
+      self._length = 0
+      self._write(before)
+      self._inside = np.empty(0, self.dtype)
+    except OSError:
+      self._stay_inside(before)
+
+  def _stay_inside(self, values: np.ndarray) -> None:
+    """Keeps all elements in memory from now on."""
+    self._inside, self._length = values, len(values)
+    self._file, self._map, self._folder = None, None, None
+
+  def _write(self, values: np.ndarray) -> None:
+    """Writes elements behind the others, and maps them. Not through the map: on a full disk that is a signal."""
+    content, offset = memoryview(values.data).cast('B'), self._length * self.dtype.itemsize
+    end = offset + len(content)
+    while len(content):
+      written = os.pwrite(self._file.fileno(), content, offset)
+      content, offset = content[written:], offset + written
+    if end and (self._map is None or end > len(self._map)):
+      os.ftruncate(self._file.fileno(), _RESERVED_FACTOR * end)
+      self._map = mmap.mmap(
+        self._file.fileno(), _RESERVED_FACTOR * end, prot=mmap.PROT_READ
+      )  # Arrays may hold the one before.
+    self._length += len(values)
+
 
 TRAIN, EVAL, OTHER, INVALID = event_lines.TRAIN, event_lines.EVAL, event_lines.OTHER, event_lines.INVALID
 KINDS = event_lines.KINDS  # The kinds whose lines have metrics.
@@ -26,7 +128,7 @@ _BLOCK = 1 << 22  # Bytes that are read at a time.
 _MAX_LINE = 1 << 26  # A longer line without an end is given up.
 _CHECKED = 64  # Bytes before the end of the known part, which must be the same next time.
 # Of the other events these are noted.
-_NOTED = ('start', *standing_events.GO_BACK)
+_NOTED = ('start', *run_files.GO_BACK)
 _NOTED_KEYS = ('event', 'effective_batch_size', 'evaluation_pending')
 _NAMED_LINES = 20  # Of each block so many lines of each kind are searched for names, and the first and last.
 _FAR = np.iinfo(np.int64).max
@@ -41,8 +143,8 @@ class _Metric:
 
   def __init__(self, folder: str | None) -> None:
     self.offset = 0
-    self.lines = growing_array.GrowingArray(np.int32, folder)
-    self.values = growing_array.GrowingArray(np.float64, folder)
+    self.lines = GrowingArray(np.int32, folder)
+    self.values = GrowingArray(np.float64, folder)
 
 
 class EventColumns:
@@ -71,12 +173,12 @@ class EventColumns:
   def _begin_anew(self) -> None:
     self._identity: tuple[int, int] | None = None
     self._offset, self._before = 0, b''
-    self._columns = {name: growing_array.GrowingArray(dtype, self._folder) for name, dtype in _COLUMNS.items()}
+    self._columns = {name: GrowingArray(dtype, self._folder) for name, dtype in _COLUMNS.items()}
     self._others: dict[
-      int, json_types.JsonObject
+      int, json_values.JsonObject
     ] = {}  # Line -> the parts of other events than these two that concern the curves.
     self._metrics: dict[str, _Metric] = {}
-    self._names: tuple[json_types.JsonObject, ...] = tuple({} for _ in KINDS)
+    self._names: tuple[json_values.JsonObject, ...] = tuple({} for _ in KINDS)
     self._standing: np.ndarray | None = None
 
   @property
@@ -98,7 +200,7 @@ class EventColumns:
     """See class."""
     return self._columns['times'].array
 
-  def _arrays(self) -> list[growing_array.GrowingArray]:
+  def _arrays(self) -> list[GrowingArray]:
     metrics = list(self._metrics.values())
     return [*self._columns.values(), *(each.lines for each in metrics), *(each.values for each in metrics)]
 
@@ -116,7 +218,7 @@ class EventColumns:
     """Reads the lines that the file has got since. One that was begun anew, or replaced, is read anew."""
     with self.lock:
       try:
-        with regular_files.open_to_read(self.path, buffering=0) as file:
+        with local_files.open_to_read(self.path, buffering=0) as file:
           found = os.fstat(file.fileno())
           if self._identity != (found.st_dev, found.st_ino) or not self._is_continued(file, found.st_size):
             self._begin_anew()
@@ -132,7 +234,7 @@ class EventColumns:
       known = self._metrics.setdefault(name, _Metric(self._folder))
       if known.offset < self._offset:
         try:
-          with regular_files.open_to_read(self.path, buffering=0) as file:
+          with local_files.open_to_read(self.path, buffering=0) as file:
             self._read_metric(file, name, known)
         except OSError:
           pass
@@ -153,7 +255,7 @@ class EventColumns:
 
   @property
   def standing(self) -> np.ndarray:
-    """Whether each line stands: see base/run_folder/standing_events.py."""
+    """Whether each line stands: see base/run_folder/run_files.py."""
     with self.lock:
       if self._standing is None or len(self._standing) != len(self.steps):
         self._standing = self._stands()
@@ -164,17 +266,17 @@ class EventColumns:
     with self.lock:
       return [(line, event[key]) for line, event in self._others.items() if key in event]
 
-  def events(self, lines: np.ndarray) -> list[json_types.JsonObject]:
+  def events(self, lines: np.ndarray) -> list[json_values.JsonObject]:
     """The events of some lines, whole; of a file that was cut meanwhile, those that are left."""
     found = []
     with self.lock:
       starts = self._starts
       try:
-        with regular_files.open_to_read(self.path) as file:
+        with local_files.open_to_read(self.path) as file:
           for line in lines:
             end = starts[line + 1] if line + 1 < len(starts) else self._offset
             file.seek(int(starts[line]))
-            event = standing_events.parse(file.read(int(end - starts[line])))
+            event = run_files.parse_event(file.read(int(end - starts[line])))
             if event is None:
               break
             found.append(event)
@@ -184,14 +286,14 @@ class EventColumns:
 
   # The contents of a cache.
 
-  def state(self) -> tuple[json_types.JsonObject, dict[str, growing_array.GrowingArray]]:
+  def state(self) -> tuple[json_values.JsonObject, dict[str, GrowingArray]]:
     """All that was read: JSON values and arrays, see `restore`. Whoever uses it holds the lock."""
     with self.lock:
       names = list(self._metrics)
       arrays = dict(self._columns)
       for number, name in enumerate(names):
         arrays |= {f'lines{number}': self._metrics[name].lines, f'values{number}': self._metrics[name].values}
-      values: json_types.JsonObject = {
+      values: json_values.JsonObject = {
         'identity': self._identity,
         'offset': self._offset,
         'before': self._before.hex(),
@@ -201,7 +303,7 @@ class EventColumns:
       }
       return values, arrays
 
-  def restore(self, values: json_types.JsonObject, arrays: dict[str, growing_array.GrowingArray]) -> None:
+  def restore(self, values: json_values.JsonObject, arrays: dict[str, GrowingArray]) -> None:
     """Begins with the columns read by another process. Whether it is of this file is seen at `update`."""
     with self.lock:
       self._begin_anew()
@@ -261,9 +363,9 @@ class EventColumns:
     starts = np.concatenate([[0], np.flatnonzero(data == ord('\n')) + 1])
     last = starts[1:] - 1
     starts = starts[:-1]
-    kinds, steps, times = event_lines.heads(data, starts)
+    kinds, steps, times = event_lines.line_heads(data, starts)
     for number in np.flatnonzero(kinds == INVALID):
-      event = standing_events.parse(content[starts[number] : last[number]])
+      event = run_files.parse_event(content[starts[number] : last[number]])
       if event is None or abs(event['step']) > 1 << 62:
         continue
       kind = event['event']
@@ -281,7 +383,7 @@ class EventColumns:
       if len(lines) > _NAMED_LINES:
         lines = lines[np.linspace(0, len(lines) - 1, _NAMED_LINES).astype(np.int64)]
       for line in lines:
-        event = standing_events.parse(content[starts[line] : ends[line]]) or {}
+        event = run_files.parse_event(content[starts[line] : ends[line]]) or {}
         for name, value in event.items():
           if name not in names and name not in ('time', 'step', 'event') and event_lines.is_number(value):
             names[name] = None
@@ -315,7 +417,7 @@ class EventColumns:
   def _stands(self) -> np.ndarray:
     """See `standing`: a line counts if no later line goes back to a step before its own."""
     steps, stands = self.steps, self.kinds != INVALID
-    backs = [line for line, event in self._others.items() if event['event'] in standing_events.GO_BACK]
+    backs = [line for line, event in self._others.items() if event['event'] in run_files.GO_BACK]
     limit = _FAR
     for line, end in reversed(list(zip(backs, [*backs[1:], len(steps)]))):
       self._limit(stands, line, end, limit)  # From one going back up to the next: later ones limit them.
@@ -339,7 +441,7 @@ class EventColumns:
 
 
 def standing_places(
-  columns: EventColumns | event_sample.EventSample, kind: int, lines: np.ndarray
+  columns: EventColumns | event_lines.EventSample, kind: int, lines: np.ndarray
 ) -> Iterator[np.ndarray]:
   """Places in `lines` of those that stand and are of one kind, some at a time: int64 arrays, in ascending order.
 

@@ -1,4 +1,7 @@
-"""A report of runs as one HTML file that needs no server, no network and no script. No TensorFlow."""
+"""A report of runs as one HTML file that needs no server, no network and no script. No TensorFlow.
+
+Its curves are drawn as SVG.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
@@ -8,19 +11,141 @@ import time
 
 import numpy as np
 
-from official_ext.base import credentials
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import suggestions
-from official_ext.base.harmless_text import harmless
-from official_ext.base.run_folder import event_names
+from official_ext.base import json_values
+from official_ext.base import safe_text
+from official_ext.base.run_folder import run_files
+from official_ext.base.safe_text import printable as harmless
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
 from official_ext.operations.curves import decimation
-from official_ext.operations.curves import goodput
-from official_ext.operations.curves import svg_chart
-from official_ext.operations.runs import comparing
-from official_ext.operations.runs import run_folder
+from official_ext.operations.curves import timing
+from official_ext.operations.runs import run_comparison
+from official_ext.operations.runs import run_folders
+
+COLOURS = ('#1f5fd6', '#c2570c', '#1a7f45', '#b8326b', '#7a4fc9', '#0b7a7d', '#8a6d00', '#505b69')
+_WIDTH, _HEIGHT = 640, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 68, 28, 12, 34
+_TICKS = 5
+_LARGEST = 1e300  # Of a number that is drawn: sums and differences of two are finite.
+
+
+@dataclasses.dataclass(frozen=True)
+class ChartLine:
+  """One curve.
+
+  Attributes:
+    name: shown when the pointer is on it.
+    colour: a CSS colour.
+    x: places on the axis, ascending.
+    y: values of the same number; one that is not finite, or beyond 1e300, interrupts the curve.
+    is_dotted: whether it has points without lines.
+  """
+
+  name: str
+  colour: str
+  x: Sequence[float]
+  y: Sequence[float]
+  is_dotted: bool = False
+
+
+def chart_ticks(first: float, last: float, count: int = _TICKS) -> list[float]:
+  """About `count` round numbers (1, 2 or 5 times a power of ten apart) from `first` to `last`, both finite."""
+  if not last > first:
+    return [first]
+  rough = (last - first) / count
+  power = 10.0 ** math.floor(math.log10(rough))
+  step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+  begin = math.ceil(first / step - 1e-9)
+  return [number * step for number in range(begin, math.floor(last / step + 1e-9) + 1)]
+
+
+def draw_chart(title: str, lines: Sequence[ChartLine], x_title: str = 'step') -> str:
+  """An SVG element with axes, a grid and the lines; '' if no line has a finite point.
+
+  Args:
+    title: of the picture, for screen readers.
+    lines: the curves.
+    x_title: name of the horizontal axis.
+  """
+  points = [point for line in lines for piece in _pieces(line) for point in piece]
+  if not points:
+    return ''
+  x_ends = _chart_ends([x for x, _ in points], 0.0)
+  y_ends = _chart_ends([y for _, y in points], 0.04)
+
+  def place(x: float, y: float) -> str:
+    across = _LEFT + (_WIDTH - _LEFT - _RIGHT) * (x - x_ends[0]) / (x_ends[1] - x_ends[0])
+    down = _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * (y - y_ends[0]) / (y_ends[1] - y_ends[0])
+    return f'{across:.1f},{down:.1f}'
+
+  parts = [
+    f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg" font-size="12">',
+    f'<title>{_svg_text(title)}</title>',
+  ]
+  y_ticks = chart_ticks(*y_ends)
+  for y, label in zip(y_ticks, _chart_labels(y_ticks)):
+    _, down = place(x_ends[0], y).split(',')
+    parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{down}" y2="{down}" stroke="#8886"/>')
+    parts.append(
+      f'<text x="{_LEFT - 6}" y="{float(down) + 4:.1f}" text-anchor="end" fill="currentColor">{label}</text>'
+    )
+  for x in chart_ticks(*x_ends):
+    across, _ = place(x, y_ends[0]).split(',')
+    parts.append(
+      f'<text x="{across}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle" fill="currentColor">{x:,.10g}</text>'
+    )
+  middle = (_LEFT + _WIDTH - _RIGHT) / 2
+  title_text = _svg_text(x_title)
+  parts.append(f'<text x="{middle}" y="{_HEIGHT - 3}" text-anchor="middle" fill="currentColor">{title_text}</text>')
+  for line in lines:
+    name = f'<title>{_svg_text(line.name)}</title>'
+    for piece in _pieces(line):
+      if len(piece) == 1 or line.is_dotted:
+        for point in piece:
+          across, down = place(*point).split(',')
+          parts.append(f'<circle cx="{across}" cy="{down}" r="2.5" fill="{line.colour}">{name}</circle>')
+      else:
+        text = ' '.join(place(x, y) for x, y in piece)
+        parts.append(
+          f'<polyline points="{text}" fill="none" stroke="{line.colour}" stroke-width="1.5">{name}</polyline>'
+        )
+  return '\n'.join([*parts, '</svg>'])
+
+
+def _pieces(line: ChartLine) -> list[list[tuple[float, float]]]:
+  """The parts of a curve between values that are not finite."""
+  pieces: list[list[tuple[float, float]]] = [[]]
+  for x, y in zip(line.x, line.y):
+    if math.isfinite(x) and abs(y) <= _LARGEST:
+      pieces[-1].append((x, y))
+    elif pieces[-1]:
+      pieces.append([])
+  return [piece for piece in pieces if piece]
+
+
+def _chart_ends(values: Sequence[float], margin: float) -> tuple[float, float]:
+  low, high = min(values), max(values)
+  least = max(1e-300, 1e-12 * max(abs(low), abs(high)))  # Between closer numbers there are no ticks.
+  if high - low < least:
+    middle, span = (low + high) / 2, abs(low) or 1.0
+    return middle - max(least, span / 2), middle + max(least, span / 2)
+  return low - margin * (high - low), high + margin * (high - low)
+
+
+def _chart_labels(values: Sequence[float]) -> list[str]:
+  """The shortest texts of ticks of which no two are the same."""
+  for digits in range(4, 17):
+    found = [f'{value:.{digits}g}' for value in values]
+    if len(set(found)) == len(found):
+      return found
+  return found
+
+
+def _svg_text(value: str) -> str:
+  """Escaped text, without characters that cannot be written."""
+  return html.escape(harmless(value))
+
 
 _BUCKETS = 300
 _MAX_CHARTS = 60
@@ -39,7 +164,7 @@ svg { width: 100%; height: auto; } code { overflow-wrap: anywhere; }
 
 def page(
   store: column_store.ColumnStore,
-  runs: Sequence[run_folder.Run],
+  runs: Sequence[run_folders.Run],
   title: str,
   metrics: Sequence[str] = (),
   x: str = 'step',
@@ -57,8 +182,8 @@ def page(
   Raises:
     UserError: the name of a curve or of the axis is invalid, or no run has it.
   """
-  found = comparing.compare(runs, lambda run: curves.evaluations(store, run))
-  colours = [svg_chart.COLOURS[number % len(svg_chart.COLOURS)] for number in range(len(runs))]
+  found = run_comparison.compare_runs(runs, lambda run: curves.evaluations(store, run))
+  colours = [COLOURS[number % len(COLOURS)] for number in range(len(runs))]
   known = _names(store, runs)
   names = metrics or known[:_MAX_CHARTS]
   more = (
@@ -71,7 +196,7 @@ def page(
     for name, pairs in found.best.items()
   }
   parts = [
-    f'<h1>{_text(title)}</h1><p>{len(runs)} runs, {made}</p>',
+    f'<h1>{_html_text(title)}</h1><p>{len(runs)} runs, {made}</p>',
     _table([['run', 'status', 'step'], *zip(found.names, found.statuses, map(_number, found.steps))], colours),
     _section('Best metrics', _columns(found.names, best)),
     _section('Last metrics', _columns(found.names, numbers)),
@@ -81,24 +206,24 @@ def page(
     _section('Wall time', _goodput(store, runs)),
     _section('Commands', _commands(runs)),
   ]
-  head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{_text(title)}</title>'
+  head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{_html_text(title)}</title>'
   return (
     f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head><body>{"".join(parts)}</body></html>\n'
   )
 
 
-def _names(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) -> list[str]:
+def _names(store: column_store.ColumnStore, runs: Sequence[run_folders.Run]) -> list[str]:
   found = dict.fromkeys(name for run in runs for name in curves.names(store, run))
   return [
     name
     for name in found
-    if name.partition('/')[2] not in event_names.PROGRESS and not name.startswith(f'{event_names.SYSTEM}:')
+    if name.partition('/')[2] not in run_files.PROGRESS and not name.startswith(f'{run_files.SYSTEM_EVENT}:')
   ]
 
 
 def _charts(
   store: column_store.ColumnStore,
-  runs: Sequence[run_folder.Run],
+  runs: Sequence[run_folders.Run],
   names: Sequence[str],
   colours: Sequence[str],
   x: str,
@@ -106,22 +231,22 @@ def _charts(
   read = curves.read(store, runs, names, curves.View(x, buckets=_BUCKETS))
   found = read.curves
   if len(read.lacking) == len(runs):
-    raise errors.UserError(f'--x={x}: no run has it{suggestions.did_you_mean(x, _names(store, runs), before="; ")}')
+    raise errors.UserError(f'--x={x}: no run has it{errors.did_you_mean(x, _names(store, runs), before="; ")}')
   lacking = next((name for name in names if not any(curve == name for _, curve in found)), None)
   if lacking is not None:
     raise errors.UserError(
-      f'--metric={lacking}: no run has this curve{suggestions.did_you_mean(lacking, _names(store, runs), before="; ")}'
+      f'--metric={lacking}: no run has this curve{errors.did_you_mean(lacking, _names(store, runs), before="; ")}'
     )
   figures = []
   for name in names:
     lines = [
-      svg_chart.Line(run.name, colour, *_points(found[run.name, name]), is_dotted=run.name in read.unordered)
+      ChartLine(run.name, colour, *_points(found[run.name, name]), is_dotted=run.name in read.unordered)
       for run, colour in zip(runs, colours)
       if (run.name, name) in found
     ]
-    picture = svg_chart.draw(name, lines, x)
+    picture = draw_chart(name, lines, x)
     if picture:
-      figures.append(f'<figure><figcaption>{_text(name)}</figcaption>{picture}</figure>')
+      figures.append(f'<figure><figcaption>{_html_text(name)}</figcaption>{picture}</figure>')
   return f'<div class="charts">{"".join(figures)}</div>' if figures else ''
 
 
@@ -133,31 +258,29 @@ def _points(curve: decimation.Curve) -> tuple[list[float], list[float]]:
   return np.concatenate([x, marks])[order].tolist(), np.concatenate([y, np.full(len(marks), np.nan)])[order].tolist()
 
 
-def _goodput(store: column_store.ColumnStore, runs: Sequence[run_folder.Run]) -> str:
-  rows: list[list[str]] = [['run', 'seconds', *goodput.PARTS]]
+def _goodput(store: column_store.ColumnStore, runs: Sequence[run_folders.Run]) -> str:
+  rows: list[list[str]] = [['run', 'seconds', *timing.GOODPUT_PARTS]]
   for run in runs:
-    spent = goodput.read(store, run)
+    spent = timing.read_goodput(store, run)
     if spent is not None:
       values = dataclasses.asdict(spent)
-      shares = [f'{values[name] / spent.seconds:.1%}' for name in goodput.PARTS]
+      shares = [f'{values[name] / spent.seconds:.1%}' for name in timing.GOODPUT_PARTS]
       rows.append([run.name, f'{spent.seconds:,.0f}', *shares])
   return _table(rows) if len(rows) > 1 else ''
 
 
-def _commands(runs: Iterable[run_folder.Run]) -> str:
+def _commands(runs: Iterable[run_folders.Run]) -> str:
   items = []
   for run in runs:
-    command = credentials.mask(str((run.first_record() or {}).get('command') or ''))
+    command = safe_text.mask(str((run.first_record() or {}).get('command') or ''))
     if command:
-      items.append(f'<dt>{_text(run.name)}</dt><dd><code>{_text(command)}</code></dd>')
+      items.append(f'<dt>{_html_text(run.name)}</dt><dd><code>{_html_text(command)}</code></dd>')
   return f'<dl>{"".join(items)}</dl>' if items else ''
 
 
-def _masked(rows: Mapping[str, Sequence[json_types.Json]]) -> dict[str, list[str]]:
+def _masked(rows: Mapping[str, Sequence[json_values.Json]]) -> dict[str, list[str]]:
   """Values as texts, without passwords."""
-  return {
-    name: [str(credentials.mask_values({name: value})[name]) for value in values] for name, values in rows.items()
-  }
+  return {name: [str(safe_text.mask_values({name: value})[name]) for value in values] for name, values in rows.items()}
 
 
 def _number(value: float | None) -> str:
@@ -178,14 +301,14 @@ def _section(title: str, content: str) -> str:
 def _table(rows: Iterable[Sequence[str]], colours: Sequence[str] = ()) -> str:
   """A table; `colours` are those of the rows after the header."""
   header, *others = rows
-  lines = [f'<tr>{"".join(f"<th>{_text(cell)}</th>" for cell in header)}</tr>']
+  lines = [f'<tr>{"".join(f"<th>{_html_text(cell)}</th>" for cell in header)}</tr>']
   for number, row in enumerate(others):
     key = f'<span class="key" style="background:{colours[number]}"></span>' if colours else ''
-    cells = ''.join(f'<td class="number">{_text(cell)}</td>' for cell in row[1:])
-    lines.append(f'<tr><th>{key}{_text(row[0])}</th>{cells}</tr>')
+    cells = ''.join(f'<td class="number">{_html_text(cell)}</td>' for cell in row[1:])
+    lines.append(f'<tr><th>{key}{_html_text(row[0])}</th>{cells}</tr>')
   return f'<table>{"".join(lines)}</table>'
 
 
-def _text(value: object) -> str:
+def _html_text(value: object) -> str:
   """Escaped text: names and values come from files of runs."""
   return html.escape(harmless(value))

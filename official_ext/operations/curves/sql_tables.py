@@ -1,6 +1,8 @@
 """SQL over the runs of a folder: tables of runs, configurations and metrics, which DuckDB reads in memory.
 
 A query reaches these tables only. It can neither read nor write files, and the runs stay unchanged. No TensorFlow.
+
+The tables of `official-ext runs query`. The command line reads them at its start, so nothing here imports NumPy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,15 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import optional_packages
+from official_ext.base import json_values
+from official_ext.base import package_imports
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
-from official_ext.operations.curves import table_names
-from official_ext.operations.runs import comparing
-from official_ext.operations.runs import index
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import summaries
+from official_ext.operations.runs import run_comparison
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_index
+
+TABLES = ('runs', 'params', 'metrics', 'best_metrics')
+LISTED = f'{", ".join(TABLES[:-1])} and {TABLES[-1]}'
+
 
 _ROWS = 10_000  # That are fetched together.
 _MOMENT = pa.timestamp('us')
@@ -60,7 +64,7 @@ class Result:
   rows: Iterator[tuple[Any, ...]]
 
 
-def query(root: str, sql: str) -> Result:
+def query(root: str, sql: str, known: run_index.RunIndex | None = None) -> Result:
   """Runs SQL over the runs of a folder.
 
   Tables, of which a query reads only those that it names:
@@ -77,16 +81,17 @@ def query(root: str, sql: str) -> Result:
   Args:
     root: the folder with the runs.
     sql: statements of DuckDB; the result is the last one's.
+    known: the index of these runs; None: a new one.
 
   Raises:
     UserError: the SQL is invalid, or DuckDB is not installed.
   """
-  optional_packages.require('duckdb', 'query', 'runs query')
+  package_imports.require('duckdb', 'query', 'runs query')
   import duckdb  # pylint: disable=g-import-not-at-top
 
-  made = dict(zip(table_names.TABLES, (_runs, _params, _metrics, _best_metrics), strict=True))
+  made = dict(zip(TABLES, (_runs, _params, _metrics, _best_metrics), strict=True))
   connection = duckdb.connect(config={'enable_external_access': 'false', 'python_enable_replacements': 'false'})
-  known = index.RunIndex(root)
+  known = known or run_index.RunIndex(root)
   for name, table in made.items():
     if re.search(rf'\b{name}\b', sql, re.IGNORECASE):
       connection.register(name, table(known))
@@ -112,16 +117,16 @@ def _explained(duckdb: Any, function: Any, argument: Any) -> Any:
     return function(argument)
   except duckdb.Error as error:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    hint = f'; the tables are {table_names.LISTED}' if lines[0].startswith('Catalog Error: Table') else ''
+    hint = f'; the tables are {LISTED}' if lines[0].startswith('Catalog Error: Table') else ''
     raise errors.UserError(f'SQL: {" ".join(lines[:2])}{hint}') from None
 
 
-def _runs(known: index.RunIndex) -> pa.Table:
+def _runs(known: run_index.RunIndex) -> pa.Table:
   rows = known.summaries()
   return pa.table({name: pa.array(_values(rows, name, kind), kind) for name, kind in _RUN_COLUMNS.items()})
 
 
-def _values(rows: Sequence[summaries.RunSummary], name: str, kind: pa.DataType) -> list[Any]:
+def _values(rows: Sequence[run_index.RunSummary], name: str, kind: pa.DataType) -> list[Any]:
   if name == 'seconds':
     return [None if row.started is None or row.updated is None else row.updated - row.started for row in rows]
   values = [getattr(row, name) for row in rows]
@@ -136,9 +141,9 @@ def _int64(value: Any) -> int | None:
   return value if isinstance(value, int) and abs(value) < 2**63 else None
 
 
-def _params(known: index.RunIndex) -> pa.Table:
+def _params(known: run_index.RunIndex) -> pa.Table:
   fields = [(run, name, value) for run, values in known.params().items() for name, value in values.items()]
-  numbers = [json_types.as_float(value) if json_types.is_number(value) else None for _, _, value in fields]
+  numbers = [json_values.as_float(value) if json_values.is_number(value) else None for _, _, value in fields]
   texts = [value if isinstance(value, str) else json.dumps(value) for _, _, value in fields]
   return pa.table(
     {
@@ -150,9 +155,9 @@ def _params(known: index.RunIndex) -> pa.Table:
   )
 
 
-def _metrics(known: index.RunIndex) -> pa.Table:
+def _metrics(known: run_index.RunIndex) -> pa.Table:
   store = column_store.ColumnStore()
-  found = [(run.name, curve) for run in run_folder.find_runs(known.root) for curve in curves.all_values(store, run)]
+  found = [(run.name, curve) for run in run_folders.find_runs(known.root) for curve in curves.all_values(store, run)]
   lengths = [len(curve.values) for _, curve in found]
   times = _joined([curve.times for _, curve in found], np.float64)
   is_unknown = ~np.isfinite(times)
@@ -170,11 +175,11 @@ def _metrics(known: index.RunIndex) -> pa.Table:
   )
 
 
-def _best_metrics(known: index.RunIndex) -> pa.Table:
+def _best_metrics(known: run_index.RunIndex) -> pa.Table:
   found = [
-    (run.name, name, _int64(step), json_types.as_float(value))
-    for run in run_folder.find_runs(known.root)
-    for name, (value, step) in comparing.best_metrics(run).items()
+    (run.name, name, _int64(step), json_values.as_float(value))
+    for run in run_folders.find_runs(known.root)
+    for name, (value, step) in run_comparison.best_metrics(run).items()
   ]
   kinds = {'run': pa.string(), 'name': pa.string(), 'step': pa.int64(), 'value': pa.float64()}
   return pa.table(

@@ -1,4 +1,4 @@
-"""Submits a run or a sweep to SLURM, Ray, JobSet, Vertex AI or SkyPilot.
+"""Submits a run or a sweep to SLURM, Ray or JobSet.
 
 Start with `submission.py`; `jobs.py` describes a job.
 """

@@ -23,10 +23,10 @@ from typing import Any
 
 import yaml
 
-from official_ext.base import credentials
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import yaml_text
-from official_ext.operations.runs import run_folder
+from official_ext.base import safe_text
+from official_ext.operations.runs import run_folders
 
 # A text that is the same text in every version of YAML. The readers of manifests do not agree on `on`, 010 and 1e3.
 _PLAIN = re.compile(r'(?!(?:y|yes|n|no|on|off|true|false|null)$)[A-Za-z/][\w/.-]*', re.IGNORECASE | re.ASCII)
@@ -55,7 +55,7 @@ _RESERVED_NAMES = frozenset(
   ('TF_CONFIG', 'CLUSTER_SPEC', 'JOB_COMPLETION_INDEX', 'UID', 'EUID', 'PPID', 'BASHOPTS', 'BASH_VERSINFO', 'SHELLOPTS')
   + ('job', 'step', 'status', 'srun', 'command', 'model_dir', 'workers')  # Of the scripts.
 )
-_RESERVED_PREFIXES = ('OFFICIAL_EXT_', 'SLURM_', 'SKYPILOT_', 'KUBERNETES_', 'JOBSET_', 'AIP_', 'CLOUD_ML_')
+_RESERVED_PREFIXES = ('OFFICIAL_EXT_', 'SLURM_', 'KUBERNETES_', 'JOBSET_')
 
 
 def nodes_option(node: str) -> dict[str, Any]:
@@ -66,21 +66,6 @@ def nodes_option(node: str) -> dict[str, Any]:
 def is_reserved(name: str) -> bool:
   """Whether a variable of the environment is set by an engine or its script."""
   return name in _RESERVED_NAMES or name.startswith(_RESERVED_PREFIXES)
-
-
-def seconds_of(text: str) -> int:
-  """A time limit in seconds: 86400s, 30:00, 12:00:00 or 2-12:00:00.
-
-  Raises:
-    UserError: it is in another form.
-  """
-  if match := re.fullmatch(r'([0-9]{1,9})s', text):
-    return int(match[1])
-  match = re.fullmatch(r'(?:(?:([0-9]{1,4})-)?([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})', text)
-  if match is None:
-    raise errors.UserError(f'--time={text}: expected a time such as 12:00:00, 2-12:00:00 (two days more) or 86400s')
-  days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-  return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +115,7 @@ class Job:
 
 
 def name_of(text: str) -> str:
-  """A name like a text, of small letters, digits and dashes: valid for Kubernetes, Vertex and SkyPilot."""
+  """A name like a text, of small letters, digits and dashes: valid for Kubernetes."""
   name = re.sub(r'[^a-z0-9]+', '-', text.lower()).strip('-')[:_MAX_NAME].rstrip('-')
   return name if name[:1].isalpha() else f'run-{name}'.rstrip('-')
 
@@ -165,7 +150,7 @@ def call(command: Sequence[str], what: str, text: str | None = None, cwd: str | 
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if re.search(r'\w', line)]
     is_traceback = any(line.startswith('Traceback') for line in lines)
     reason = '; '.join(lines[-1 if is_traceback else -3 :]) or f'status {done.returncode}'
-    raise errors.UserError(credentials.mask(f'{command[0]}: refuses the job: {reason}'))
+    raise errors.UserError(safe_text.mask(f'{command[0]}: refuses the job: {reason}'))
   return done.stdout
 
 
@@ -201,7 +186,7 @@ def yaml_document(values: Mapping[str, object], arguments: Sequence[str]) -> str
       raise errors.UserError(
         f'--engine_arg={text}: expected PATH=VALUE, with a dotted path into the output of --render'
       )
-    _put(changed, path.split('.'), yaml_text.load(value, f'--engine_arg={path}'), text)
+    _put(changed, path.split('.'), config_text.load(value, f'--engine_arg={path}'), text)
   return yaml.dump(changed, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9)
 
 
@@ -248,4 +233,4 @@ def _put(values: object, path: Sequence[str], value: object, text: str) -> None:
 
 def log_path(model_dir: str, mode: str = 'train') -> str:
   """The file in a run's folder that its output is added to: that of runs that were started detached."""
-  return run_folder.Run(model_dir, '').log_path(mode)
+  return run_folders.Run(model_dir, '').log_path(mode)

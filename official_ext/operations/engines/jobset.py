@@ -16,7 +16,7 @@ from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
-from official_ext.operations.runs import programs
+from official_ext.operations.runs import driver
 
 SUMMARY = 'a JobSet of Kubernetes'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -105,7 +105,7 @@ def _pod(job: jobs.Job, options: argparse.Namespace) -> dict[str, object]:
   container: dict[str, object] = {
     'name': _CONTAINER,
     'image': options.image,
-    'command': [_literal(word) for word in ('python', *programs.words(job.program), *job.flags)],
+    'command': [_literal(word) for word in ('python', *driver.program_words(job.program), *job.flags)],
     'ports': [{'containerPort': _PORT}],
   }
   if env:

@@ -6,14 +6,13 @@ import shlex
 import sys
 from typing import Any
 
+from official_ext.base import hardware
 from official_ext.base.files import paths
-from official_ext.base.processes import visible_gpus
 from official_ext.operations.engines import jobs
-from official_ext.operations.queue import dispatcher_start
-from official_ext.operations.queue import job_status
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
-from official_ext.operations.runs import programs
+from official_ext.operations.queue import queued_jobs
+from official_ext.operations.runs import driver
 
 SUMMARY = 'the queue of the folder with the runs, and `launch` for several workers'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -38,7 +37,7 @@ def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
   queue = queue_folder.Queue(runs_dir(job, options))
   env = ['env', *(f'{name}={value}' for name, value in job.env.items())] if job.env else []
   gpus = None if options.gpus is None else options.gpus * options.nodes
-  if gpus is None and options.nodes > 1 and visible_gpus.names():
+  if gpus is None and options.nodes > 1 and hardware.visible_gpus():
     gpus = options.nodes
   added = queue_changes.add(
     queue,
@@ -48,14 +47,14 @@ def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
     gpus=gpus,
     max_restarts=_max_restarts(job),
   )
-  dispatcher_start.start(queue, options.slots)
+  queue.start_dispatcher(options.slots)
   return str(added.number)
 
 
 def is_active(name: str, options: argparse.Namespace) -> bool | None:
   """Whether a job of the queue is not over; see jobs.py."""
   state = queue_folder.Queue(options.runs_dir).state(int(name)) if options.runs_dir and name.isdigit() else None
-  return None if state is None else state.status not in job_status.OVER
+  return None if state is None else state.status not in queued_jobs.OVER
 
 
 def runs_dir(job: jobs.Job, options: argparse.Namespace) -> str:
@@ -71,7 +70,7 @@ def _max_restarts(job: jobs.Job) -> int:
 
 def _words(job: jobs.Job, options: argparse.Namespace) -> list[str]:
   if options.nodes == 1:
-    return [sys.executable, *programs.words(job.program), *job.flags]
+    return [sys.executable, *driver.program_words(job.program), *job.flags]
   # The launcher distinguishes a killed worker from a failed run, which to the queue are one status.
   restarts = f'--max_restarts={_max_restarts(job)}'
   words = ['launch', f'--num_workers={options.nodes}', restarts, f'--program={job.program}']

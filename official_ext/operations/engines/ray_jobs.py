@@ -16,7 +16,6 @@ import importlib
 import json
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -25,11 +24,10 @@ import time
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base.processes import launcher
-from official_ext.base.processes import stopping
+from official_ext.base import json_values
+from official_ext.base import processes
 from official_ext.operations.engines import jobs
-from official_ext.operations.runs import programs
+from official_ext.operations.runs import driver
 
 SUMMARY = 'a Ray job'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -52,7 +50,7 @@ _POLL_SECONDS = 1.0
 def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """The input of the driver below, as JSON; see jobs.py."""
   spec = {
-    'runs': [[sys.executable, *programs.words(job.program), *trial.flags] for trial in job.trials],
+    'runs': [[sys.executable, *driver.program_words(job.program), *trial.flags] for trial in job.trials],
     'logs': [jobs.log_path(trial.model_dir) for trial in job.trials] if job.is_array else [],
     'cwd': job.cwd,
     'env': dict(job.env),
@@ -124,7 +122,7 @@ class _Worker:
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        preexec_fn=stopping.end_with_parent,  # The actor, which may be killed.
+        preexec_fn=processes.end_with_parent,  # The actor, which may be killed.
       )
     finally:
       if output is not None:
@@ -143,7 +141,7 @@ class _Worker:
 class _Run:
   """A run on the cluster."""
 
-  def __init__(self, ray: Any, words: Sequence[str], log: str, spec: json_types.JsonMapping):
+  def __init__(self, ray: Any, words: Sequence[str], log: str, spec: json_values.JsonMapping):
     self.exit_status: int | None = None
     self._ray, self._words, self._log, self._spec = ray, words, log, spec
     bundle = {'CPU': spec['cpus'], **({'GPU': spec['gpus']} if spec['gpus'] else {})}
@@ -197,13 +195,12 @@ class _Run:
         self._actors[index] = make.options(scheduling_strategy=strategy).remote()
     try:
       addresses = ray.get([actor.address.remote() for actor in self._actors])
-      secret = secrets.token_hex(32)
       started = []
       for index, actor in enumerate(self._actors):
         env = dict(spec['env'])
         if len(addresses) > 1:
           config = {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
-          env |= {'TF_CONFIG': json.dumps(config), launcher.SECRET: secret}
+          env |= {'TF_CONFIG': json.dumps(config)}
         started.append(actor.start.remote(self._words, spec['cwd'], env, self._log))
       ray.get(started)
     except ray.exceptions.RayActorError:

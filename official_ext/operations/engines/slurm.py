@@ -16,7 +16,7 @@ from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
-from official_ext.operations.runs import programs
+from official_ext.operations.runs import driver
 
 SUMMARY = 'a batch script; options as of sbatch'
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -85,8 +85,6 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
   lines += ['', f'cd {shlex.quote(job.cwd)} || exit 2']
   lines += [f'export {name}={shlex.quote(value)}' for name, value in job.env.items()]
   lines += [
-    '# By which the workers of this run know each other.',
-    ': "${OFFICIAL_EXT_SECRET:=$(od -An -N32 -vtx1 /dev/urandom | tr -d \' \\n\')}"; export OFFICIAL_EXT_SECRET',
     f'srun=({shlex.join(_srun(options))})',
   ]
   if job.is_array:
@@ -168,4 +166,4 @@ def _srun(options: argparse.Namespace) -> list[str]:
 
 
 def _command(job: jobs.Job, trial: jobs.Trial) -> str:
-  return shlex.join([sys.executable, *programs.words(job.program), *trial.flags])
+  return shlex.join([sys.executable, *driver.program_words(job.program), *trial.flags])

@@ -1,27 +1,101 @@
 """A submission: refused if the run is under way, handed over, and noted in the run's folder. No TensorFlow.
 
 The note is `started.json`, as of a run that was started detached, with the engine and the job in the place of a
-process: so the run is among the others, and is `submitted` until it begins.
+process: so the run is among the others, and is `submitted` until it begins. The points of a sweep are the runs of one
+submission.
 """
 
 import argparse
 from collections.abc import Mapping
 import dataclasses
+import math
 import os
-import shlex
 import time
 import types
 
-from official_ext.base import credentials
 from official_ext.base import errors
-from official_ext.base.files import moments
+from official_ext.base import json_values
+from official_ext.base import launcher
 from official_ext.base.files import paths
-from official_ext.base.processes import invocation
 from official_ext.operations.engines import jobs
-from official_ext.operations.runs import json_files
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import programs
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import driver
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import statuses
+from official_ext.operations.sweeps import samplers
+from official_ext.operations.sweeps import sweep_file
+from official_ext.operations.sweeps import sweep_folder
+from official_ext.operations.sweeps import sweep_points
+
+_MAX_POINTS = 100_000
+
+
+def refuse_sweep(sweep: sweep_file.SweepFile) -> None:
+  """Refuses a sweep whose points depend on each other, or have no end.
+
+  Raises:
+    UserError: see above.
+  """
+  if sweep.method == 'bayes':
+    raise errors.UserError(
+      'method: bayes chooses a point by the results of others; an array has them all: grid, random'
+    )
+  if sweep.early_terminate is not None:
+    raise errors.UserError('early_terminate: nobody compares the trials of an array while they run; leave it out')
+  if sweep.command:
+    raise errors.UserError('command: an array runs train.py, or `program`; leave it out')
+  if not math.isfinite(sweep.num_points):
+    raise errors.UserError('run_cap: say how many points the array has')
+  if sweep.num_points > _MAX_POINTS:
+    raise errors.UserError(f'run_cap: {sweep.num_points:g} points are too many for an array; at most {_MAX_POINTS}')
+
+
+def sweep_trials(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, make: bool) -> tuple[jobs.Trial, ...]:
+  """The points that are not over, nor under way in the queue.
+
+  Args:
+    folder: the sweep's; it need not exist, unless `make`.
+    sweep: its file.
+    make: whether the folders of points that are missing are made.
+
+  Raises:
+    UserError: a file of the sweep is damaged.
+    StorageError: a folder cannot be made.
+  """
+  if not make:
+    return _sweep_trials(folder, sweep, False)
+  with folder.changing():
+    return _sweep_trials(folder, sweep, True)
+
+
+def _sweep_trials(folder, sweep, make) -> tuple[jobs.Trial, ...]:
+  found = sweep_points.PointReader(folder).read(sweep) if folder.exists() else []
+  known: dict[int, samplers.Proposal] = {point.number: point.record.proposal for point in found}
+  places = {
+    point.number: point.record.folder
+    for point in found
+    if point.status == sweep_points.NEW or (point.job is None and point.status in ('queued', 'stopped'))
+  }
+  number = 0
+  while len(known) < sweep.num_points:
+    number += 1
+    if number in known:
+      continue
+    proposal = samplers.propose(sweep, number, known, ())
+    if proposal is None:
+      break
+    known[number] = proposal
+    path = folder.make_point(number, proposal).folder if make else folder.point_path(number, proposal)
+    places[number] = path
+  return tuple(
+    jobs.Trial(places[number], _trial_flags(sweep, places[number], known[number])) for number in sorted(places)
+  )
+
+
+def _trial_flags(sweep: sweep_file.SweepFile, model_dir: str, proposal: samplers.Proposal) -> tuple[str, ...]:
+  first = [f'--experiment={sweep.experiment}'] if sweep.experiment else []
+  first += [f'--mode={sweep.mode}', f'--model_dir={os.path.abspath(model_dir)}']
+  return (*first, *sweep.flags, *sweep_folder.setting_flags(proposal.parameters))
+
 
 _OVER = ('finished', 'diverged')
 _MAYBE_OVER = 'failed'  # Unless its engine retries it, as when one of several workers was lost.
@@ -60,14 +134,14 @@ def _reason_against(
   """Why a run is not to be submitted; '' if it may be."""
   if paths.is_remote(model_dir):
     return ''
-  run = run_folder.Run(model_dir, model_dir)
+  run = run_folders.Run(model_dir, model_dir)
   where = f'--model_dir={model_dir}'
-  if judged_status.is_alive(run, mode):
+  if statuses.is_alive(run, mode):
     return f'{where}: a run lives in this folder; wait for it or stop it, or choose another folder'
   note = run.started(mode)
   if note is None or not isinstance(note.get('engine'), str) or options.again:
     return ''
-  found = judged_status.of_run(run, mode=mode).status
+  found = statuses.of_run(run, mode=mode).status
   if found in _OVER:
     return ''
   active = None
@@ -100,24 +174,22 @@ def note(job: jobs.Job, engine: str, module: types.ModuleType, name: str) -> Non
   for number, trial in enumerate(job.trials, 1):
     if paths.is_remote(trial.model_dir):
       continue
-    run = run_folder.Run(trial.model_dir, trial.model_dir)
-    words = ['python', *programs.words(job.program), *trial.flags]
+    run = run_folders.Run(trial.model_dir, trial.model_dir)
+    words = ['python', *driver.program_words(job.program), *trial.flags]
     values: Mapping[str, object] = {
       'engine': engine,
       'job': module.trial_name(name, number) if job.is_array else name,
       'attempts_before': (run.record(job.mode) or {}).get('attempt', 0),
-      'command': shlex.join(map(credentials.mask, words)),
-      'is_masked': any(credentials.mask(word) != word for word in words),
-      'cwd': job.cwd,
-      'environment': invocation.environment(),
-      'started': moments.now(),
+      **launcher.command_note(words, job.cwd),
+      'environment': launcher.relevant_environment(),
+      'started': json_values.timestamp_now(),
     }
-    json_files.write(run.file_of_mode('started', 'json', job.mode), values)
+    json_values.write_file(run.file_of_mode('started', 'json', job.mode), values)
 
 
 def is_noted(folder: str) -> bool:
   """Whether a run in a folder was submitted, and noted there."""
-  return any(run.started() is not None for run in run_folder.find_runs(folder))
+  return any(run.started() is not None for run in run_folders.find_runs(folder))
 
 
 def make_folders(job: jobs.Job) -> None:
@@ -147,10 +219,10 @@ def follow(job: jobs.Job, module: types.ModuleType, name: str, options: argparse
   Returns:
     0 if the run has finished, 1 if it has ended otherwise.
   """
-  run = run_folder.Run(job.folder, os.path.basename(job.folder))
+  run = run_folders.Run(job.folder, os.path.basename(job.folder))
   told, since = '', time.monotonic()
   while True:
-    found = judged_status.of_run(run, mode=job.mode)
+    found = statuses.of_run(run, mode=job.mode)
     step = (run.record(job.mode) or {}).get('step')
     now = f'{found.status}' + (f': {found.reason}' if found.reason else '')
     if now != told:
@@ -159,7 +231,7 @@ def follow(job: jobs.Job, module: types.ModuleType, name: str, options: argparse
     if found.status in _OVER:
       return 0 if found.status == 'finished' else 1
     if found.status == _MAYBE_OVER and not module.is_active(name, options):
-      if judged_status.of_run(run, mode=job.mode).status == _MAYBE_OVER:  # It has not begun again in between.
+      if statuses.of_run(run, mode=job.mode).status == _MAYBE_OVER:  # It has not begun again in between.
         return 1
     # One that was preempted resumes, if its engine has it.
     if found.is_alive is False and time.monotonic() - since > _LOST_SECONDS:

@@ -1,4 +1,4 @@
-"""Import of runs that other trackers have logged: TensorBoard, Weights & Biases, trackio.
+"""Import of runs that were logged to TensorBoard.
 
 Start with `run_import.py`.
 """

@@ -5,31 +5,159 @@ jobs run in separate sessions, and their state is in the files. So it may be kil
 the next one continues: a job that was ordered and has not started gets another runner, of which one starts the command
 (job_runner.py); a job that has started is left alone; the number of slots in use is counted from the files and from
 the processes that live.
+
+Messages to people about the ends of jobs (mail, chat, phone) are sent once, through apprise, by a thread of the
+dispatcher. They are lost if the receiver refuses them, or the dispatcher is killed.
 """
 
-from collections.abc import Mapping, Sequence
+import collections
+from collections.abc import Callable, Collection, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
 import os
+import queue
 import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 
-from official_ext.base import credentials
 from official_ext.base import errors
-from official_ext.base.files import file_lock
-from official_ext.base.files import moments
-from official_ext.base.processes import process_identity
-from official_ext.operations.queue import alerts as alerts_lib
-from official_ext.operations.queue import job_files
-from official_ext.operations.queue import job_status
+from official_ext.base import json_values
+from official_ext.base import notify
+from official_ext.base import processes
+from official_ext.base import safe_text
+from official_ext.base.files import local_files
+from official_ext.operations.queue import job_runner
 from official_ext.operations.queue import queue_folder
-from official_ext.operations.queue import slots as slots_lib
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import run_folder
+from official_ext.operations.queue import queued_jobs
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots:
+  """How many runs there may be at once, and the GPUs that they share out among themselves.
+
+  Attributes:
+    count: so many runs, each has a slot from its order until it is over.
+    gpus: names for CUDA_VISIBLE_DEVICES; a name that occurs twice is handed out to two runs. None: no GPUs are
+      known, and the variable is unchanged.
+  """
+
+  count: int
+  gpus: tuple[str, ...] | None = None
+
+  def needed(self, job: queued_jobs.Job) -> int:
+    """How many GPUs a job takes: the number requested; by default one if there are any."""
+    return job.gpus if job.gpus is not None else min(1, len(self.gpus or ()))
+
+  def can_ever_hold(self, job: queued_jobs.Job) -> bool:
+    """Whether there are as many GPUs as a job needs."""
+    return self.needed(job) <= len(self.gpus or ())
+
+  def has_room(self, holders: Collection[queued_jobs.JobState]) -> bool:
+    """Whether another run may start beside those that have a slot."""
+    return len(holders) < self.count
+
+  def free_gpus(self, holders: Collection[queued_jobs.JobState]) -> list[str]:
+    """GPUs that no run has."""
+    free = collections.Counter(self.gpus or ())
+    free.subtract(name for state in holders if state.attempt for name in state.attempt.gpus or ())
+    return [name for name in self.gpus or () if _take_gpu(free, name)]
+
+  def share(self, job: queued_jobs.Job, free_gpus: Sequence[str]) -> tuple[str, ...] | None:
+    """The GPUs that a job gets of those that are free; None leaves CUDA_VISIBLE_DEVICES unchanged."""
+    if self.gpus is None and job.gpus is None:
+      return None
+    return tuple(free_gpus[: self.needed(job)])
+
+
+def _take_gpu(counts: collections.Counter, name: str) -> bool:
+  counts[name] -= 1
+  return counts[name] >= 0
+
+
+def choose_job(
+  waiting: Sequence[queued_jobs.JobState],
+  holders: Sequence[queued_jobs.JobState],
+  slots: Slots,
+  is_free: Callable[[queued_jobs.Job], bool] = lambda job: True,
+) -> tuple[queued_jobs.JobState, tuple[str, ...] | None] | None:
+  """The job to start next, and its GPUs; None if none can be started now.
+
+  The order is kept: a job that waits for GPUs is not overtaken by one that needs fewer, or it might wait for ever. Only
+  jobs that are paused, whose folder is not free, or that need more GPUs than there are, are passed over.
+
+  Args:
+    waiting: jobs in their order.
+    holders: those that have a slot.
+    slots: all slots.
+    is_free: whether no other run lives in the folder of a job.
+  """
+  if not slots.has_room(holders):
+    return None
+  for state in waiting:
+    if state.status != 'queued' or state.job is None or not slots.can_ever_hold(state.job) or not is_free(state.job):
+      continue
+    free = slots.free_gpus(holders)
+    if len(free) < slots.needed(state.job):
+      return None
+    return state, slots.share(state.job, free)
+  return None
+
+
+_CLOSE_SECONDS = 10.0
+
+
+class EndMessages:
+  """Sends a message for each attempt of a job that ends, unless somebody has cancelled the job."""
+
+  def __init__(self, urls: Sequence[str], say: Callable[[str], None]):
+    """Sends nothing yet.
+
+    Args:
+      urls: the receivers, in apprise's notation. They hold secrets, and are never printed.
+      say: prints a line for people.
+    """
+    self._urls = tuple(urls)
+    self._say = say
+    self._messages: queue.SimpleQueue[notify.Message | None] = queue.SimpleQueue()
+    self._thread: threading.Thread | None = None
+
+  def send(self, before: str, state: queued_jobs.JobState) -> None:
+    """Sends a message if a job's attempt has ended. Waits for no receiver.
+
+    Args:
+      before: the status of the job until now.
+      state: of the job.
+    """
+    is_retried = before in queued_jobs.HOLDING and state.status in queued_jobs.WAITING
+    if not self._urls or state.job is None or not (is_retried or state.status in ('finished', 'failed')):
+      return
+    what, reason = (state.reason, '') if is_retried else (state.status, state.reason)
+    lines = [line for line in (reason, state.job.note.get('command'), state.job.model_dir) if line]
+    self._messages.put(notify.compose(state.status, f'job {state.number}', what, lines))
+    if self._thread is None:
+      self._thread = threading.Thread(target=self._work, name='end_messages', daemon=True)
+      self._thread.start()
+
+  def close(self) -> None:
+    """Waits until all messages are sent, for ten seconds at most."""
+    if self._thread is not None:
+      self._messages.put(None)
+      self._thread.join(_CLOSE_SECONDS)
+
+  def _work(self) -> None:
+    made = notify.make_receivers(self._urls, 'messages')
+    while (message := self._messages.get()) is not None:
+      for receiver in made:
+        if not notify.send(receiver, message):
+          self._say(f'the message {message.title!r} was not taken by {type(receiver).__name__}')
+
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 2.0  # A dispatcher that was killed a moment ago may still hold its lock.
@@ -53,9 +181,9 @@ class Dispatcher:
   def __init__(
     self,
     queue: queue_folder.Queue,
-    slots: slots_lib.Slots,
+    slots: Slots,
     poll_seconds: float = _POLL_SECONDS,
-    alerts: alerts_lib.Alerts | None = None,
+    urls: Sequence[str] = (),
   ):
     """Starts nothing yet.
 
@@ -63,12 +191,12 @@ class Dispatcher:
       queue: the queue.
       slots: how many jobs may run at once, and their GPUs.
       poll_seconds: how often it looks for changes; the end of a run that it has started wakes it up.
-      alerts: sent to people beside it.
+      urls: the receivers of messages about ended jobs; see dispatcher.py.
     """
     self._queue = queue
     self._slots = slots
     self._poll_seconds = poll_seconds
-    self._alerts = alerts
+    self._messages = EndMessages(urls, _say)
     self._tries: dict[str, _Try] = {}
     self._told: dict[int, tuple[str, str]] = {}
     self._troubles: set[str] = set()  # Of this round, and of the one before.
@@ -88,10 +216,10 @@ class Dispatcher:
       UserError: another dispatcher works on this queue, or others may write into its folder.
       StorageError: the queue's folder is gone, or cannot be read.
     """
-    with job_files.explaining(self._queue.folder), contextlib.ExitStack() as stack:
+    with queued_jobs.explaining(self._queue.folder), contextlib.ExitStack() as stack:
       self._check_folder()
       busy = lambda: f'{self._queue.runs_dir}: {self._other()} dispatches its queue already'
-      lock = stack.enter_context(job_files.locked(self._queue.lock_path, _PATIENCE_SECONDS, busy))
+      lock = stack.enter_context(queued_jobs.locked(self._queue.lock_path, _PATIENCE_SECONDS, busy))
       with contextlib.suppress(OSError):  # A full disk: it is for people.
         os.ftruncate(lock.descriptor, 0)
         os.pwrite(lock.descriptor, json.dumps(self._description()).encode(), 0)
@@ -99,19 +227,15 @@ class Dispatcher:
       ending = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
       before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ending, signal.SIGCHLD))
       stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
-      if self._alerts is not None:
-        self._alerts.start(_say)
-        stack.callback(self._alerts.close)
+      stack.callback(self._messages.close)
       return self._loop(lock, until_empty, ending)
 
-  def _loop(self, lock: file_lock.FileLock, until_empty: bool, ending: Sequence[int]) -> int:
+  def _loop(self, lock: local_files.FileLock, until_empty: bool, ending: Sequence[int]) -> int:
     while True:
-      if not file_lock.is_at(lock.descriptor, self._queue.lock_path):
+      if not local_files.is_lock_at(lock.descriptor, self._queue.lock_path):
         raise errors.StorageError(f'{self._queue.folder}: is gone, or another one; running jobs continue')
       is_empty = self._work()
       if is_empty and until_empty and not self._queue.expects_more():
-        if self._alerts is not None:
-          self._alerts.finish()
         return int(self._any_failed)
       received = signal.sigtimedwait((*ending, signal.SIGCHLD), self._poll_seconds)
       if received is not None and received.si_signo in ending:
@@ -130,14 +254,14 @@ class Dispatcher:
 
   def _other(self) -> str:
     other = self._queue.dispatcher()
-    return str(process_identity.parse(other or {}) or 'another process')
+    return str(processes.parse_identity(other or {}) or 'another process')
 
   def _description(self) -> Mapping[str, object]:
     return {
-      **process_identity.own().as_dict(),
+      **processes.own_identity().as_dict(),
       'slots': self._slots.count,
       'gpus': self._slots.gpus,
-      'since': moments.now(),
+      'since': json_values.timestamp_now(),
     }
 
   # One round.
@@ -161,39 +285,39 @@ class Dispatcher:
       self._tell_trouble(str(error))
       return False
 
-  def _start_ordered(self, holders: Sequence[job_status.State]) -> None:
+  def _start_ordered(self, holders: Sequence[queued_jobs.JobState]) -> None:
     """Starts runners for attempts that were ordered, and have neither a runner of this dispatcher's nor started."""
     for state in holders:
       if state.attempt is not None and state.attempt.process is None and state.attempt.ended is None:
         self._start(state)
 
-  def _order_more(self, waiting: Sequence[job_status.State], holders: list[job_status.State]) -> None:
+  def _order_more(self, waiting: Sequence[queued_jobs.JobState], holders: list[queued_jobs.JobState]) -> None:
     """Orders jobs for all slots that are free, in their order."""
     waiting = list(waiting)
-    while (choice := slots_lib.choose(waiting, holders, self._slots, self._is_free)) is not None:
+    while (choice := choose_job(waiting, holders, self._slots, self._is_free)) is not None:
       state, gpus = choice
       assert state.job is not None
       self._settle(state)
-      attempt = job_files.order_attempt(state.job, state.next_attempt, secrets.token_hex(16), gpus)
-      ordered = job_status.State(state.number, 'starting', '', state.job, attempt, has_slot=True)
+      attempt = queued_jobs.order_attempt(state.job, state.next_attempt, secrets.token_hex(16), gpus)
+      ordered = queued_jobs.JobState(state.number, 'starting', '', state.job, attempt, has_slot=True)
       waiting.remove(state)
       holders.append(ordered)
       self._tell(ordered)
       self._start(ordered)
 
-  def _is_free(self, job: job_files.Job) -> bool:
+  def _is_free(self, job: queued_jobs.Job) -> bool:
     """Whether no other run, which somebody has started by hand, lives in the folder of a job."""
-    if not job.run_files or not judged_status.is_alive(run_folder.Run(job.model_dir, ''), job.mode):
+    if not job.run_files or not statuses.is_alive(run_folders.Run(job.model_dir, ''), job.mode):
       return True
     self._tell_trouble(f'job {job.number}: another run lives in {job.model_dir}; it is started after that')
     return False
 
-  def _settle(self, state: job_status.State) -> None:
+  def _settle(self, state: queued_jobs.JobState) -> None:
     """Writes down that the attempt before was lost, if nobody has written how it ended."""
     if state.attempt is not None and state.attempt.ended is None:
-      job_files.end(state.attempt.path, job_files.LOST)
+      queued_jobs.end_attempt(state.attempt.path, queued_jobs.LOST)
 
-  def _start(self, state: job_status.State) -> None:
+  def _start(self, state: queued_jobs.JobState) -> None:
     """Starts a runner for an attempt, unless the one that this dispatcher has started for it lives."""
     assert state.job is not None and state.attempt is not None
     attempt = self._tries.setdefault(state.attempt.token, _Try())
@@ -210,39 +334,32 @@ class Dispatcher:
         attempt.seconds = min(2 * attempt.seconds, _AGAIN_SECONDS[1])
     if time.monotonic() < attempt.not_before:
       return
-    attempt.process = subprocess.Popen(
-      [
-        *(sys.executable, '-m', 'official_ext.operations.queue.job_runner'),
-        *(state.job.folder, str(state.attempt.number), state.attempt.token),
-      ],
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.DEVNULL,
-      start_new_session=True,
-    )
+    words = [state.job.folder, str(state.attempt.number), state.attempt.token]
+    attempt.process = run_processes.start_detached([sys.executable, '-m', job_runner.__name__, *words])
 
-  def _forget_others(self, holders: Sequence[job_status.State]) -> None:
+  def _forget_others(self, holders: Sequence[queued_jobs.JobState]) -> None:
     """Takes note of runners that have ended, and forgets attempts that are over."""
     tokens = {state.attempt.token for state in holders if state.attempt}
     for token, attempt in list(self._tries.items()):
       if token not in tokens and (attempt.process is None or attempt.process.poll() is not None):
         del self._tries[token]
 
-  # The alerts.
+  # The printed lines.
 
-  def _tell(self, state: job_status.State) -> None:
-    """Prints how a job stands, when that has changed."""
+  def _tell(self, state: queued_jobs.JobState) -> None:
+    """Prints how a job stands, and sends messages, when that has changed."""
     now = (state.status, state.reason)
     before = self._told.get(state.number)
     if before == now:
       return
     self._told[state.number] = now
-    if before is None and state.status in job_status.OVER:  # Over before this dispatcher began.
+    if before is None and state.status in queued_jobs.OVER:  # Over before this dispatcher began.
       return
     self._any_failed = self._any_failed or state.status == 'failed'
     name = f' ({state.job.model_dir})' if state.job and state.job.model_dir else ''
     attempt = f', attempt {state.restarts + 1}' if state.restarts and state.has_slot else ''
     _say(f'job {state.number}{name}: {state.status}{attempt}' + (f': {state.reason}' if state.reason else ''))
+    self._messages.send(before[0] if before else '', state)
 
   def _tell_trouble(self, text: str) -> None:
     """Prints the errors of this round that the one before did not have."""
@@ -252,4 +369,4 @@ class Dispatcher:
 
 
 def _say(text: str) -> None:
-  credentials.print_masked(f'queue: {text}')
+  safe_text.print_masked(f'queue: {text}')

@@ -7,22 +7,19 @@ one finds the request.
 from collections.abc import Iterator, Sequence
 import contextlib
 import os
-import shlex
 
-from official_ext.base import credentials
 from official_ext.base import errors
-from official_ext.base.files import moments
+from official_ext.base import json_values
+from official_ext.base import launcher
 from official_ext.base.files import paths
-from official_ext.base.run_folder import run_status
-from official_ext.operations.queue import job_files
-from official_ext.operations.queue import job_status
 from official_ext.operations.queue import queue_folder
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import starting
+from official_ext.operations.queue import queued_jobs
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses as statuses_lib
 
 MAX_RESTARTS = 3
-_NOT_OVER = (*job_status.WAITING, *job_status.HOLDING)
+_NOT_OVER = (*queued_jobs.WAITING, *queued_jobs.HOLDING)
 _PATIENCE_SECONDS = 10.0
 
 
@@ -35,7 +32,7 @@ def add(
   max_restarts: int = MAX_RESTARTS,
   place: str = 'last',
   neighbour: int | None = None,
-) -> job_files.Job:
+) -> queued_jobs.Job:
   """Adds a job, and makes the queue if there is none.
 
   Args:
@@ -62,17 +59,17 @@ def add(
   with _changing(queue):
     _refuse_used(queue, folder, mode)
     if neighbour is not None:
-      _expect(queue, neighbour, job_status.WAITING, 'has no place in the order')
+      _expect(queue, neighbour, queued_jobs.WAITING, 'has no place in the order')
     number = max([0, *queue.numbers()]) + 1
     job = _job(queue, number, command, cwd, folder, mode, gpus, max_restarts)
     paths.make_folder(job.folder)
     try:
       if place != 'last':  # First, as it might be started before it gets its place.
         _write_order(queue, number, place, neighbour)
-      job_files.write(os.path.join(job.folder, job_files.JOB), job.values())
+      queued_jobs.write_json(os.path.join(job.folder, queued_jobs.JOB), job.values())
     except OSError:
       with contextlib.suppress(OSError):  # The file may exist, and the disk may not have stored it.
-        paths.remove(os.path.join(job.folder, job_files.JOB))
+        paths.remove(os.path.join(job.folder, queued_jobs.JOB))
         os.rmdir(job.folder)
       raise
   return job
@@ -92,9 +89,9 @@ def move(queue: queue_folder.Queue, number: int, place: str, neighbour: int | No
     StorageError: the order cannot be written, and is unchanged.
   """
   with _changing(queue):
-    _expect(queue, number, job_status.WAITING, 'cannot be moved')
+    _expect(queue, number, queued_jobs.WAITING, 'cannot be moved')
     if neighbour is not None:
-      _expect(queue, neighbour, job_status.WAITING, 'has no place in the order')
+      _expect(queue, neighbour, queued_jobs.WAITING, 'has no place in the order')
     if neighbour != number:
       _write_order(queue, number, place, neighbour)
 
@@ -108,8 +105,8 @@ def pause(queue: queue_folder.Queue, number: int | None = None) -> None:
   """
   with _changing(queue):
     if number is not None:
-      _expect(queue, number, job_status.WAITING, 'cannot be paused; `queue cancel` stops it')
-    job_files.write(_pause_file(queue, number), {'time': moments.now()})
+      _expect(queue, number, queued_jobs.WAITING, 'cannot be paused; `queue cancel` stops it')
+    queued_jobs.write_json(_pause_file(queue, number), {'time': json_values.timestamp_now()})
 
 
 def resume(queue: queue_folder.Queue, number: int | None = None) -> None:
@@ -121,7 +118,7 @@ def resume(queue: queue_folder.Queue, number: int | None = None) -> None:
   """
   with _changing(queue):
     if number is not None:
-      _expect(queue, number, job_status.STATUSES, '')
+      _expect(queue, number, queued_jobs.STATUSES, '')
     paths.remove(_pause_file(queue, number))
 
 
@@ -139,10 +136,12 @@ def cancel(queue: queue_folder.Queue, number: int, kill: bool = False) -> None:
   """
   with _changing(queue):
     state = _expect(queue, number, _NOT_OVER, 'there is nothing to cancel')
-    job_files.write(os.path.join(queue.job_folder(number), job_files.CANCELLED), {'time': moments.now(), 'kill': kill})
+    queued_jobs.write_json(
+      os.path.join(queue.job_folder(number), queued_jobs.CANCELLED), {'time': json_values.timestamp_now(), 'kill': kill}
+    )
     # The runner of an attempt that has started sees the file. One that comes late finds the attempt ended.
-    if state.status in job_status.HOLDING and state.attempt is not None and state.attempt.process is None:
-      job_files.end_unstarted(state.attempt)
+    if state.status in queued_jobs.HOLDING and state.attempt is not None and state.attempt.process is None:
+      queued_jobs.end_unstarted(state.attempt)
 
 
 def value_of(command: Sequence[str], name: str) -> str:
@@ -154,15 +153,11 @@ def value_of(command: Sequence[str], name: str) -> str:
   return ''
 
 
-def shown(command: Sequence[str]) -> str:
-  """A command as a line for people, without passwords."""
-  return credentials.mask(shlex.join(command))
-
-
 def _absolute(model_dir: str, cwd: str) -> str:
+  model_dir = paths.expand_home(model_dir, '--model_dir')
   if not model_dir or paths.is_remote(model_dir):
     return model_dir.rstrip('/')
-  return os.path.realpath(os.path.join(cwd, paths.expand_home(model_dir, '--model_dir')))
+  return os.path.realpath(os.path.join(cwd, model_dir))
 
 
 def _job(
@@ -174,15 +169,14 @@ def _job(
   mode: str,
   gpus: int | None,
   max_restarts: int,
-) -> job_files.Job:
+) -> queued_jobs.Job:
   folder = queue.job_folder(number)
-  log, run_files = os.path.join(folder, job_files.LOG), {}
+  log, run_files = os.path.join(folder, queued_jobs.LOG), {}
   if model_dir and not paths.is_remote(model_dir):
-    run = run_folder.Run(model_dir, os.path.basename(model_dir))
+    run = run_folders.Run(model_dir, os.path.basename(model_dir))
     log = run.log_path(mode)
-    run_files = {name: run.file_of_mode(name, 'json', mode) for name in ('started', 'stop')}
-    run_files |= {'started_lock': run.file(starting.LOCK), 'record': run_status.path_of(model_dir, mode)}
-  return job_files.Job(
+    run_files = run_processes.run_files(run, mode)
+  return queued_jobs.Job(
     number=number,
     folder=folder,
     command=tuple(command),
@@ -191,14 +185,10 @@ def _job(
     mode=mode,
     log=log,
     run_files=run_files,
-    note={
-      'command': shown(command),
-      'is_masked': any(credentials.mask(word) != word for word in command),
-      'cwd': cwd,
-    },
+    note=launcher.command_note(command, cwd),
     gpus=gpus,
     max_restarts=max_restarts,
-    added=moments.now(),
+    added=json_values.timestamp_now(),
   )
 
 
@@ -212,17 +202,17 @@ def _refuse_used(queue: queue_folder.Queue, model_dir: str, mode: str) -> None:
         f'--model_dir={model_dir}: job {state.number}, which is {state.status}, has this folder; wait for it or '
         'cancel it, or choose another folder'
       )
-  if not paths.is_remote(model_dir) and judged_status.is_alive(run_folder.Run(model_dir, ''), mode):
+  if not paths.is_remote(model_dir) and statuses_lib.is_alive(run_folders.Run(model_dir, ''), mode):
     raise errors.UserError(
       f'--model_dir={model_dir}: a run lives in this folder; wait for it or stop it, or choose another folder'
     )
 
 
 def _pause_file(queue: queue_folder.Queue, number: int | None) -> str:
-  return os.path.join(queue.folder if number is None else queue.job_folder(number), job_files.PAUSED)
+  return os.path.join(queue.folder if number is None else queue.job_folder(number), queued_jobs.PAUSED)
 
 
-def _expect(queue: queue_folder.Queue, number: int, statuses: Sequence[str], refusal: str) -> job_status.State:
+def _expect(queue: queue_folder.Queue, number: int, statuses: Sequence[str], refusal: str) -> queued_jobs.JobState:
   state = queue.state(number)
   if state is None:
     raise errors.UserError(f'job {number}: there is none in {queue.runs_dir}')
@@ -234,23 +224,23 @@ def _expect(queue: queue_folder.Queue, number: int, statuses: Sequence[str], ref
 def _write_order(queue: queue_folder.Queue, number: int, place: str, neighbour: int | None) -> None:
   """Writes the order of all jobs that are not over: one that runs may come back, and has its place then."""
   states = [state for state in queue.states() if state.status in _NOT_OVER and state.number != number]
-  states = job_status.in_order(states, queue.order())
+  states = queued_jobs.in_order(states, queue.order())
   order = [state.number for state in states]
   if neighbour is not None:
     at = order.index(neighbour) + (place == 'after')
   elif place == 'last':
     at = len(order)
   else:
-    at = next((at for at, state in enumerate(states) if state.status in job_status.WAITING), len(order))
+    at = next((at for at, state in enumerate(states) if state.status in queued_jobs.WAITING), len(order))
   order.insert(at, number)
-  job_files.write(queue.order_file, {'order': order})
+  queued_jobs.write_json(queue.order_file, {'order': order})
 
 
 @contextlib.contextmanager
 def _changing(queue: queue_folder.Queue) -> Iterator[None]:
   """Makes the queue's folder, and holds the lock of those who change something in it."""
-  with job_files.explaining(queue.folder):
+  with queued_jobs.explaining(queue.folder):
     queue.make()
     busy = f'{queue.folder}: another command has been changing it for {_PATIENCE_SECONDS:g} s; see its output'
-    with job_files.locked(os.path.join(queue.folder, 'changes.lock'), _PATIENCE_SECONDS, lambda: busy):
+    with queued_jobs.locked(os.path.join(queue.folder, 'changes.lock'), _PATIENCE_SECONDS, lambda: busy):
       yield

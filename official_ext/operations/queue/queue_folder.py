@@ -1,8 +1,8 @@
-"""The queue of a folder of runs: which jobs there are, how they stand, and in which order. No TensorFlow.
+"""The queue of a folder of runs: its jobs, their status and their order. No TensorFlow.
 
 It is the folder `.queue` in the folder of the runs:
 
-    jobs/7/            job 7: see job_files.py
+    jobs/7/            job 7: see queued_jobs.py
     order.json         the order of jobs when one was moved; later ones follow, as they were added
     paused.json        no job is started while it exists
     changes.lock       held while a command changes one of these (queue_changes.py)
@@ -15,16 +15,15 @@ Nothing is kept in memory: any number of processes may look at, and change, a qu
 from collections.abc import Iterator, Sequence
 import contextlib
 import hashlib
-import json
 import os
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.base.files import file_lock
+from official_ext.base import json_values
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
-from official_ext.operations.queue import job_files
-from official_ext.operations.queue import job_status
+from official_ext.operations.queue import queued_jobs
+from official_ext.operations.runs import run_processes
 
 NAME = '.queue'
 
@@ -34,7 +33,7 @@ class Queue:
 
   Attributes:
     runs_dir: that folder.
-    folder: of the queue's files. Their paths follow: jobs_dir, order_file, lock_path (of the dispatcher).
+    folder: of the queue's files. Their paths follow: jobs_dir, order_file, lock_path and log_path (of the dispatcher).
   """
 
   def __init__(self, runs_dir: str):
@@ -54,9 +53,10 @@ class Queue:
     self.jobs_dir = os.path.join(self.folder, 'jobs')
     self.order_file = os.path.join(self.folder, 'order.json')
     self.lock_path = os.path.join(self.folder, 'dispatcher.lock')
+    self.log_path = os.path.join(self.folder, 'dispatcher.log')
     self._more_dir = os.path.join(self.folder, 'more')
-    self._over: dict[int, job_status.State] = {}  # These never change.
-    self._jobs: dict[int, job_files.Job] = {}  # Nor do these.
+    self._over: dict[int, queued_jobs.JobState] = {}  # These never change.
+    self._jobs: dict[int, queued_jobs.Job] = {}  # Nor do these.
 
   def make(self) -> None:
     """Makes the folders of the queue, if they are missing; only this user may enter them.
@@ -67,23 +67,23 @@ class Queue:
     paths.make_folder(self.folder, 0o700)  # Whoever may write into it can have the dispatcher run any program.
     paths.make_folder(self.jobs_dir)
 
-  def states(self) -> list[job_status.State]:
+  def states(self) -> list[queued_jobs.JobState]:
     """How all jobs stand, as they were added.
 
     Raises:
       StorageError: something cannot be read.
     """
-    with job_files.explaining(self.folder):
+    with queued_jobs.explaining(self.folder):
       return [state for number in self.numbers() if (state := self.state(number)) is not None]
 
-  def state(self, number: int) -> job_status.State | None:
+  def state(self, number: int) -> queued_jobs.JobState | None:
     """How a job stands; None if there is none."""
     if number in self._over:
       return self._over[number]
-    state = job_status.read(self.job_folder(number), self._jobs.get(number))
+    state = queued_jobs.read_state(self.job_folder(number), self._jobs.get(number))
     if state is not None and state.job is not None:
       self._jobs[number] = state.job
-      if state.status in job_status.OVER:
+      if state.status in queued_jobs.OVER:
         self._over[number] = state
     return state
 
@@ -95,20 +95,20 @@ class Queue:
     """The folder of a job's files."""
     return os.path.join(self.jobs_dir, str(number))
 
-  def waiting(self, states: Sequence[job_status.State]) -> list[job_status.State]:
+  def waiting(self, states: Sequence[queued_jobs.JobState]) -> list[queued_jobs.JobState]:
     """Of some jobs those that wait, in the order in which they will be started."""
-    waiting = [state for state in states if state.status in job_status.WAITING]
-    return job_status.in_order(waiting, self.order())
+    waiting = [state for state in states if state.status in queued_jobs.WAITING]
+    return queued_jobs.in_order(waiting, self.order())
 
   def order(self) -> list[int]:
     """The numbers of jobs in the requested order; some may be over, and later ones are missing."""
     try:
-      values = job_files.read(self.order_file) or {}
-    except job_files.DamagedFileError:  # The order is lost; nothing else is.
+      values = queued_jobs.read_json(self.order_file) or {}
+    except queued_jobs.DamagedFileError:  # The order is lost; nothing else is.
       values = {}
     return [number for number in values.get('order', []) if isinstance(number, int)]
 
-  def find(self, name: str) -> job_status.State:
+  def find(self, name: str) -> queued_jobs.JobState:
     """The job that a user names: by its number, or by its run's folder, in runs_dir or not.
 
     Of several jobs with the same folder the newest is meant: the others are over.
@@ -117,6 +117,7 @@ class Queue:
       UserError: there is none.
       StorageError: something cannot be read.
     """
+    name = paths.local(name)
     folders = {name.rstrip('/'), os.path.realpath(name), os.path.realpath(os.path.join(self.runs_dir, name))}
     for state in reversed(self.states()):
       if str(state.number) == name or (not name.isdigit() and state.job and state.job.model_dir in folders):
@@ -128,7 +129,7 @@ class Queue:
   @property
   def is_paused(self) -> bool:
     """Whether nothing is to be started."""
-    return os.path.exists(os.path.join(self.folder, job_files.PAUSED))
+    return os.path.exists(os.path.join(self.folder, queued_jobs.PAUSED))
 
   @contextlib.contextmanager
   def expecting_more(self, who: str) -> Iterator[None]:
@@ -142,7 +143,7 @@ class Queue:
     """
     paths.make_folder(self._more_dir)
     name = hashlib.sha256(who.encode('utf-8', 'surrogateescape')).hexdigest()[:16]
-    with file_lock.FileLock(os.path.join(self._more_dir, f'{name}.lock')):
+    with local_files.FileLock(os.path.join(self._more_dir, f'{name}.lock')):
       yield
 
   def expects_more(self) -> bool:
@@ -151,8 +152,8 @@ class Queue:
     Raises:
       StorageError: that cannot be read.
     """
-    with job_files.explaining(self.folder):
-      return any(file_lock.is_held(os.path.join(self._more_dir, name)) for name in paths.names(self._more_dir))
+    with queued_jobs.explaining(self.folder):
+      return any(local_files.is_locked(os.path.join(self._more_dir, name)) for name in paths.names(self._more_dir))
 
   def dispatcher(self) -> dict[str, Any] | None:
     """The dispatcher's own entry (`pid`, `host`, `slots`, `gpus`, `since`); None if none runs.
@@ -160,11 +161,83 @@ class Queue:
     Raises:
       StorageError: that cannot be read.
     """
-    with job_files.explaining(self.folder):
-      if not file_lock.is_held(self.lock_path):
+    with queued_jobs.explaining(self.folder):
+      if not local_files.is_locked(self.lock_path):
         return None
       try:
-        values = json.loads(paths.read(self.lock_path, regular_files.MAX_RECORD))
-      except (ValueError, RecursionError):  # It is being written.
-        values = None
-      return values if isinstance(values, dict) else {}
+        return json_values.load_file(self.lock_path)
+      except ValueError:  # It is being written.
+        return {}
+
+  def dispatch_words(self, slots: int | None = None, until_empty: bool = False) -> list[str]:
+    """The words of the command that dispatches this queue, after `official-ext`."""
+    words = ['queue', 'run', os.path.abspath(self.runs_dir)]
+    return words + ([f'--slots={slots}'] if slots else []) + (['--until_empty'] if until_empty else [])
+
+  def start_dispatcher(self, slots: int | None = None, until_empty: bool = False) -> int | None:
+    """Starts a dispatcher in the background, unless there is one.
+
+    Args:
+      slots: how many jobs may run at once; None: the number of GPUs, or 1.
+      until_empty: it ends when no job waits or runs.
+
+    Returns:
+      The number of its process, which dispatches now, or has ended as nothing was to be done; None if there was one.
+
+    Raises:
+      StorageError: it has not started.
+    """
+    if self.dispatcher() is not None:
+      return None
+    with queued_jobs.explaining(self.log_path):
+      self.make()
+    words, works = self.dispatch_words(slots, until_empty), lambda: self.dispatcher() is not None
+    return run_processes.start_background(words, self.log_path, works, (0, 1) if until_empty else ())
+
+
+def queue_as_dict(queue: Queue, max_over: int | None = None) -> dict[str, Any]:
+  """The queue as it stands: the jobs that are over, those that run, those that wait in their order.
+
+  Args:
+    queue: the queue.
+    max_over: of those that are over at most so many are listed, the latest; None: all.
+
+  Returns:
+    `paused`; `dispatcher`, its own entry, or None; `slots_in_use`; `num_over`; `jobs`.
+
+  Raises:
+    StorageError: something cannot be read.
+  """
+  states = queue.states()
+  waiting = queue.waiting(states)
+  over = [state for state in states if state.status in queued_jobs.OVER]
+  rest = [state for state in states if state not in over and state not in waiting]
+  shown = over if max_over is None else over[len(over) - min(max_over, len(over)) :]
+  return {
+    'paused': queue.is_paused,
+    'dispatcher': queue.dispatcher(),
+    'slots_in_use': sum(state.has_slot for state in states),
+    'num_over': len(over),
+    'jobs': [_job_as_dict(state, waiting) for state in (*shown, *rest, *waiting)],
+  }
+
+
+def _job_as_dict(state: queued_jobs.JobState, waiting: Sequence[queued_jobs.JobState]) -> dict[str, Any]:
+  """A job as JSON values."""
+  attempt, job = state.attempt, state.job
+  return {
+    'job': state.number,
+    'status': state.status,
+    'reason': state.reason,
+    'position': waiting.index(state) + 1 if state in waiting else None,
+    'attempt': attempt.number if attempt else 0,
+    'max_restarts': job.max_restarts if job else None,
+    'exit_status': state.exit_status,
+    'model_dir': job.model_dir or None if job else None,
+    'log': job.log if job else None,
+    'command': job.note['command'] if job else None,
+    'pid': attempt.process.pid if attempt and attempt.process else None,
+    'gpus': attempt.gpus if attempt else None,
+    'added': job.added if job else None,
+    **{name: attempt.times.get(name) if attempt else None for name in ('ordered', 'started', 'ended')},
+  }

@@ -1,4 +1,4 @@
 """Runs as folders: lists, status, start, stop, notes, trash.
 
-Start with `index.py`.
+Start with `run_index.py`.
 """

@@ -1,4 +1,4 @@
-"""The commands of runs: the one that resumes a run, and the one that makes a run like it.
+"""The commands of runs: one that resumes a run, and one that makes a run like it; and the fields that they set.
 
 A run's record has the command that has started it, and the folder in which it was given. Passwords in it are masked,
 and a command that has lost one cannot be given again.
@@ -6,23 +6,24 @@ and a command that has lost one cannot be given again.
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
+import errno
 import os
 import re
 import shlex
 import string
 
-from official_ext.base import credentials
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
+from official_ext.base import launcher as launcher_lib
+from official_ext.base import processes
+from official_ext.base import safe_text
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
-from official_ext.base.processes import invocation
-from official_ext.base.processes import process_identity
 from official_ext.base.run_folder import run_status
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import params as params_lib
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import starting
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses
 
 BASE_PARAMS = 'base_params.yaml'  # The source of a clone: the original may be deleted.
 
@@ -56,9 +57,9 @@ class Command:
     """As a shell takes it, in its folder and environment."""
     return ' '.join(map(quoted, self.words))
 
-  def start(self) -> process_identity.ProcessIdentity:
-    """Starts it, detached: see starting.py."""
-    return starting.start(self.words, self.model_dir, self._env(), self.cwd, self.mode)
+  def start(self) -> processes.ProcessIdentity:
+    """Starts it, detached: see run_processes.py."""
+    return run_processes.start_run(self.words, self.model_dir, self._env(), self.cwd, self.mode)
 
   def in_shell(self) -> str:
     """All that it takes to give it in any shell: its folder, the differences of the environment, and the command."""
@@ -74,10 +75,12 @@ class Command:
     return ('env', *changes, *self.words) if changes else self.words
 
   def _env(self) -> dict[str, str]:
-    return dict(os.environ) if self.environment is None else invocation.restored(self.environment, os.environ)
+    return (
+      dict(os.environ) if self.environment is None else launcher_lib.restored_environment(self.environment, os.environ)
+    )
 
 
-def to_resume(run: run_folder.Run, train_steps: int | None = None) -> Command:
+def to_resume(run: run_folders.Run, train_steps: int | None = None) -> Command:
   """The command that resumes a run from its newest checkpoint: the one that has started it.
 
   If the run's folder was moved or copied, the command names the present folder, and the files in it.
@@ -91,8 +94,8 @@ def to_resume(run: run_folder.Run, train_steps: int | None = None) -> Command:
       or it has done that many steps.
   """
   _refuse_imported(run, 'resumed')
-  found = judged_status.of_run(run)
-  if judged_status.is_alive(run, 'train'):
+  found = statuses.of_run(run)
+  if statuses.is_alive(run, 'train'):
     raise errors.UserError(f'{run.name}: is {found.status}; wait for it, or stop it first')
   if found.status == 'submitted':
     raise errors.UserError(f'{run.name}: was submitted ({found.reason}), and waits there; end it there first')
@@ -100,7 +103,7 @@ def to_resume(run: run_folder.Run, train_steps: int | None = None) -> Command:
     raise errors.UserError(f'{run.name}: has finished; `official-ext runs resume --train_steps=N` extends it')
   values, words = _recorded(run)
   environment = _environment_of(values)
-  if (num_tasks := invocation.num_tasks(environment or {})) > 1:
+  if (num_tasks := launcher_lib.num_tasks(environment or {})) > 1:
     raise errors.UserError(
       f'{run.name}: was one of {num_tasks} processes, which no launcher has started: start each of them again'
     )
@@ -109,16 +112,16 @@ def to_resume(run: run_folder.Run, train_steps: int | None = None) -> Command:
   for name, value in split.flags:
     model_dir = value if name == 'model_dir' else model_dir
   cwd = _cwd_of(values)
-  before = _absolute(model_dir, cwd) if model_dir is not None else run.path
-  if _real(before) != _real(run.path):
-    flags = tuple((name, _in_folder(name, value, cwd, before, run.path)) for name, value in flags)
+  before = _absolute(model_dir, cwd) if model_dir is not None else run.place
+  if paths.real(before) != paths.real(run.place):
+    flags = tuple((name, _in_folder(name, value, cwd, before, run.place)) for name, value in flags)
   if flags != split.flags:
     words = [*split.program, *map(_written, flags)]
-  return Command(tuple(words), cwd, run.path, values.get('mode') or 'train', environment)
+  return Command(tuple(words), cwd, run.place, values.get('mode') or 'train', environment)
 
 
 def _extended(
-  run: run_folder.Run, flags: tuple[tuple[str, str | None], ...], train_steps: int
+  run: run_folders.Run, flags: tuple[tuple[str, str | None], ...], train_steps: int
 ) -> tuple[tuple[str, str | None], ...]:
   """The flags of a command with another length, under the name by which they have set it.
 
@@ -127,10 +130,10 @@ def _extended(
   """
   record = run.record() or {}
   step = record.get('step')
-  short_names: json_types.JsonObject = record.get('short_names') or {}
-  if json_types.is_int(step) and train_steps <= step:
+  short_names: json_values.JsonObject = record.get('short_names') or {}
+  if json_values.is_int(step) and train_steps <= step:
     raise errors.UserError(f'--train_steps={train_steps}: {run.name} has done {step} steps; name a larger number')
-  if (params_lib.read(run) or {}).get('trainer.train_epochs'):
+  if (run_folders.read_params(run) or {}).get('trainer.train_epochs'):
     raise errors.UserError(
       f'--train_steps={train_steps}: the length of {run.name} is set by trainer.train_epochs; give its command again '
       'with more epochs'
@@ -147,7 +150,7 @@ def _extended(
 
 
 def to_clone(
-  run: run_folder.Run, model_dir: str, changes: Sequence[str] = (), config_file: str | None = None
+  run: run_folders.Run, model_dir: str, changes: Sequence[str] = (), config_file: str | None = None
 ) -> Command:
   """The command of a new run with the configuration of another, but for some changes.
 
@@ -161,8 +164,8 @@ def to_clone(
     UserError: the original's command or configuration is not known.
   """
   _refuse_imported(run, 'cloned')
-  if not os.path.isfile(run.file(run_folder.PARAMS)) and not os.path.isfile(config_file or ''):
-    raise errors.UserError(f'{run.name}: has no {run_folder.PARAMS}, so that nothing can be made like it')
+  if not os.path.isfile(run.file(run_folders.PARAMS)) and not paths.is_file(config_file or ''):
+    raise errors.UserError(f'{run.name}: has no {run_folders.PARAMS}, so that nothing can be made like it')
   for change in changes:
     if '=' not in change:
       raise errors.UserError(f'--set={change}: expected NAME=VALUE')
@@ -176,16 +179,16 @@ def to_clone(
   flags = [
     ('experiment', experiment),
     ('mode', mode),
-    ('model_dir', os.path.abspath(model_dir)),
+    ('model_dir', paths.absolute(model_dir)),
     *((name, value) for name, value in split.flags if name.removeprefix('no') not in _REPLACED),
-    ('config_file', config_file or run.file(run_folder.PARAMS)),
+    ('config_file', config_file or os.path.join(run.place, run_folders.PARAMS)),
     *(('set', change) for change in changes),
   ]
   words, environment = [*split.program, *map(_written, flags)], _environment_of(values)
-  return Command(tuple(words), _cwd_of(values), os.path.abspath(model_dir), mode, environment)
+  return Command(tuple(words), _cwd_of(values), paths.absolute(model_dir), mode, environment)
 
 
-def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
+def to_evaluate(run: run_folders.Run, checkpoint: str) -> Command:
   """The command that evaluates a checkpoint of a run with the run's configuration, beside its training.
 
   An evaluation has separate files (`run.eval.json`, `events.eval.jsonl`, `run.eval.log`), and leaves the best
@@ -199,9 +202,8 @@ def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
     UserError: the run's command or configuration is not known.
   """
   _refuse_imported(run, 'evaluated')
-  config_file = run.file(run_folder.PARAMS)
-  if not os.path.isfile(config_file):
-    raise errors.UserError(f'{run.name}: has no {run_folder.PARAMS}, so that nothing can be evaluated')
+  if not os.path.isfile(run.file(run_folders.PARAMS)):
+    raise errors.UserError(f'{run.name}: has no {run_folders.PARAMS}, so that nothing can be evaluated')
   values, words = _recorded(run)
   split = _split(words)
   experiment = values.get('experiment') or dict(split.flags).get('experiment')
@@ -211,16 +213,16 @@ def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
   flags = [
     ('experiment', experiment),
     ('mode', 'eval'),
-    ('model_dir', run.path),
+    ('model_dir', run.place),
     *kept,
-    ('config_file', config_file),
+    ('config_file', os.path.join(run.place, run_folders.PARAMS)),
     ('checkpoint', checkpoint),
   ]
   words = [*split.program, *map(_written, flags)]
-  return Command(tuple(words), _cwd_of(values), run.path, 'eval', _environment_of(values))
+  return Command(tuple(words), _cwd_of(values), run.place, 'eval', _environment_of(values))
 
 
-def given_flags(run: run_folder.Run) -> tuple[list[tuple[str, str | None]], str]:
+def given_flags(run: run_folders.Run) -> tuple[list[tuple[str, str | None]], str]:
   """(name, value) of each flag of the command that has started a run, and the folder in which it was given.
 
   Raises:
@@ -244,19 +246,24 @@ def quoted(word: str) -> str:
   return f"$'{''.join(escaped)}'"
 
 
-checked_folder = run_folder.checked_folder
+checked_folder = run_folders.checked_folder
 
 
 def free_name(root: str, name: str) -> str:
   """A name like another that nothing in a folder has: run-2 for run, run-3 for run-2."""
   stem, number = re.fullmatch(r'(.*?)(?:-(\d{1,9}))?', name, re.DOTALL).groups()  # type: ignore[union-attr]
   number = int(number or 1) + 1
-  while os.path.lexists(os.path.join(root, f'{stem}-{number}')):
+  while is_taken(os.path.join(root, f'{stem}-{number}')):
     number += 1
   return f'{stem}-{number}'
 
 
-def make_clone(run: run_folder.Run, root: str, name: str | None, changes: Sequence[str] = ()) -> Command:
+def is_taken(path: str) -> bool:
+  """Whether something has the path of a new run."""
+  return paths.exists(path) if paths.is_remote(path) else os.path.lexists(path)
+
+
+def make_clone(run: run_folders.Run, root: str, name: str | None, changes: Sequence[str] = ()) -> Command:
   """Makes the folder of a new run like another, with its initial files, and returns the command that begins it.
 
   Args:
@@ -291,25 +298,30 @@ def make_folder(root: str, name: str) -> str:
   """
   folder = checked_folder(root, name)
   try:
+    if paths.is_remote(folder):  # It knows no folders, and no moment at which one is made.
+      if paths.exists(folder):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), folder)
+      paths.make_folder(folder)
+      return folder
     paths.make_folder(os.path.dirname(folder))
     os.mkdir(folder)
     paths.sync_to_disk(os.path.dirname(folder))
   except OSError as error:
-    if isinstance(error, FileExistsError) and os.path.lexists(folder):
+    if isinstance(error, FileExistsError) and is_taken(folder):
       raise
     raise errors.UserError(f'--name={name}: {folder}: cannot be made: {error.strerror}') from error
   return folder
 
 
-def write_base_of(run: run_folder.Run, folder: str) -> str:
+def write_base_of(run: run_folders.Run, folder: str) -> str:
   """Writes the configuration of a run as the initial one of another: see `write_base`.
 
   Raises:
     StorageError: it cannot be read or written.
   """
-  path = run.file(run_folder.PARAMS)
+  path = run.file(run_folders.PARAMS)
   try:
-    content = paths.read(path, regular_files.MAX_RECORD)
+    content = paths.read(path, local_files.MAX_RECORD)
   except OSError as error:
     raise errors.StorageError(f'{path}: cannot be read: {error.strerror}') from error
   return write_base(folder, content)
@@ -329,7 +341,7 @@ def write_base(folder: str, content: bytes) -> str:
   return path
 
 
-def _refuse_imported(run: run_folder.Run, verb: str) -> None:
+def _refuse_imported(run: run_folders.Run, verb: str) -> None:
   """Refuses a run of another tracker, which has neither a command nor checkpoints."""
   if tracker := run_status.tracker_of(run.record()):
     raise errors.UserError(
@@ -337,10 +349,10 @@ def _refuse_imported(run: run_folder.Run, verb: str) -> None:
     )
 
 
-def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[json_types.JsonMapping, list[str]]:
+def _recorded(run: run_folders.Run, whole: bool = True) -> tuple[json_values.JsonMapping, list[str]]:
   """The record of a run's last start, and its command; which must be `whole` to be given again."""
   record, started = run.record(), run.started()
-  values = record if record is not None and not judged_status.is_later(started, record) else started
+  values = record if record is not None and not statuses.is_later(started, record) else started
   if values is None:
     raise errors.UserError(f'{run.name}: there is no record of how it was started; give its command again')
   launcher = values.get('launcher')
@@ -352,7 +364,7 @@ def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[json_types.JsonM
   if len(words) < 2:
     raise errors.UserError(f'{run.name}: its record does not contain its command; give it again')
   for word in words:
-    if whole and credentials.MASK in word:
+    if whole and safe_text.MASK in word:
       raise errors.UserError(
         f'{run.name}: its command had a password or the like, which is not kept: {word}; give the whole command again'
       )
@@ -425,17 +437,57 @@ def _in_folder(name: str, value: str | None, cwd: str, before: str, now: str) ->
   """A flag's value, in which a path in the folder that a run had is that in the folder which it has now."""
   if name not in _PATHS or value is None:
     return value
-  if paths.is_remote(value) != paths.is_remote(before):
+  path, folder = (paths.real(_absolute(each, cwd)) for each in (value, before))
+  if paths.is_remote(path) != paths.is_remote(folder):
     return value
-  path, folder = (_real(_absolute(each, cwd)) for each in (value, before))
   below = os.path.relpath(path, folder)
-  return value if below.split(os.sep)[0] == os.pardir else os.path.normpath(os.path.join(now, below))
+  return value if below.split(os.sep)[0] == os.pardir else now if below == os.curdir else os.path.join(now, below)
 
 
 def _absolute(path: str, cwd: str) -> str:
-  return path if paths.is_remote(path) else os.path.join(cwd, os.path.expanduser(path))
+  path = paths.expanded(path)
+  return path if paths.is_remote(path) else os.path.join(cwd, path)
 
 
-def _real(path: str) -> str:
-  """A path to compare with others: symbolic links are followed, if it is local."""
-  return os.path.normpath(path) if paths.is_remote(path) else os.path.realpath(path)
+_MAX_FILE_BYTES = 1 << 20
+
+
+def given_fields(run: run_folders.Run, values: Mapping[str, object]) -> list[str]:
+  """The dotted paths of the fields that --set, --params_override and --config_file have given, ordered as in `values`.
+
+  The values that a clone takes over from its original are not among them.
+
+  Args:
+    run: the run.
+    values: its configuration, flat.
+  """
+  try:
+    flags, cwd = given_flags(run)
+  except errors.UserError:
+    return []
+  short_names = (run.record() or {}).get('short_names')
+  short_names = short_names if isinstance(short_names, dict) else {}
+  found: set[str] = set()
+  for name, value in flags:
+    if name == 'set':
+      field = (value or '').partition('=')[0]
+      found.add(str(short_names.get(field, field)))
+    elif name == 'params_override':
+      found.update(_fields_in(value or '', cwd))
+    elif name == 'config_file' and os.path.basename(value or '') != BASE_PARAMS:
+      found.update(_fields_in(value or '', cwd))
+  return [path for path in values if any(path == each or path.startswith(f'{each}.') for each in found)]
+
+
+def _fields_in(source: str, cwd: str) -> list[str]:
+  """The dotted paths in YAML text, or in a file."""
+  try:
+    path = paths.expanded(source)
+    path = path if paths.is_remote(path) else os.path.join(cwd, path)
+    text = paths.read(path, _MAX_FILE_BYTES).decode() if len(source) < 1000 and paths.is_file(path) else source
+    values = config_text.load(text, 'params')
+  except (OSError, ValueError, errors.UserError, RecursionError):
+    return [part.partition('=')[0].strip() for part in source.split(',') if '=' in part]
+  if not isinstance(values, dict):
+    return [part.partition('=')[0].strip() for part in source.split(',') if '=' in part]
+  return list(config_text.flatten(values))

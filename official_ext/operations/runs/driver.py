@@ -1,10 +1,11 @@
-"""Requests the driver's answers to a command line from a process that holds TensorFlow. No TensorFlow here.
+"""The program of a run, and the driver's answers to its command line. No TensorFlow here.
 
-That process takes seconds to start, and then a fraction of one for an answer. It starts when it is first asked, is
-started anew when it has died, hangs, or modules of experiments have changed, and ends with the process that asks.
+A process that holds TensorFlow gives the answers. It takes seconds to start, and then a fraction of one for an answer.
+It starts when it is first asked, restarts when it has died, hangs, or modules of experiments have changed, and ends
+with the process that asks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -16,8 +17,58 @@ import threading
 import time
 from typing import Any
 
-from official_ext.base import json_types
-from official_ext.operations.runs import programs
+from official_ext.base import config_text
+from official_ext.base import errors
+from official_ext.base import json_values
+from official_ext.base import processes
+from official_ext.base.files import local_files
+from official_ext.base.files import paths
+from official_ext.operations.runs import run_folders
+
+DEFAULT_PROGRAM = 'train.py'
+INSTALLED_PROGRAM = (
+  'official_ext.cli.train'  # The module; it finds modules of the current folder, as train.py those beside it.
+)
+
+
+def find_program(name: str = DEFAULT_PROGRAM) -> str:
+  """Returns the program of a run: the absolute path of a file, or `INSTALLED_PROGRAM`.
+
+  Args:
+    name: the value of --program. The installed driver replaces a train.py that does not exist.
+
+  Raises:
+    UserError: there is no such file.
+  """
+  path = paths.expand_home(name, '--program')
+  if name != INSTALLED_PROGRAM and os.path.isfile(path):
+    return os.path.abspath(path)
+  if name in (DEFAULT_PROGRAM, INSTALLED_PROGRAM):
+    return INSTALLED_PROGRAM
+  raise errors.UserError(f'--program={name}: no such file')
+
+
+def reads_flag(program: str, name: str) -> bool:
+  """Whether a program may read a flag: its text names it, or it is a driver of this library."""
+  return is_driver(program) or name in _program_text(program)
+
+
+def is_driver(program: str) -> bool:
+  """Whether a program is the installed driver, or a file that uses this library."""
+  return program == INSTALLED_PROGRAM or 'official_ext' in _program_text(program)
+
+
+def _program_text(program: str) -> str:
+  try:
+    return paths.read(program, local_files.MAX_RECORD).decode('utf-8', 'replace')
+  except OSError:
+    return ''
+
+
+def program_words(program: str) -> tuple[str, ...]:
+  """Returns the words between `python` and the flags of a run."""
+  return ('-u', '-m', program) if program == INSTALLED_PROGRAM else ('-u', program)
+
 
 _SERVER = 'official_ext.cli.driver_process'
 _START_SECONDS = 300.0
@@ -56,8 +107,8 @@ class Driver:
     registry: the modules that --registry names.
   """
 
-  def __init__(self, cwd: str = '', registry: Sequence[str] = (), program: str = programs.DEFAULT):
-    """Starts nothing yet; see programs.py for `program`."""
+  def __init__(self, cwd: str = '', registry: Sequence[str] = (), program: str = DEFAULT_PROGRAM):
+    """Starts nothing yet; see driver.py for `program`."""
     self.cwd = os.path.abspath(cwd or os.getcwd())
     self._program_name = program
     self.registry = tuple(registry)
@@ -70,17 +121,17 @@ class Driver:
 
   @property
   def program(self) -> str:
-    """The driver: a file in `cwd`, or else what `programs.find` returns.
+    """The driver: a file in `cwd`, or else what `find_program` returns.
 
     Raises:
       UserError: there is none.
     """
     here = os.path.join(self.cwd, self._program_name)
-    return here if os.path.isfile(here) else programs.find(self._program_name)
+    return here if os.path.isfile(here) else find_program(self._program_name)
 
   def serves(self, program: str, folder: str) -> bool:
     """Whether this is the driver `program` that finds modules in `folder` first."""
-    if program == programs.INSTALLED:
+    if program == INSTALLED_PROGRAM:
       return self.program == program and os.path.realpath(self.cwd) == os.path.realpath(folder)
     return os.path.realpath(self.program) == os.path.realpath(program)
 
@@ -108,13 +159,13 @@ class Driver:
     """Of the process; None if there is none."""
     return self._process.pid if self._process is not None else None
 
-  def experiments(self) -> json_types.JsonObject:
+  def experiments(self) -> json_values.JsonObject:
     """`experiments`: of each `name`, `summary`, `doc` and `parts` of that; `lines`: why others are missing."""
     return self.ask('list', [f'--registry={name}' for name in self.registry])
 
   def check(
     self, flags: Sequence[str], fields: bool = False, params: bool = False, quick: bool = False, cwd: str = ''
-  ) -> json_types.JsonObject:
+  ) -> json_values.JsonObject:
     """The driver's answer to flags, before it builds a model.
 
     Args:
@@ -126,11 +177,11 @@ class Driver:
 
     Returns:
       `lines`: the driver's errors, each with its `text` and its subject, `field`, a dotted path, a flag or None;
-      `complete`: whether all checks ended in time; and the fields of `driver_answers.py`.
+      `complete`: whether all checks ended in time; and the fields of `driver_server.py`.
     """
     return self.ask('check', flags, fields=fields, params=params, quick=quick, cwd=cwd)
 
-  def ask(self, do: str, arguments: Sequence[str], **more: object) -> json_types.JsonObject:
+  def ask(self, do: str, arguments: Sequence[str], **more: object) -> json_values.JsonObject:
     """Asks, starts the process if there is none, and waits for the answer.
 
     Raises:
@@ -157,7 +208,7 @@ class Driver:
     with self._asking:
       self._end()
 
-  def _ask(self, request: json_types.JsonMapping) -> dict[str, object]:
+  def _ask(self, request: json_values.JsonMapping) -> dict[str, object]:
     if not self.is_ready:
       self._start()
     self._number += 1
@@ -210,7 +261,7 @@ class Driver:
       except OSError:
         raise _GoneError from None
 
-  def _read(self, seconds: float) -> json_types.JsonObject:
+  def _read(self, seconds: float) -> json_values.JsonObject:
     """The next line of the process."""
     descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
     while b'\n' not in self._rest:
@@ -228,9 +279,7 @@ class Driver:
     if process is None:
       return
     if process.poll() is None:
-      try:
-        os.killpg(process.pid, signal.SIGKILL)  # It has a group once it has begun.
-      except (ProcessLookupError, PermissionError):
+      if not processes.signal_group(process.pid, signal.SIGKILL):  # It has a group once it has begun.
         process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):
@@ -239,3 +288,37 @@ class Driver:
           pipe.close()
       except OSError:  # The data not written yet.
         pass
+
+
+UNSET = '-'  # A value that the experiment lacks.
+
+
+def changed_fields(run: run_folders.Run, values: Mapping[str, object], driver: Driver) -> json_values.JsonObject:
+  """Dotted path -> the experiment's own value, of each field that has another one in the run; UNSET if it has no such.
+
+  Args:
+    run: the run.
+    values: its configuration, flat.
+    driver: gives the experiment's; it starts a process with TensorFlow if it has none.
+
+  Raises:
+    UserError: the run's record does not name its experiment, or that is not registered any more.
+    DriverError: there is no answer.
+  """
+  record = run.record() or {}
+  experiment, registry = record.get('experiment'), record.get('registry')
+  if not isinstance(experiment, str) or not experiment:
+    raise errors.UserError(f'{run.name}: its record does not name its experiment')
+  modules = dict.fromkeys([*driver.registry, *(registry if isinstance(registry, list) else [])])
+  flags = [f'--experiment={experiment}', '--mode=train', *(f'--registry={module}' for module in modules)]
+  # All checks: some fields depend on the data. The folder is not made, and has no checkpoint that would be in the way.
+  found = driver.check([*flags, f'--model_dir={run.path}.defaults'], params=True)
+  if not found.get('params'):
+    lines = [line['text'] for line in found.get('lines', [])]
+    raise errors.UserError(f'{run.name}: {lines[0] if lines else "the driver does not return the defaults"}')
+  defaults = config_text.flatten(config_text.load(found['params'], run_folders.PARAMS))
+  return {
+    path: defaults.get(path, UNSET)
+    for path, value in values.items()
+    if path not in defaults or repr(defaults[path]) != repr(value)
+  }

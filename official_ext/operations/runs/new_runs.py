@@ -8,13 +8,12 @@ import shutil
 import sys
 import tempfile
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import value_text
+from official_ext.base import json_values
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
-from official_ext.operations.runs import programs
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
 
 UNNAMED = 'unnamed'  # Replaces a missing or used name, if only the other mistakes are looked for.
 PREVIEW = 'preview.png'  # The picture of a preview, in the folder of a rehearsal.
@@ -45,7 +44,7 @@ class NewRun:
   registry: tuple[str, ...] = ()
   config_files: tuple[str, ...] = ()
   base: str = ''
-  original: run_folder.Run | None = None
+  original: run_folders.Run | None = None
 
   @property
   def folder(self) -> str:
@@ -62,7 +61,7 @@ class NewRun:
     Raises:
       UserError: it is taken, or leads out of `root`.
     """
-    if os.path.lexists(self.folder):
+    if commands.is_taken(self.folder):
       raise errors.UserError(f'--name={self.name}: {self.folder} exists already; choose another name')
 
   def command(self, driver: driver_lib.Driver) -> commands.Command:
@@ -75,7 +74,7 @@ class NewRun:
     if self.original is not None:
       return commands.to_clone(self.original, self.folder, self.sets, base)
     files = [*self.config_files, *([base] if self.base else [])]
-    words = (sys.executable, *programs.words(driver.program), *self._flags(self.folder, files))
+    words = (sys.executable, *driver_lib.program_words(driver.program), *self._flags(self.folder, files))
     return commands.Command(words, driver.cwd, self.folder, self.mode)
 
   def _flags(self, folder: str, config_files: Sequence[str]) -> list[str]:
@@ -94,7 +93,7 @@ class NewRun:
     target = commands.quoted(os.path.join(self.folder, commands.BASE_PARAMS))
     before = ''
     if self.original is not None:
-      source = commands.quoted(self.original.file(run_folder.PARAMS))
+      source = commands.quoted(self.original.file(run_folders.PARAMS))
       before = f'mkdir -p {commands.quoted(self.folder)} && cp {source} {target} &&\n'
     elif self.base:
       end = _END_OF_FILE
@@ -103,7 +102,7 @@ class NewRun:
       before = f"mkdir -p {commands.quoted(self.folder)}\ncat > {target} <<'{end}'\n{_whole(self.base)}{end}\n"
     return before + command.in_shell()
 
-  def check(self, driver: driver_lib.Driver, **more: bool) -> json_types.JsonObject:
+  def check(self, driver: driver_lib.Driver, **more: bool) -> json_values.JsonObject:
     """The driver's answer to it, before any of its files exists: see `driver.Driver.check`.
 
     Raises:
@@ -135,7 +134,7 @@ class NewRun:
     return list(command.words[len(_program(command)) :]), command.cwd
 
   def program(self) -> tuple[str, str]:
-    """Returns the original's program, see programs.py, and the folder in which it finds modules first.
+    """Returns the original's program, see driver.py, and the folder in which it finds modules first.
 
     Both are '' if there is no original, or its program is not known.
     """
@@ -143,8 +142,8 @@ class NewRun:
       return '', ''
     command = commands.to_clone(self.original, os.path.join(self.root, UNNAMED))
     words = _program(command)
-    if programs.INSTALLED in words or words[-1] == 'train':  # `official-ext train`.
-      return programs.INSTALLED, command.cwd
+    if driver_lib.INSTALLED_PROGRAM in words or words[-1] == 'train':  # `official-ext train`.
+      return driver_lib.INSTALLED_PROGRAM, command.cwd
     files = [os.path.join(command.cwd, word) for word in words if word.endswith('.py')]
     path = os.path.realpath(files[-1]) if files and os.path.isfile(files[-1]) else ''
     return path, os.path.dirname(path)
@@ -153,7 +152,7 @@ class NewRun:
   def _base_file(self):
     """The path of a file with the run's initial configuration; '' if there is none."""
     if self.original is not None:
-      yield self.original.file(run_folder.PARAMS)
+      yield self.original.file(run_folders.PARAMS)
     elif self.base:
       with tempfile.NamedTemporaryFile('w', encoding='utf-8', suffix='.yaml') as file:
         file.write(_whole(self.base))
@@ -250,7 +249,7 @@ def set_text(edit: Mapping[str, object]) -> str:
   key, text, string = edit.get('key'), edit.get('text'), edit.get('string')
   if not isinstance(key, str) or not isinstance(text if string is None else string, str):
     raise errors.UserError('edits: each has a key, and a text or a string')
-  value = text if string is None else value_text.of_value(string)
+  value = text if string is None else config_text.argument_of(string)
   return f'{key}={value}'
 
 

@@ -7,13 +7,13 @@ import operator
 import re
 from typing import Any
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import yaml_text
-from official_ext.base.run_folder import better
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import params as params_lib
-from official_ext.operations.runs import summaries
+from official_ext.base import json_values
+from official_ext.base.run_folder import metric_direction
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_index
+from official_ext.operations.runs import statuses as statuses_lib
 
 _CONDITION = re.compile(r'\s*([^\s=<>!~]+)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*', re.DOTALL)
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -29,7 +29,7 @@ _OWN = frozenset(
 _LATEST_FIRST = ('started', 'updated')
 
 # The configurations of runs by name, which are read when they are first needed.
-Params = Callable[[], Mapping[str, json_types.JsonMapping]]
+Params = Callable[[], Mapping[str, json_values.JsonMapping]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Condition:
 
   name: str
   sign: str
-  value: json_types.Json
+  value: json_values.Json
   text: str
 
   def holds(self, found: object) -> bool:
@@ -64,17 +64,17 @@ class Condition:
     return found == self.value or _as_text(found) == self.text
 
 
-def parse_condition(text: str, flag: str = '--filter') -> Condition:
-  """The condition of a text, which a flag has.
+def parse_condition(text: str) -> Condition:
+  """The condition of a text of --filter.
 
   Raises:
     UserError: it is invalid.
   """
   match = _CONDITION.fullmatch(text)
   if match is None:
-    raise errors.UserError(f'{flag}={text}: expected NAME=VALUE, or one of != < <= > >= ~ in place of =')
-  value = yaml_text.load_value(match[3], f'{flag}={text}')
-  value = value.value if isinstance(value, yaml_text.Literal) else value
+    raise errors.UserError(f'--filter={text}: expected NAME=VALUE, or one of != < <= > >= ~ in place of =')
+  value = config_text.load_value(match[3], f'--filter={text}')
+  value = value.value if isinstance(value, config_text.Literal) else value
   return Condition(match[1], match[2], value, match[3])
 
 
@@ -94,21 +94,21 @@ class Selection:
   tags: Sequence[str] = ()
   filters: Sequence[str] = ()
 
-  def choose(self, runs: Sequence[summaries.RunSummary], params: Params) -> list[summaries.RunSummary]:
+  def choose(self, runs: Sequence[run_index.RunSummary], params: Params) -> list[run_index.RunSummary]:
     """Those of some runs that are meant.
 
     Raises:
       UserError: there is no such status, a filter is invalid, or no run has its field.
     """
-    for wrong in (name for name in self.statuses if name not in judged_status.STATUSES):
-      raise errors.UserError(f'--status={wrong}: no such status; there are {", ".join(judged_status.STATUSES)}')
+    for wrong in (name for name in self.statuses if name not in statuses_lib.STATUSES):
+      raise errors.UserError(f'--status={wrong}: no such status; there are {", ".join(statuses_lib.STATUSES)}')
     chosen = [run for run in runs if self._fits(run)]
     for condition in map(parse_condition, self.filters):
       values = values_of(condition.name, runs, params, f'--filter={condition.name}')
       chosen = [run for run in chosen if any(condition.holds(value) for value in values[run.name])]
     return chosen
 
-  def _fits(self, run: summaries.RunSummary) -> bool:
+  def _fits(self, run: run_index.RunSummary) -> bool:
     return (
       (not self.statuses or run.status in self.statuses)
       and (not self.experiments or run.experiment in self.experiments)
@@ -116,10 +116,11 @@ class Selection:
     )
 
 
-def in_order(runs: Sequence[summaries.RunSummary], sort: str, params: Params) -> list[summaries.RunSummary]:
+def in_order(runs: Sequence[run_index.RunSummary], sort: str, params: Params) -> list[run_index.RunSummary]:
   """Runs sorted by an own field of the summary, a metric, or a field of the configuration; those without it come last.
 
   The best metrics come first, if the name implies which are better, and the latest times; other values in their order.
+  A metric that is not finite is never the best.
 
   Args:
     runs: the runs.
@@ -131,16 +132,19 @@ def in_order(runs: Sequence[summaries.RunSummary], sort: str, params: Params) ->
   """
   name = sort.removeprefix('-')
   found = values_of(name, runs, params, f'--sort={sort}')
-  keys = {name: _sort_key(value) for name, values in found.items() for value in values[:1] if _is_known(value)}
   is_metric = any(run.metric(name) is not None for run in runs)
-  backwards = (better.implies_max(name) if is_metric else name in _LATEST_FIRST) != sort.startswith('-')
+  is_known = _may_be_best if is_metric else _is_known
+  keys = {run: _sort_key(value) for run, values in found.items() for value in values[:1] if is_known(value)}
+  backwards = (metric_direction.direction(name) == 'max' if is_metric else name in _LATEST_FIRST) != sort.startswith(
+    '-'
+  )
   known = sorted((run for run in runs if run.name in keys), key=lambda run: keys[run.name], reverse=backwards)
   return known + [run for run in runs if run.name not in keys]
 
 
 def values_of(
-  name: str, runs: Sequence[summaries.RunSummary], params: Params, where: str
-) -> dict[str, list[json_types.Json]]:
+  name: str, runs: Sequence[run_index.RunSummary], params: Params, where: str
+) -> dict[str, list[json_values.Json]]:
   """The value of a name in each run, by the run's name.
 
   It is the first of these that any run has: an own field, a metric of evaluations, a field of the configuration by its
@@ -156,7 +160,7 @@ def values_of(
   all_params = params()
   if not any(name in values for values in all_params.values()) and any(name in run.train for run in runs):
     return {run.name: [run.metric(name)] for run in runs}
-  found = {run.name: params_lib.value_of(name, all_params.get(run.name, {})) for run in runs}
+  found = {run.name: run_folders.values_of_field(name, all_params.get(run.name, {})) for run in runs}
   if runs and not any(found.values()):
     raise errors.UserError(f'{where}: no run has a metric or a field of that name; `official-ext runs show` lists them')
   return found
@@ -166,16 +170,21 @@ def _is_known(value: object) -> bool:
   return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
+def _may_be_best(value: object) -> bool:
+  number = _as_number(value)
+  return value is not None and (number is None or math.isfinite(number))
+
+
 def _sort_key(value: object) -> tuple:
   number = _as_number(value)
   return (0, number, '') if number is not None else (1, 0.0, _as_text(value))
 
 
 def _as_number(value: object) -> float | None:
-  if value in json_types.NOT_FINITE:
+  if value in json_values.NOT_FINITE:
     return float(value)
-  return float(value) if json_types.is_number(value) else None
+  return float(value) if json_values.is_number(value) else None
 
 
-def _as_text(value: json_types.Json) -> str:
+def _as_text(value: json_values.Json) -> str:
   return {None: 'null', True: 'true', False: 'false'}[value] if value is None or isinstance(value, bool) else str(value)

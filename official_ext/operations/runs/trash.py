@@ -13,16 +13,13 @@ import time
 import uuid
 
 from official_ext.base import errors
-from official_ext.base.files import file_lock
-from official_ext.base.files import moments
+from official_ext.base import json_values
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.run_folder import heartbeat
-from official_ext.base.run_folder import liveness
 from official_ext.base.run_folder import run_status
-from official_ext.operations.runs import json_files
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import starting
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses
 
 FOLDER = '.trash'
 ARCHIVED = 'archived.json'
@@ -45,7 +42,7 @@ class Deleted:
   key: str
   name: str
   deleted: str
-  run: run_folder.Run
+  run: run_folders.Run
 
   @property
   def place(self) -> str:
@@ -56,7 +53,7 @@ class Deleted:
 # Deleted ones.
 
 
-def delete(root: str, run: run_folder.Run) -> Deleted:
+def delete(root: str, run: run_folders.Run) -> Deleted:
   """Moves a run to the trash, if it does not live; `restore` undoes it.
 
   Args:
@@ -76,18 +73,19 @@ def delete(root: str, run: run_folder.Run) -> Deleted:
     _refuse_written(run, lock.descriptor)
     try:
       _make(place)
-      json_files.write(
-        os.path.join(place, _NOTE), {'name': run.name, 'deleted': moments.now(), 'time_ns': time.time_ns()}
+      json_values.write_file(
+        os.path.join(place, _NOTE),
+        {'name': run.name, 'deleted': json_values.timestamp_now(), 'time_ns': time.time_ns()},
       )
       moved = _move(run, os.path.join(place, _RUN))
     except BaseException:
       _remove_place(place)
       raise
-    if judged_status.is_alive(moved):  # Somebody has started it by hand, a moment ago.
+    if statuses.is_alive(moved):  # Somebody has started it by hand, a moment ago.
       paths.rename(moved.path, run.path)
       _remove_place(place)
       _refuse_living(run)
-  return Deleted(key, run.name, moments.now(), moved)
+  return Deleted(key, run.name, json_values.timestamp_now(), moved)
 
 
 def deleted(root: str) -> list[Deleted]:
@@ -99,13 +97,13 @@ def deleted(root: str) -> list[Deleted]:
   found: list[tuple[tuple[str, int], Deleted]] = []
   for key in _names(os.path.abspath(root)):
     place = os.path.join(os.path.abspath(root), FOLDER, key)
-    values = json_files.read(os.path.join(place, _NOTE)) or {}
+    values = json_values.read_file(os.path.join(place, _NOTE)) or {}
     name, when = values.get('name'), values.get('deleted')
     path = os.path.join(place, _RUN)
     if isinstance(name, str) and name and os.path.lexists(path):
       when, exactly = when if isinstance(when, str) else '', values.get('time_ns')
       order = when, exactly if isinstance(exactly, int) else 0  # Several may have gone within a second.
-      found.append((order, Deleted(key, name, when, run_folder.Run(path, name))))
+      found.append((order, Deleted(key, name, when, run_folders.Run(path, name))))
   return [each for _, each in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
@@ -121,7 +119,7 @@ def find_deleted(root: str, name: str) -> Deleted:
   raise errors.UserError(f'{name}: is not in the trash; `official-ext runs list --trash` shows those that are')
 
 
-def restore(root: str, each: Deleted, name: str | None = None) -> run_folder.Run:
+def restore(root: str, each: Deleted, name: str | None = None) -> run_folders.Run:
   """Brings a run back from the trash.
 
   Args:
@@ -137,7 +135,7 @@ def restore(root: str, each: Deleted, name: str | None = None) -> run_folder.Run
   if each.key.endswith(_DOOMED):
     raise errors.UserError(f'{each.name}: was deleted in part, and cannot come back: --forever deletes the rest')
   name = each.name if name is None else name
-  target = run_folder.checked_folder(root, name)
+  target = run_folders.checked_folder(root, name)
   _make(os.path.dirname(target))
   # The empty folder marks the name as taken for others, and is replaced by a rename.
   try:
@@ -149,7 +147,7 @@ def restore(root: str, each: Deleted, name: str | None = None) -> run_folder.Run
   try:
     if os.path.islink(each.run.path):
       os.rmdir(target)
-    run = _move(run_folder.Run(each.run.path, name), target)
+    run = _move(run_folders.Run(each.run.path, name), target)
   except BaseException:
     with contextlib.suppress(OSError):
       os.rmdir(target)
@@ -191,7 +189,7 @@ def _make(folder: str) -> None:
     raise errors.StorageError(f'{folder}: cannot be made: {error.strerror}') from error
 
 
-def _move(run: run_folder.Run, target: str) -> run_folder.Run:
+def _move(run: run_folders.Run, target: str) -> run_folders.Run:
   """Renames a run's folder."""
   try:
     paths.rename(run.path, target)
@@ -201,7 +199,7 @@ def _move(run: run_folder.Run, target: str) -> run_folder.Run:
     if error.errno == errno.EXDEV:
       raise errors.UserError(f'{run.name}: is on another file system than {FOLDER}; move it by hand') from None
     raise errors.UserError(f'{run.name}: cannot be moved: {error.strerror}') from error
-  return run_folder.Run(target, run.name)
+  return run_folders.Run(target, run.name)
 
 
 def _remove_place(place: str) -> None:
@@ -215,7 +213,7 @@ def _remove_place(place: str) -> None:
 # Archived ones.
 
 
-def archive(run: run_folder.Run) -> None:
+def archive(run: run_folders.Run) -> None:
   """Takes a run out of lists, if it does not live. Its files stay where they are.
 
   Raises:
@@ -224,10 +222,10 @@ def archive(run: run_folder.Run) -> None:
   """
   with _held(run):
     _refuse_living(run)
-    json_files.write(run.file(ARCHIVED), {'archived': moments.now()})
+    json_values.write_file(run.file(ARCHIVED), {'archived': json_values.timestamp_now()})
 
 
-def unarchive(run: run_folder.Run) -> None:
+def unarchive(run: run_folders.Run) -> None:
   """Takes a run into lists again.
 
   Raises:
@@ -240,7 +238,7 @@ def unarchive(run: run_folder.Run) -> None:
 
 
 @contextlib.contextmanager
-def _held(run: run_folder.Run) -> Iterator[file_lock.FileLock]:
+def _held(run: run_folders.Run) -> Iterator[local_files.FileLock]:
   """Nobody starts the run, or moves it, meanwhile.
 
   Raises:
@@ -249,7 +247,7 @@ def _held(run: run_folder.Run) -> Iterator[file_lock.FileLock]:
   """
   with contextlib.ExitStack() as stack:
     try:
-      lock = stack.enter_context(file_lock.FileLock(run.file(starting.LOCK)))
+      lock = stack.enter_context(local_files.FileLock(run.file(run_processes.START_LOCK)))
     except FileNotFoundError:
       raise errors.UserError(f'{run.name}: is not there any more') from None
     except TimeoutError:
@@ -259,16 +257,16 @@ def _held(run: run_folder.Run) -> Iterator[file_lock.FileLock]:
     yield lock
 
 
-def _refuse_living(run: run_folder.Run) -> None:
+def _refuse_living(run: run_folders.Run) -> None:
   """Raises a UserError if a run, or one in its folder, lives or may live."""
   for name, each in _with_inner(run):
-    if judged_status.is_alive(each):
-      found = judged_status.of_run(each)
+    if statuses.is_alive(each):
+      found = statuses.of_run(each)
       where = f', {found.reason}' if found.reason else ''
       raise errors.UserError(f'{name}: is {found.status}{where}; stop it first')
 
 
-def _refuse_written(run: run_folder.Run, descriptor: int) -> None:
+def _refuse_written(run: run_folders.Run, descriptor: int) -> None:
   """Raises a UserError if a run, or one in its folder, counts as dead by its heartbeat, and still writes.
 
   That its clock is not this one's would make it so. The file system has one clock for all: that of `descriptor`, a file
@@ -279,18 +277,18 @@ def _refuse_written(run: run_folder.Run, descriptor: int) -> None:
   for name, each in _with_inner(run):
     for mode in each.modes():
       record = each.record(mode)
-      if record is None or not liveness.is_out_of_sight(record):
+      if record is None or not run_status.is_out_of_sight(record):
         continue
       path = run_status.path_of(each.path, mode)
       age = now - os.stat(path).st_mtime
-      if age < heartbeat.SILENCE_SECONDS:
+      if age < run_status.SILENCE_SECONDS:
         raise errors.UserError(
           f'{name}: {os.path.basename(path)} was written {age:.0f} s ago: the run continues on {record.get("host")}, '
           'whose clock is wrong; stop it first'
         )
 
 
-def _with_inner(run: run_folder.Run) -> list[tuple[str, run_folder.Run]]:
+def _with_inner(run: run_folders.Run) -> list[tuple[str, run_folders.Run]]:
   """A run, and those in its folder, with their names."""
-  inner = [found for found in run_folder.find_runs(run.path) if found.path != run.path]
+  inner = [found for found in run_folders.find_runs(run.path) if found.path != run.path]
   return [(run.name, run), *((f'{run.name}/{each.name}', each) for each in inner)]

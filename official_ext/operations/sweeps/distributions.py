@@ -11,8 +11,7 @@ import statistics
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import suggestions
+from official_ext.base import json_values
 
 _EDGE = 1e-12  # The quantiles 0 and 1 of a normal distribution are not finite.
 
@@ -31,7 +30,7 @@ class Parameter:
 
   name: str
   distribution: str
-  choices: tuple[json_types.Json, ...] = ()
+  choices: tuple[json_values.Json, ...] = ()
   probabilities: tuple[float, ...] = ()
   numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -45,7 +44,7 @@ class Parameter:
     """Whether it is searched as an integer from min to max."""
     return self.distribution == 'int_uniform'
 
-  def at(self, position: float) -> json_types.Json:
+  def at(self, position: float) -> json_values.Json:
     """The value at a position from 0 to 1; an int where the distribution has ints alone."""
     if self.choices:
       return self.choices[self._choice(position)]
@@ -68,7 +67,7 @@ class Parameter:
       return [_rounded(number * step, step) for number in range(first, last + 1)]
     return None
 
-  def extremes(self) -> list[json_types.Json]:
+  def extremes(self) -> list[json_values.Json]:
     """Values that represent the whole range: each choice, or both ends and one between them."""
     if self.choices:
       return list(self.choices)
@@ -81,7 +80,7 @@ class Parameter:
       return self._choice(position)
     return self.at(position) if self.is_integer else position
 
-  def value(self, searched: float | int) -> json_types.Json:
+  def value(self, searched: float | int) -> json_values.Json:
     """The value that `searched`, or a sampler's own choice like it, means."""
     if self.choices:
       return self.choices[int(searched)]
@@ -222,7 +221,7 @@ def _parse(name: str, values: object, path: str) -> Parameter:
   if kind == 'categorical_w_probabilities':
     kind = 'categorical'
   if kind not in DISTRIBUTIONS:
-    near = suggestions.did_you_mean(kind, DISTRIBUTIONS, before='; ')
+    near = errors.did_you_mean(kind, DISTRIBUTIONS, before='; ')
     raise errors.UserError(f'{path}.distribution: {kind!r} is invalid{near}; choose one of {", ".join(DISTRIBUTIONS)}')
   if kind in _CHOICES:
     return _parse_choices(name, kind, values, path)
@@ -286,12 +285,12 @@ def _default(values: Mapping[str, object], path: str) -> str:
   if 'values' in values:
     return 'categorical'
   if all(key in values for key in _RANGE):
-    return 'int_uniform' if all(json_types.is_int(values[key]) for key in _RANGE) else 'uniform'
+    return 'int_uniform' if all(json_values.is_int(values[key]) for key in _RANGE) else 'uniform'
   raise errors.UserError(f'{path}: expected value, values, min and max, or a distribution')
 
 
 def _number(value: Any, path: str, is_integer: bool = False) -> float:
-  if not json_types.is_finite(value) or (is_integer and value != int(value)):
+  if not json_values.is_finite(value) or (is_integer and value != int(value)):
     raise errors.UserError(f'{path}: expected {"an integer" if is_integer else "a finite number"}, got {value!r}')
   return int(value) if is_integer else value
 
@@ -299,5 +298,5 @@ def _number(value: Any, path: str, is_integer: bool = False) -> float:
 def _refuse_others(values: Mapping[str, object], known: Sequence[str], path: str, of: str = '') -> None:
   for key in values:
     if key not in known:
-      near = suggestions.did_you_mean(key, known, before='; ')
+      near = errors.did_you_mean(key, known, before='; ')
       raise errors.UserError(f'{path}.{key}: no such key{of}{near}; there are {", ".join(known)}')

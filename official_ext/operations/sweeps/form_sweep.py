@@ -10,15 +10,14 @@ import subprocess
 import sys
 import tempfile
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import integers
-from official_ext.base import json_types
-from official_ext.base import yaml_text
+from official_ext.base import json_values
+from official_ext.base.run_folder import metric_direction
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import new_runs
-from official_ext.operations.runs import programs
-from official_ext.operations.sweeps import optuna_study
+from official_ext.operations.sweeps import samplers
 from official_ext.operations.sweeps import sweep_file
 from official_ext.operations.sweeps import sweep_folder
 
@@ -49,7 +48,7 @@ class Range:
   high: str = ''
   count: int = 3
 
-  def of_file(self, method: str) -> json_types.JsonObject:
+  def of_file(self, method: str) -> json_values.JsonObject:
     """The parameter in the file of a sweep.
 
     Raises:
@@ -58,7 +57,7 @@ class Range:
     if self.kind not in KINDS:
       raise errors.UserError(f'{self.name}: {self.kind}: expected one of {", ".join(KINDS)}')
     if self.kind == 'values':
-      found = yaml_text.load(f'[{self.values}]', self.name)
+      found = config_text.load(f'[{self.values}]', self.name)
       if not found:
         raise errors.UserError(f'{self.name}: expected values such as 1, 2')
       return {'values': found} if len(found) > 1 else {'value': found[0]}
@@ -74,14 +73,14 @@ class Range:
     return {'distribution': 'log_uniform_values', 'min': low, 'max': high, **self._whole(low, high)}
 
   def _end(self, text: str, name: str) -> float | int:
-    value = yaml_text.load(text, self.name) if text.strip() else None
-    if not json_types.is_finite(value):
+    value = config_text.load(text, self.name) if text.strip() else None
+    if not json_values.is_finite(value):
       raise errors.UserError(f'{self.name}: {name}: expected a number, got {text!r}')
     return value
 
-  def _whole(self, low: float, high: float) -> json_types.JsonObject:
+  def _whole(self, low: float, high: float) -> json_values.JsonObject:
     """The step of a range between integers, in which only integers are drawn."""
-    is_whole = json_types.is_int(low) and json_types.is_int(high)
+    is_whole = json_values.is_int(low) and json_values.is_int(high)
     return {'distribution': 'q_log_uniform_values', 'q': 1} if is_whole else {}
 
   def _spread(self, low: float, high: float) -> list[float | int]:
@@ -94,7 +93,7 @@ class Range:
     else:
       inside = [low + part * (high - low) for part in parts]
     found = [low, *(float(f'{value:.6g}') for value in inside[1:-1]), high]
-    if json_types.is_int(low) and json_types.is_int(high):
+    if json_values.is_int(low) and json_values.is_int(high):
       found = [round(value) for value in found]
     return list(dict.fromkeys(found))
 
@@ -109,7 +108,7 @@ class FormSweep:
     method: one of sweep_file.METHODS.
     count: the number of points that 'random' draws and 'bayes' proposes.
     metric: the metric to optimize; '' for none.
-    goal: 'minimize' or 'maximize'; '' for the default of a sweep's file.
+    goal: 'minimize' or 'maximize'; '' for minimize, if the metric's name implies it.
     min_iter: how many values of the metric a run has before Hyperband compares it, and may end it; None for no early
       termination.
     slots: how many points train at the same time; None for the default.
@@ -124,13 +123,13 @@ class FormSweep:
   min_iter: int | None = None
   slots: int | None = None
 
-  def values(self) -> json_types.JsonObject:
+  def values(self) -> json_values.JsonObject:
     """The contents of the sweep's file.
 
     Raises:
       UserErrors: one line for each mistake.
     """
-    parameters: json_types.JsonObject = {}
+    parameters: json_values.JsonObject = {}
     with errors.Mistakes() as mistakes:
       for each in self.ranges:
         with mistakes.noted():
@@ -142,16 +141,20 @@ class FormSweep:
     swept = tuple(f'{name}=' for name in parameters)
     shared = dataclasses.replace(self.run, sets=tuple(text for text in self.run.sets if not text.startswith(swept)))
     experiment, mode, flags = shared.shared_flags()
-    found: json_types.JsonObject = {
+    found: json_values.JsonObject = {
       'name': self.run.name,
       'experiment': experiment,
       'mode': mode,
       'method': self.method,
     }
     program, _ = self.run.program()
-    if program and program != programs.INSTALLED:
+    if program and program != driver_lib.INSTALLED_PROGRAM:
       found['program'] = program
     if self.metric:
+      if not self.goal and metric_direction.direction(self.metric) is None:
+        raise errors.UserError(
+          f'metric.goal: the name {self.metric} does not imply whether higher or lower is better; choose the goal'
+        )
       found['metric'] = {'name': self.metric, **({'goal': self.goal} if self.goal else {})}
     if self.min_iter is not None:
       found['early_terminate'] = {'type': 'hyperband', 'min_iter': self.min_iter}
@@ -159,7 +162,7 @@ class FormSweep:
       found['run_cap'] = self.count
     return {**found, 'parameters': parameters, **({'flags': flags} if flags else {})}
 
-  def check(self) -> tuple[json_types.JsonObject, int]:
+  def check(self) -> tuple[json_values.JsonObject, int]:
     """The contents of the sweep's file, and the number of points.
 
     Raises:
@@ -167,7 +170,7 @@ class FormSweep:
     """
     values = self.values()
     if self.method == 'bayes':
-      optuna_study.check_installed()
+      samplers.check_optuna()
     points = int(sweep_file.parse(values).num_points)
     if points > MAX_POINTS:
       raise errors.UserError(
@@ -194,7 +197,7 @@ class FormSweep:
       if self.run.has_base:
         self.run.write_base()
       with tempfile.NamedTemporaryFile('w', encoding='utf-8', suffix='.yaml') as file:
-        file.write(yaml_text.dump(values))
+        file.write(config_text.dump(values))
         file.flush()
         _run(
           [file.name, self.run.root, '--start', *([f'--slots={self.slots}'] if self.slots else [])], cwd or driver.cwd
@@ -244,6 +247,6 @@ def ranges_of(rows: object) -> tuple[Range, ...]:
   for row in rows:
     if not isinstance(row, Mapping) or not all(isinstance(row.get(name, ''), str) for name in texts):
       raise errors.UserError('parameters: expected a list of objects with texts')
-    count = integers.check(row.get('count', 3), f'{row.get("name")}: number of values')
+    count = json_values.check_int(row.get('count', 3), f'{row.get("name")}: number of values')
     found.append(Range(**{name: row[name].strip() for name in texts if name in row}, count=count))
   return tuple(found)

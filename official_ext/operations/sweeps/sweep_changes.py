@@ -8,22 +8,21 @@ import os
 import sys
 
 from official_ext.base import errors
-from official_ext.base.files import moments
-from official_ext.operations.queue import job_files
+from official_ext.base import json_values
 from official_ext.operations.queue import queue_changes
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import signals
+from official_ext.operations.queue import queued_jobs
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses as statuses_lib
 from official_ext.operations.runs import trash
-from official_ext.operations.sweeps import point_commands
-from official_ext.operations.sweeps import points as points_lib
 from official_ext.operations.sweeps import sweep_file
 from official_ext.operations.sweeps import sweep_folder
+from official_ext.operations.sweeps import sweep_points
 
 
 def add_job(
   folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, record: sweep_folder.PointRecord
-) -> job_files.Job:
+) -> queued_jobs.Job:
   """Puts a point into the queue.
 
   Raises:
@@ -32,7 +31,7 @@ def add_job(
   """
   settings = folder.settings()
   program = str(settings.get('program') or '')
-  command = point_commands.words(sweep, program, record.folder, record.proposal.parameters, sys.executable)
+  command = sweep_folder.point_command(sweep, program, record.folder, record.proposal.parameters, sys.executable)
   cwd = settings.get('cwd')
   restarts = queue_changes.MAX_RESTARTS if sweep.max_restarts is None else sweep.max_restarts
   return queue_changes.add(
@@ -54,7 +53,7 @@ def stop(folder: sweep_folder.SweepFolder) -> list[int]:
   sweep = folder.load()
   with folder.changing():
     before = folder.stopped()
-    found = [point for point in points_lib.PointReader(folder).read(sweep) if point.status in points_lib.UNDER_WAY]
+    found = [point for point in sweep_points.PointReader(folder).read(sweep) if point.status in sweep_points.UNDER_WAY]
     numbers = sorted({*(before or {}).get('points', []), *(point.number for point in found)})
     folder.note_stop(numbers)
     for point in found:
@@ -69,8 +68,8 @@ def go_on(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile) -> list
     return []
   numbers = stopped.get('points')
   again = []
-  for point in points_lib.PointReader(folder).read(sweep):
-    if isinstance(numbers, list) and point.number in numbers and point.status in ('stopped', points_lib.NEW):
+  for point in sweep_points.PointReader(folder).read(sweep):
+    if isinstance(numbers, list) and point.number in numbers and point.status in ('stopped', sweep_points.NEW):
       add_job(folder, sweep, point.record)
       again.append(point.number)
   folder.forget_stop()
@@ -92,7 +91,7 @@ def retry(folder: sweep_folder.SweepFolder, numbers: Sequence[int] = ()) -> list
   """
   sweep = folder.load()
   with folder.changing():
-    found = {point.number: point for point in points_lib.PointReader(folder).read(sweep)}
+    found = {point.number: point for point in sweep_points.PointReader(folder).read(sweep)}
     for number in numbers:
       _expect(found, folder, number, ('failed', 'diverged'), 'only failed points are retried')
     chosen = list(numbers) or [number for number, point in found.items() if point.status == 'failed']
@@ -109,20 +108,20 @@ def resume(folder: sweep_folder.SweepFolder, number: int) -> None:
   """
   sweep = folder.load()
   with folder.changing():
-    found = {point.number: point for point in points_lib.PointReader(folder).read(sweep)}
+    found = {point.number: point for point in sweep_points.PointReader(folder).read(sweep)}
     point = _expect(found, folder, number, ('pruned', 'stopped'), 'only pruned or stopped points can be resumed')
     pruned = folder.pruned(point.record)
     if pruned is not None:
       path = os.path.join(point.record.folder, sweep_folder.PRUNED)
-      job_files.write(path, {**pruned, 'resumed': moments.now()})
+      queued_jobs.write_json(path, {**pruned, 'resumed': json_values.timestamp_now()})
     add_job(folder, sweep, point.record)
 
 
-def prune(folder: sweep_folder.SweepFolder, point: points_lib.Point, reason: str) -> None:
+def prune(folder: sweep_folder.SweepFolder, point: sweep_points.Point, reason: str) -> None:
   """Ends the run of a point early: it saves, and can be resumed; asked within `changing`."""
   path = os.path.join(point.record.folder, sweep_folder.PRUNED)
   if folder.pruned(point.record) is None:
-    job_files.write(path, {'time': moments.now(), 'reason': reason})
+    queued_jobs.write_json(path, {'time': json_values.timestamp_now(), 'reason': reason})
   _end(folder, point)
 
 
@@ -134,13 +133,13 @@ def delete(folder: sweep_folder.SweepFolder, number: int) -> None:
   """
   sweep = folder.load()
   with folder.changing():
-    found = {point.number: point for point in points_lib.PointReader(folder).read(sweep)}
+    found = {point.number: point for point in sweep_points.PointReader(folder).read(sweep)}
     waiting = ('queued', 'paused')
-    point = _expect(found, folder, number, (*points_lib.OVER, *waiting, points_lib.NEW), 'stop its run first')
+    point = _expect(found, folder, number, (*sweep_points.OVER, *waiting, sweep_points.NEW), 'stop its run first')
     if point.status in waiting and point.job is not None:
       queue_changes.cancel(folder.queue, point.job.number)
     folder.bury(point.record)
-    run = run_folder.Run(point.record.folder, os.path.relpath(point.record.folder, folder.runs_dir))
+    run = run_folders.Run(point.record.folder, os.path.relpath(point.record.folder, folder.runs_dir))
     try:
       trash.delete(folder.runs_dir, run)
     except BaseException:
@@ -148,25 +147,25 @@ def delete(folder: sweep_folder.SweepFolder, number: int) -> None:
       raise
 
 
-def _end(folder: sweep_folder.SweepFolder, point: points_lib.Point) -> None:
+def _end(folder: sweep_folder.SweepFolder, point: sweep_points.Point) -> None:
   """Lets the run of a point save and stop, however it was started."""
   job = point.job
-  if job is not None and job.status in points_lib.UNDER_WAY:
+  if job is not None and job.status in sweep_points.UNDER_WAY:
     if job.status != 'stopping':
       queue_changes.cancel(folder.queue, job.number)
     return
-  run = run_folder.Run(point.record.folder, point.record.name)
-  if judged_status.is_alive(run, 'train'):  # Somebody has started it by hand.
-    signals.stop(run, mode='train')
+  run = run_folders.Run(point.record.folder, point.record.name)
+  if statuses_lib.is_alive(run, 'train'):  # Somebody has started it by hand.
+    run_processes.stop_run(run, mode='train')
 
 
 def _expect(
-  found: dict[int, points_lib.Point],
+  found: dict[int, sweep_points.Point],
   folder: sweep_folder.SweepFolder,
   number: int,
   statuses: Sequence[str],
   refusal: str,
-) -> points_lib.Point:
+) -> sweep_points.Point:
   point = found.get(number)
   if point is None or point.status == 'deleted':
     raise errors.UserError(f'point {number}: there is none in {folder.name}; `official-ext sweep show` lists them')

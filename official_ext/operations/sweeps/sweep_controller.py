@@ -11,15 +11,15 @@ import json
 import os
 import signal
 
-from official_ext.base import credentials
 from official_ext.base import errors
-from official_ext.base.files import moments
-from official_ext.base.processes import process_identity
-from official_ext.operations.queue import job_files
-from official_ext.operations.sweeps import next_points
-from official_ext.operations.sweeps import points as points_lib
+from official_ext.base import json_values
+from official_ext.base import processes
+from official_ext.base import safe_text
+from official_ext.operations.queue import queued_jobs
+from official_ext.operations.sweeps import samplers
 from official_ext.operations.sweeps import sweep_changes
 from official_ext.operations.sweeps import sweep_folder
+from official_ext.operations.sweeps import sweep_points
 
 POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0  # A controller that was killed a moment ago may still hold its lock.
@@ -54,7 +54,7 @@ class Controller:
     self._slots = slots
     self._start_dispatcher = start_dispatcher
     self._poll_seconds = poll_seconds
-    self._reader = points_lib.PointReader(folder)
+    self._reader = sweep_points.PointReader(folder)
     self._told: dict[int, tuple[str, str]] = {}
     self._told_once: set[str] = set()
 
@@ -68,12 +68,12 @@ class Controller:
       UserError: another controller works on this sweep, or its points cannot have a value.
       StorageError: its folder cannot be read or written.
     """
-    with job_files.explaining(self._folder.path), contextlib.ExitStack() as stack:
+    with queued_jobs.explaining(self._folder.path), contextlib.ExitStack() as stack:
       busy = lambda: f'{self._folder.name}: {self._folder.controller()} controls it already'
-      lock = stack.enter_context(job_files.locked(self._folder.lock_path, _PATIENCE_SECONDS, busy))
+      lock = stack.enter_context(queued_jobs.locked(self._folder.lock_path, _PATIENCE_SECONDS, busy))
       with contextlib.suppress(OSError):  # A full disk: it is for people.
         os.ftruncate(lock.descriptor, 0)
-        values = {**process_identity.own().as_dict(), 'slots': self._slots, 'since': moments.now()}
+        values = {**processes.own_identity().as_dict(), 'slots': self._slots, 'since': json_values.timestamp_now()}
         os.pwrite(lock.descriptor, json.dumps(values).encode(), 0)
       ending = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
       before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
@@ -105,7 +105,7 @@ class Controller:
         )
         return 0
 
-  def _step(self) -> list[points_lib.Point]:
+  def _step(self) -> list[sweep_points.Point]:
     """Takes all actions that are due. Returns all points as they stand after it."""
     found = self._reader.read(self._sweep)
     for point in found:
@@ -113,33 +113,33 @@ class Controller:
     self._check(found)
     self._prune(found)
     for point in found:
-      if point.status == points_lib.NEW:  # Somebody was killed before it had a job.
+      if point.status == sweep_points.NEW:  # Somebody was killed before it had a job.
         sweep_changes.add_job(self._folder, self._sweep, point.record)
     while len([point for point in found if not point.is_over]) < self._num_slots() and not self._is_enough(found):
       record = self._propose(found)
       if record is None:
         break
       sweep_changes.add_job(self._folder, self._sweep, record)
-      found.append(points_lib.Point(record, 'queued'))
+      found.append(sweep_points.Point(record, 'queued'))
       found.sort(key=lambda point: point.number)
       self._tell(found[[point.record for point in found].index(record)])
     return found
 
-  def _propose(self, found: Sequence[points_lib.Point]) -> sweep_folder.PointRecord | None:
+  def _propose(self, found: Sequence[sweep_points.Point]) -> sweep_folder.PointRecord | None:
     """Makes the next point."""
     known = {point.number: point.record.proposal for point in found}
     number = next(number for number in range(1, len(found) + 2) if number not in known)
     told = tuple(point.told() for point in found) if self._sweep.method == 'bayes' else ()
-    proposal = next_points.propose(self._sweep, number, known, told)
+    proposal = samplers.propose(self._sweep, number, known, told)
     return None if proposal is None else self._folder.make_point(number, proposal, told)
 
-  def _prune(self, found: Sequence[points_lib.Point]) -> None:
+  def _prune(self, found: Sequence[sweep_points.Point]) -> None:
     """Ends runs early that are not good enough, and those of whom that was said before."""
     early = self._sweep.early_terminate
     if early is None or self._sweep.metric is None:
       return
     # Not those that somebody has started again by hand: their jobs are over.
-    is_ours = lambda point: point.job is not None and point.job.status in points_lib.UNDER_WAY
+    is_ours = lambda point: point.job is not None and point.job.status in sweep_points.UNDER_WAY
     running = [point for point in found if is_ours(point) and not point.was_resumed]
     histories = {point.number: point.history.finite() for point in found}
     reasons = early.to_end(histories, [point.number for point in running], self._sweep.metric.goal)
@@ -150,7 +150,7 @@ class Controller:
         self._say(f'point {point.number} is ended early: {reason}')
         sweep_changes.prune(self._folder, point, reason)
 
-  def _is_enough(self, found: Sequence[points_lib.Point]) -> bool:
+  def _is_enough(self, found: Sequence[sweep_points.Point]) -> bool:
     """Whether all points exist."""
     metric = self._sweep.metric
     if metric is not None:
@@ -160,21 +160,22 @@ class Controller:
           return True
     return len(found) >= self._sweep.num_points
 
-  def _check(self, found: Sequence[points_lib.Point]) -> None:
+  def _check(self, found: Sequence[sweep_points.Point]) -> None:
     """Raises if the points tried show that the rest will fail."""
     metric = self._sweep.metric
     finished = [point for point in found if point.status == 'finished']
     if metric is not None and finished and not any(point.history.values for point in found):
+      latest = finished[-1]
       raise errors.UserError(
-        f'metric.name: {points_lib.missing(metric, finished[-1].history)} (point {finished[-1].number} has finished)'
+        f'metric.name: {sweep_points.why_no_value(metric, latest.history)} (point {latest.number} has finished)'
       )
-    ended = [point for point in found if point.status in points_lib.OVER]
+    ended = [point for point in found if point.status in sweep_points.OVER]
     is_first = all(point.status == 'failed' for point in ended)
     last = ended[-(_MAX_FIRST_FAILURES if is_first else _MAX_FAILURES) :]
     if len(last) >= _MAX_FIRST_FAILURES and (is_first or len(last) == _MAX_FAILURES):
       self._refuse_failures(last)
 
-  def _refuse_failures(self, last: Sequence[points_lib.Point]) -> None:
+  def _refuse_failures(self, last: Sequence[sweep_points.Point]) -> None:
     if all(point.status == 'failed' for point in last):
       raise errors.UserError(
         f'{self._folder.name}: {len(last)} points have failed one after the other, the last with: {last[-1].reason}; '
@@ -199,7 +200,7 @@ class Controller:
 
   # The reports.
 
-  def _tell(self, point: points_lib.Point) -> None:
+  def _tell(self, point: sweep_points.Point) -> None:
     """Prints how a point stands, when that has changed."""
     now = (point.status, point.reason)
     before = self._told.get(point.number)
@@ -210,10 +211,10 @@ class Controller:
     name = f' ({point.record.name})' if before is None else ''
     self._say(f'point {point.number}{name}: {point.status}{shown}' + (f': {point.reason}' if point.reason else ''))
 
-  def _end(self, found: Sequence[points_lib.Point]) -> int:
-    counts = {status: sum(point.status == status for point in found) for status in points_lib.STATUSES}
+  def _end(self, found: Sequence[sweep_points.Point]) -> int:
+    counts = {status: sum(point.status == status for point in found) for status in sweep_points.STATUSES}
     self._say(f'{len(found)} points: ' + ', '.join(f'{count} {status}' for status, count in counts.items() if count))
-    best = points_lib.best_of(found, self._sweep)
+    best = sweep_points.best_point(found, self._sweep)
     if best is not None and self._sweep.metric is not None:
       self._say(f'the best is point {best.number} ({best.record.name}): {self._sweep.metric.name} {best.value:.6g}')
     return 0 if best is not None or (self._sweep.metric is None and counts['finished']) else 1
@@ -224,4 +225,4 @@ class Controller:
       self._say(text)
 
   def _say(self, text: str) -> None:
-    credentials.print_masked(f'sweep {self._folder.name}: {text}')
+    safe_text.print_masked(f'sweep {self._folder.name}: {text}')

@@ -2,6 +2,12 @@
 
 Features of Weights & Biases that are unsupported here are refused by name: a key that is ignored would be a wrong
 result.
+
+Early ends, as the `early_terminate` of Weights & Biases has them: Hyperband's brackets (Li et al., 2018).
+
+An iteration of a run is one value of the metric that it has reported, counted from 0. At some iterations, the bands, a
+run has to be among the best 1 / eta of those that have come so far: see https://docs.wandb.ai/models/sweeps. No
+TensorFlow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,17 +15,104 @@ import dataclasses
 import math
 import re
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import flat_params
-from official_ext.base import integers
-from official_ext.base import json_types
-from official_ext.base import suggestions
-from official_ext.base import yaml_text
+from official_ext.base import json_values
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
-from official_ext.base.run_folder import better
+from official_ext.base.run_folder import metric_direction
 from official_ext.operations.sweeps import distributions
-from official_ext.operations.sweeps import hyperband
+
+_HYPERBAND_KEYS = ('type', 'min_iter', 'max_iter', 's', 'eta', 'strict')
+_MAX_BANDS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyperband:
+  """When runs are ended early.
+
+  Attributes:
+    bands: the iterations at which runs are compared, ascending.
+    eta: one run in so many continues.
+    strict: whether the value at the band counts, as in the paper; otherwise it is the best of the run so far.
+  """
+
+  bands: tuple[int, ...]
+  eta: float = 3.0
+  strict: bool = False
+
+  def to_end(self, histories: Mapping[int, Sequence[float]], running: Sequence[int], goal: str) -> dict[int, str]:
+    """The runs that should end, with the reason for people.
+
+    Args:
+      histories: number of a point -> all values of its metric, in their order.
+      running: the numbers of those that still run.
+      goal: 'minimize' or 'maximize'.
+    """
+    sign = -1.0 if goal == 'maximize' else 1.0
+    costs = {number: [sign * value for value in history] for number, history in histories.items()}
+    ended = {}
+    for number in running:
+      own = costs.get(number, [])
+      band = max((band for band in self.bands if band < len(own)), default=None)
+      if band is None:
+        continue
+      reached = sorted(cost[band] for cost in costs.values() if len(cost) > band)
+      threshold = reached[int(len(reached) / self.eta)]
+      cost = own[band] if self.strict else min(own)
+      if cost > threshold:
+        ended[number] = f'{sign * cost:.6g} at iteration {band}, and {sign * threshold:.6g} was needed'
+    return ended
+
+
+def parse_hyperband(values: json_values.Json, path: str = 'early_terminate') -> Hyperband:
+  """The early end that some values of a sweep's file describe.
+
+  Raises:
+    UserError: they are wrong.
+  """
+  if not isinstance(values, Mapping):
+    raise errors.UserError(f'{path}: expected a mapping such as {{type: hyperband, min_iter: 3}}')
+  for key in values:
+    if key not in _HYPERBAND_KEYS:
+      near = errors.did_you_mean(key, _HYPERBAND_KEYS, before='; ')
+      raise errors.UserError(f'{path}.{key}: no such key{near}; there are {", ".join(_HYPERBAND_KEYS)}')
+  if values.get('type') != 'hyperband':
+    raise errors.UserError(f'{path}.type: {values.get("type")!r}: there is hyperband')
+  eta, strict = values.get('eta', 3), values.get('strict', False)
+  if not isinstance(eta, (int, float)) or isinstance(eta, bool) or not eta > 1:
+    raise errors.UserError(f'{path}.eta: expected a number above 1, got {eta!r}')
+  if not isinstance(strict, bool):
+    raise errors.UserError(f'{path}.strict: expected true or false, got {strict!r}')
+  return Hyperband(tuple(_hyperband_bands(values, float(eta), path)), float(eta), strict)
+
+
+def _hyperband_bands(values: Mapping[str, object], eta: float, path: str) -> list[int]:
+  if 'max_iter' in values:
+    if 'min_iter' in values:
+      raise errors.UserError(f'{path}.min_iter: give min_iter, or max_iter and s')
+    if 's' not in values:
+      raise errors.UserError(f'{path}.s: is missing, and max_iter needs it: the number of bands')
+    band, bands = float(_positive_integer(values, 'max_iter', path)), []
+    for _ in range(_positive_integer(values, 's', path)):
+      band /= eta
+      if band < 1:
+        break
+      bands.append(int(band))
+    if not bands:
+      raise errors.UserError(f'{path}.max_iter: {values["max_iter"]}: leaves no band; it must be at least eta, {eta:g}')
+    return sorted(set(bands))
+  if 's' in values:
+    raise errors.UserError(f'{path}.s: goes with max_iter, not with min_iter')
+  if 'min_iter' not in values:
+    raise errors.UserError(f'{path}: expected min_iter, or max_iter and s')
+  least = _positive_integer(values, 'min_iter', path)
+  return sorted({int(least * eta**power) for power in range(_MAX_BANDS) if least * eta**power < 1e9})
+
+
+def _positive_integer(values: Mapping[str, object], key: str, path: str) -> int:
+  return json_values.check_int(values[key], f'{path}.{key}')
+
 
 METHODS = ('grid', 'random', 'bayes')
 _MODES = ('train', 'train_and_eval', 'train_and_post_eval')
@@ -44,6 +137,7 @@ _REFUSED_OF_METRIC = {
   'impute_while_running': 'runs that still run have no value here: leave it out',
 }
 _SUMMARIES = ('last', 'best')
+_MODES_OF_GOALS = {'minimize': 'min', 'maximize': 'max'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +188,11 @@ class SweepFile:
     max_restarts: how often a run is retried after it was preempted or lost; None: as the queue does.
   """
 
-  values: json_types.JsonMapping
+  values: json_values.JsonMapping
   method: str
   parameters: tuple[distributions.Parameter, ...]
   metric: Metric | None = None
-  early_terminate: hyperband.Hyperband | None = None
+  early_terminate: Hyperband | None = None
   run_cap: int | None = None
   name: str = ''
   description: str = ''
@@ -128,14 +222,14 @@ def load(path: str) -> SweepFile:
   return parse(read(path))
 
 
-def read(path: str) -> json_types.JsonObject:
+def read(path: str) -> json_values.JsonObject:
   """The contents of a sweep's file, unchecked.
 
   Raises:
     UserError: it cannot be read, or is not a mapping.
   """
   try:
-    values = yaml_text.load(paths.read(path, regular_files.MAX_RECORD).decode(), path)
+    values = config_text.load(paths.read(path, local_files.MAX_RECORD).decode(), path)
   except FileNotFoundError:
     raise errors.UserError(f'{path}: no such file') from None
   except (OSError, UnicodeDecodeError) as error:
@@ -145,7 +239,7 @@ def read(path: str) -> json_types.JsonObject:
   return values
 
 
-def parse(values: json_types.JsonMapping) -> SweepFile:
+def parse(values: json_values.JsonMapping) -> SweepFile:
   """The sweep that some values describe.
 
   Raises:
@@ -154,7 +248,7 @@ def parse(values: json_types.JsonMapping) -> SweepFile:
   with errors.Mistakes() as mistakes:
     for key in values:
       mistakes.check(_check_key, key, _KEYS, _REFUSED)
-    parts: json_types.JsonObject = {'metric': None, 'early_terminate': None, 'parameters': (), 'method': ''}
+    parts: json_values.JsonObject = {'metric': None, 'early_terminate': None, 'parameters': (), 'method': ''}
     for key, read in _READERS.items():
       with mistakes.noted():
         if key in values or key in ('method', 'parameters'):
@@ -177,7 +271,7 @@ def differences(old: SweepFile, new: SweepFile) -> list[str]:
     after = {parameter.name: parameter for parameter in new.parameters}
     if before.keys() == after.keys() and all(_contains(after[name], before[name]) for name in before):
       values = [{key: value for key, value in each.items() if key != 'parameters'} for each in values]
-  return flat_params.text_differences(*map(yaml_text.dump, values))
+  return config_text.text_differences(*map(config_text.dump, values))
 
 
 def _contains(new: distributions.Parameter, old: distributions.Parameter) -> bool:
@@ -185,7 +279,7 @@ def _contains(new: distributions.Parameter, old: distributions.Parameter) -> boo
   return all(repr(value) in known for value in old.grid() or ())
 
 
-def _check_together(parts: json_types.JsonMapping) -> None:
+def _check_together(parts: json_values.JsonMapping) -> None:
   method, metric = parts['method'], parts['metric']
   with errors.Mistakes() as mistakes:
     for parameter in parts['parameters']:
@@ -231,10 +325,15 @@ def _read_metric(values: object, path: str) -> Metric:
     raise errors.UserError(f'{path}.name: expected the name of a metric, got {name!r}')
   if goal not in (None, 'minimize', 'maximize'):
     raise errors.UserError(f'{path}.goal: {goal!r} is invalid; choose one of minimize, maximize')
-  if goal is None and better.implies_max(name):
+  if goal is None and metric_direction.direction(name) == 'max':
     raise errors.UserError(f'{path}.goal: is missing, which means minimize; {name} requires goal: maximize')
+  if goal is not None:
+    try:
+      metric_direction.check_agrees(name, _MODES_OF_GOALS[goal], goal)
+    except ValueError as error:
+      raise errors.UserError(f'{path}.goal: {error}') from error
   target, summary = values.get('target'), values.get('summary', 'last')
-  if target is not None and not json_types.is_finite(target):
+  if target is not None and not json_values.is_finite(target):
     raise errors.UserError(f'{path}.target: expected a number, got {target!r}')
   if summary not in _SUMMARIES:
     raise errors.UserError(f'{path}.summary: {summary!r} is invalid; choose one of {", ".join(_SUMMARIES)}')
@@ -267,8 +366,8 @@ def _read_words(value: object, path: str) -> tuple[str, ...]:
 
 
 def _at_least(least: int):
-  def read(value: json_types.Json, path: str) -> int:
-    return integers.check(value, path, least)
+  def read(value: json_values.Json, path: str) -> int:
+    return json_values.check_int(value, path, least)
 
   return read
 
@@ -277,7 +376,7 @@ _READERS = {
   'method': _read_method,
   'metric': _read_metric,
   'parameters': lambda value, path: tuple(distributions.parse_all(value, path)),
-  'early_terminate': hyperband.parse,
+  'early_terminate': parse_hyperband,
   'run_cap': _at_least(1),
   'name': _read_text,
   'description': _read_text,
@@ -292,10 +391,10 @@ _READERS = {
 }
 
 
-def _check_key(key: json_types.Json, known: Sequence[str], refused: Mapping[str, str], prefix: str = '') -> None:
+def _check_key(key: json_values.Json, known: Sequence[str], refused: Mapping[str, str], prefix: str = '') -> None:
   if key in known:
     return
   if key in refused:
     raise errors.UserError(f'{prefix}{key}: {refused[key]}')
-  near = suggestions.did_you_mean(key, known, before='; ')
+  near = errors.did_you_mean(key, known, before='; ')
   raise errors.UserError(f'{prefix}{key}: no such key{near}; there are {", ".join(known)}')

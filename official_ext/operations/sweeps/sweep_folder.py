@@ -10,30 +10,129 @@
     RUNS_DIR/NAME/changes.lock, controller.lock
 
 A point's folder gets its name when sweep.json is in it: a point exists whole, or not at all. No TensorFlow.
+
+The command that trains a point of a sweep. No TensorFlow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
+import sys
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base.files import file_lock
-from official_ext.base.files import moments
+from official_ext.base import json_values
+from official_ext.base import processes
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
-from official_ext.base.processes import process_identity
-from official_ext.operations.queue import job_files
 from official_ext.operations.queue import queue_folder
+from official_ext.operations.queue import queued_jobs
 from official_ext.operations.runs import commands
-from official_ext.operations.runs import json_files
-from official_ext.operations.sweeps import point_commands
-from official_ext.operations.sweeps import proposals
+from official_ext.operations.runs import driver
+from official_ext.operations.runs import run_processes
+from official_ext.operations.sweeps import samplers
 from official_ext.operations.sweeps import sweep_file
+
+_MACRO = re.compile(r'\$\{([^}]*)\}')
+_WORD_MACROS = ('args', 'args_no_hyphens', 'args_no_boolean_flags', 'set')  # Each is replaced by any number of words.
+_MACROS = (*_WORD_MACROS, 'env', 'interpreter', 'program', 'args_json', 'model_dir', 'envvar:NAME')
+
+
+def point_command(
+  sweep: sweep_file.SweepFile, program: str, model_dir: str, parameters: Mapping[str, object], executable: str = ''
+) -> list[str]:
+  """The program and its arguments.
+
+  Args:
+    sweep: the sweep.
+    program: its program: a path, or the installed driver.
+    model_dir: the run's folder.
+    parameters: name -> value.
+    executable: the Python that runs it; '' for this one.
+
+  Raises:
+    UserError: a macro of `command` is unknown.
+  """
+  executable = executable or sys.executable
+  if sweep.command:
+    return _expand(sweep.command, program, model_dir, parameters, executable)
+  flags = [f'--experiment={sweep.experiment}'] if sweep.experiment else []
+  return [
+    *(executable, *driver.program_words(program), *flags, f'--mode={sweep.mode}', f'--model_dir={model_dir}'),
+    *(*sweep.flags, *setting_flags(parameters)),
+  ]
+
+
+def setting_flags(parameters: Mapping[str, object]) -> list[str]:
+  """Parameters as flags of the driver: `--set=learning_rate=0.001`."""
+  return [f'--set={name}={setting_text(value)}' for name, value in parameters.items()]
+
+
+def setting_text(value: object) -> str:
+  """A value as --set reads it back: the same number to the last bit; text in quotes if YAML would read another type."""
+  if isinstance(value, str):
+    is_plain = value and value == value.strip() and value.isprintable() and value[0] not in '[{'
+    return value if is_plain and config_text.load_value(value, '') == value else json.dumps(value)
+  if isinstance(value, float) and not math.isfinite(value):
+    return '.nan' if math.isnan(value) else '.inf' if value > 0 else '-.inf'
+  if isinstance(value, list):
+    return f'[{", ".join(map(_text_in_brackets, value))}]'
+  if isinstance(value, Mapping):
+    return f'{{{", ".join(f"{json.dumps(str(name))}: {_text_in_brackets(each)}" for name, each in value.items())}}}'
+  return json.dumps(value)
+
+
+def _text_in_brackets(value: object) -> str:
+  """A value in brackets, where a text may hold a comma."""
+  return json.dumps(value) if isinstance(value, str) else setting_text(value)
+
+
+def _expand(
+  command: Sequence[str], program: str, model_dir: str, parameters: Mapping[str, object], executable: str
+) -> list[str]:
+  single = {
+    'env': '/usr/bin/env',
+    'interpreter': executable,
+    'program': program,
+    'model_dir': model_dir,
+    'args_json': json.dumps(dict(parameters)),
+  }
+  several = {
+    'args': [f'--{name}={_plain(value)}' for name, value in parameters.items()],
+    'args_no_hyphens': [f'{name}={_plain(value)}' for name, value in parameters.items()],
+    'args_no_boolean_flags': [
+      f'--{name}' if value is True else f'--{name}={_plain(value)}'
+      for name, value in parameters.items()
+      if value is not False
+    ],
+    'set': setting_flags(parameters),
+    'program': list(driver.program_words(program)[1:]),  # The module of the installed driver is two words.
+  }
+
+  def one(match: re.Match) -> str:
+    name = match[1]
+    if name.startswith('envvar:'):
+      return os.environ.get(name.removeprefix('envvar:'), '')
+    if name not in single:
+      where = 'must be a separate word' if name in _WORD_MACROS else f'is not known; there are {", ".join(_MACROS)}'
+      raise errors.UserError(f'command: ${{{name}}}: {where}')
+    return single[name]
+
+  found: list[str] = []
+  for word in command:
+    match = _MACRO.fullmatch(word)
+    found += several[match[1]] if match and match[1] in several else [_MACRO.sub(one, word)]
+  return found
+
+
+def _plain(value: object) -> str:
+  return value if isinstance(value, str) else setting_text(value)
+
 
 FILE = 'sweep.yaml'
 SETTINGS = 'settings.json'
@@ -61,8 +160,8 @@ class PointRecord:
 
   number: int
   folder: str
-  proposal: proposals.Proposal
-  told: tuple[proposals.Told, ...] = ()
+  proposal: samplers.Proposal
+  told: tuple[samplers.PointOutcome, ...] = ()
   is_deleted: bool = False
 
   @property
@@ -115,11 +214,11 @@ class SweepFolder:
       raise errors.UserError(f'{self.name}: no such sweep in {self.runs_dir}; `official-ext sweep list` shows them')
     return sweep_file.load(self.file(FILE))
 
-  def settings(self) -> json_types.JsonMapping:
+  def settings(self) -> json_values.JsonMapping:
     """The settings of its start: `cwd`, `program` and `slots`."""
-    return json_files.read(self.file(SETTINGS)) or {}
+    return json_values.read_file(self.file(SETTINGS)) or {}
 
-  def write(self, text: str, settings: json_types.JsonMapping) -> None:
+  def write(self, text: str, settings: json_values.JsonMapping) -> None:
     """Makes the sweep, or replaces its file.
 
     Args:
@@ -129,9 +228,9 @@ class SweepFolder:
     Raises:
       StorageError: it cannot be written.
     """
-    with job_files.explaining(self.path):
+    with queued_jobs.explaining(self.path):
       paths.make_folder(self.path)
-      job_files.write(self.file(SETTINGS), {**settings, 'time': moments.now()})
+      queued_jobs.write_json(self.file(SETTINGS), {**settings, 'time': json_values.timestamp_now()})
       paths.write_atomically(self.file(FILE), text.encode())  # Last: from here on it is a sweep.
 
   # Points.
@@ -143,7 +242,7 @@ class SweepFolder:
       UserError: the file of one is damaged.
       StorageError: the folder cannot be read.
     """
-    with job_files.explaining(self.path):
+    with queued_jobs.explaining(self.path):
       found = {each.number: each for each in self._read_all(os.path.join(self.path, _DELETED), is_deleted=True)}
       found.update({each.number: each for each in self._read_all(self.path)})
     return [found[number] for number in sorted(found)]
@@ -159,7 +258,9 @@ class SweepFolder:
         return each
     raise errors.UserError(f'point {number}: there is none in {self.name}; `official-ext sweep show` lists them')
 
-  def make_point(self, number: int, proposal: proposals.Proposal, told: tuple[proposals.Told, ...] = ()) -> PointRecord:
+  def make_point(
+    self, number: int, proposal: samplers.Proposal, told: tuple[samplers.PointOutcome, ...] = ()
+  ) -> PointRecord:
     """Makes the folder of a point.
 
     Raises:
@@ -174,7 +275,7 @@ class SweepFolder:
       'parameters': dict(proposal.parameters),
       'positions': dict(proposal.positions),
       'told': [each.as_list() for each in told],
-      'time': moments.now(),
+      'time': json_values.timestamp_now(),
     }
     content = json.dumps({**values, 'told': None}, indent=2).replace(
       '"told": null', f'"told": {json.dumps(values["told"])}'
@@ -184,14 +285,14 @@ class SweepFolder:
     paths.rename(new, folder)
     return PointRecord(number, folder, proposal, told)
 
-  def point_path(self, number: int, proposal: proposals.Proposal) -> str:
+  def point_path(self, number: int, proposal: samplers.Proposal) -> str:
     """The folder that a point has, or would have."""
     return self.file(_folder_name(number, proposal))
 
   def bury(self, record: PointRecord) -> None:
     """Keeps the place of a point whose run is about to be deleted."""
     paths.make_folder(self.file(_DELETED))
-    content = paths.read(os.path.join(record.folder, POINT), regular_files.MAX_RECORD)
+    content = paths.read(os.path.join(record.folder, POINT), local_files.MAX_RECORD)
     paths.write_atomically(self._grave(record), content)
 
   def exhume(self, record: PointRecord) -> None:
@@ -203,7 +304,7 @@ class SweepFolder:
 
   def pruned(self, record: PointRecord) -> dict[str, object] | None:
     """Why a point was ended early; None if it was not, or runs since."""
-    values = json_files.read(os.path.join(record.folder, PRUNED))
+    values = json_values.read_file(os.path.join(record.folder, PRUNED))
     return None if values is None or values.get('resumed') else values
 
   def _read_all(self, folder: str, is_deleted: bool = False) -> Iterator[PointRecord]:
@@ -213,18 +314,18 @@ class SweepFolder:
       if match is None or (not is_deleted and not os.path.isfile(os.path.join(path, POINT))):
         continue
       if path not in self._records:
-        self._records[path] = _read(path if is_deleted else os.path.join(path, POINT), path, is_deleted)
+        self._records[path] = _read_point(path if is_deleted else os.path.join(path, POINT), path, is_deleted)
       yield self._records[path]
 
   # Who does something to it.
 
-  def stopped(self) -> json_types.JsonObject | None:
+  def stopped(self) -> json_values.JsonObject | None:
     """The note of `sweep stop`; None if it was not stopped, or was resumed."""
-    return json_files.read(self.file(_STOPPED))
+    return json_values.read_file(self.file(_STOPPED))
 
   def note_stop(self, points: list[int]) -> None:
     """Notes that it is stopped, with the points that were under way."""
-    job_files.write(self.file(_STOPPED), {'time': moments.now(), 'points': points})
+    queued_jobs.write_json(self.file(_STOPPED), {'time': json_values.timestamp_now(), 'points': points})
 
   def forget_stop(self) -> None:
     """Takes that back."""
@@ -235,23 +336,51 @@ class SweepFolder:
     """The file whose lock the controller holds; its content names the process."""
     return self.file('controller.lock')
 
-  def controller(self) -> process_identity.ProcessIdentity | None:
+  def controller(self) -> processes.ProcessIdentity | None:
     """The process that proposes points; None if there is none."""
-    with job_files.explaining(self.path):
-      if not file_lock.is_held(self.lock_path):
+    with queued_jobs.explaining(self.path):
+      if not local_files.is_locked(self.lock_path):
         return None
-      return process_identity.parse(json_files.read(self.lock_path) or {}) or process_identity.ProcessIdentity('?', 1)
+      return processes.parse_identity(json_values.read_file(self.lock_path) or {}) or processes.ProcessIdentity('?', 1)
+
+  def control_words(self, slots: int | None = None) -> list[str]:
+    """The words of the command that resumes it, after `official-ext`."""
+    return ['sweep', self.path, *([f'--slots={slots}'] if slots else [])]
+
+  @property
+  def log_path(self) -> str:
+    """The file that a controller in the background writes to."""
+    return self.file('controller.log')
+
+  def start_controller(self, slots: int | None = None) -> int:
+    """Starts a controller in the background, for a sweep that exists.
+
+    Args:
+      slots: how many points it tries at once; None: as last time, or one for each GPU.
+
+    Returns:
+      The number of its process, which controls the sweep now, or has found nothing to do.
+
+    Raises:
+      UserError: there is one.
+      StorageError: it has not started.
+    """
+    found = self.controller()
+    if found is not None:
+      raise errors.UserError(f'{self.name}: {found} controls it already')
+    works = lambda: self.controller() is not None
+    return run_processes.start_background(self.control_words(slots), self.log_path, works, (0, 1))
 
   @contextlib.contextmanager
   def changing(self) -> Iterator[None]:
     """Keeps everybody else from changing the sweep: one step of the controller, or one command."""
     busy = f'{self.name}: another process has been changing it for a minute; look at that'
-    with job_files.explaining(self.path):
-      with job_files.locked(self.file('changes.lock'), _PATIENCE_SECONDS, lambda: busy):
+    with queued_jobs.explaining(self.path):
+      with queued_jobs.locked(self.file('changes.lock'), _PATIENCE_SECONDS, lambda: busy):
         yield
 
 
-def find(runs_dir: str) -> list[SweepFolder]:
+def find_sweeps(runs_dir: str) -> list[SweepFolder]:
   """The sweeps in a folder of runs, by name; those that lie in folders of it too."""
   root = os.path.abspath(runs_dir)
   found = []
@@ -267,27 +396,27 @@ def find(runs_dir: str) -> list[SweepFolder]:
   return sorted(found, key=lambda each: each.name)
 
 
-def _read(path: str, folder: str, is_deleted: bool) -> PointRecord:
-  values = job_files.read(path) or {}
+def _read_point(path: str, folder: str, is_deleted: bool) -> PointRecord:
+  values = queued_jobs.read_json(path) or {}
   try:
     return PointRecord(
       number=int(values['point']),
       folder=folder,
-      proposal=proposals.Proposal(dict(values['parameters']), dict(values['positions'])),
-      told=tuple(proposals.Told(*each) for each in values['told']),
+      proposal=samplers.Proposal(dict(values['parameters']), dict(values['positions'])),
+      told=tuple(samplers.PointOutcome(*each) for each in values['told']),
       is_deleted=is_deleted,
     )
   except (KeyError, TypeError, ValueError):
-    raise job_files.DamagedFileError(f'{path}: is not a point of a sweep') from None
+    raise queued_jobs.DamagedFileError(f'{path}: is not a point of a sweep') from None
 
 
-def _folder_name(number: int, proposal: proposals.Proposal) -> str:
+def _folder_name(number: int, proposal: samplers.Proposal) -> str:
   """`007-learning_rate=0.001,optimizer=adam`: the differences between points, in letters that every tool takes."""
   shown = proposal.positions or proposal.parameters
-  parts = [f'{name.rpartition(".")[2]}={_short(proposal.parameters[name])}' for name in shown]
+  parts = [f'{name.rpartition(".")[2]}={_short_text(proposal.parameters[name])}' for name in shown]
   text = re.sub(r'[^A-Za-z0-9._=,+-]+', '_', ','.join(parts))[:_MAX_NAME].rstrip('.,_=')
   return f'{number:03d}-{text}' if text else f'{number:03d}'
 
 
-def _short(value: object) -> str:
-  return f'{value:.4g}' if isinstance(value, float) else point_commands.text_of(value)
+def _short_text(value: object) -> str:
+  return f'{value:.4g}' if isinstance(value, float) else setting_text(value)

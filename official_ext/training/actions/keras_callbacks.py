@@ -9,14 +9,16 @@ import contextlib
 import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base import protocols
 from official_ext.base import tf_internals
-from official_ext.base.run_folder import event_names
+from official_ext.base.run_folder import metric_direction
+from official_ext.base.run_folder import run_files
 from official_ext.training.actions import triggers
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import keras_version
@@ -51,6 +53,15 @@ class KerasCallback(triggers.Trigger):
   A run that resumes within an epoch calls on_train_begin and on_epoch_begin of that epoch again, so that they set up
   the new process. Weights of the model, constants of the optimizer (the learning rate) and the kept attributes are
   those of the checkpoint afterwards: their changes count once.
+
+  Example:
+
+    >>> class Stop(tf_keras.callbacks.Callback):
+    ...   def on_epoch_end(self, epoch, logs=None):
+    ...     self.model.stop_training = logs['loss'] < 0.1
+    >>> class Task(ext.Task):
+    ...   def build_actions(self, trainer):
+    ...     return [ext.KerasCallback(Stop(), trainer)]
   """
 
   def __init__(
@@ -66,7 +77,7 @@ class KerasCallback(triggers.Trigger):
 
     Raises:
       ValueError: `callback` is not a callback of tf_keras.
-      UserError: it has batch hooks, or is a callback of Keras 3.
+      UserError: it has batch hooks, is a callback of Keras 3, or takes the worst values of a metric for the best.
     """
     if keras_version.is_of_keras_3(callback):
       raise errors.UserError(
@@ -80,13 +91,14 @@ class KerasCallback(triggers.Trigger):
         f'build_actions: the Keras callback {name} needs calls at batches, which run inside a compiled loop; '
         'use triggers.EveryNSteps, or its option to work by epochs'
       )
+    _check_direction(callback)
     super().__init__((triggers.BEGIN, 'rollback', 'train', 'eval', triggers.END), self._hear)
     self.name = f'{self.name}/{name}'
     self._callback, self._trainer = callback, trainer
     self._steps_per_epoch, self._ends_with = steps_per_epoch or 0, 'train'
     self._settings: dict[str, object] = {}  # Plain attributes before on_train_begin.
     self._baseline: dict[str, object] | None = None  # Plain attributes after on_train_begin; None before.
-    self._restored: json_types.JsonMapping = {}  # {}: the training has not begun in it.
+    self._restored: json_values.JsonMapping = {}  # {}: the training has not begun in it.
     self._epoch: int | None = None  # Has begun and not ended.
     self._last_step = 0
     self._sums: dict[str, float] = {}
@@ -117,7 +129,7 @@ class KerasCallback(triggers.Trigger):
     )
     self._settings = _plain_attributes(self._callback)
 
-  def state(self) -> json_types.JsonObject:
+  def state(self) -> json_values.JsonObject:
     """See base class."""
     if self._baseline is None:
       return dict(self._restored)
@@ -129,7 +141,7 @@ class KerasCallback(triggers.Trigger):
     state = {'attributes': attributes, 'sums': dict(self._sums), 'logs': dict(self._logs), 'epoch': self._epoch}
     return {**state, 'stopped': self._settings} if self._model.stop_training else state
 
-  def restore(self, state: json_types.JsonMapping) -> None:
+  def restore(self, state: json_values.JsonMapping) -> None:
     """See base class."""
     self._restored = dict(state)
     self._sums, self._logs = dict(state.get('sums', {})), dict(state.get('logs', {}))
@@ -236,7 +248,7 @@ class KerasCallback(triggers.Trigger):
     known = {self._trainer.train_loss.name: 'loss', self._trainer.validation_loss.name: 'loss', 'learning_rate': 'lr'}
     found = {}
     for name, value in writers.flatten(logs).items():
-      if isinstance(value, (int, float)) and name not in event_names.PROGRESS | {'step'}:
+      if isinstance(value, (int, float)) and name not in run_files.PROGRESS | {'step'}:
         found[prefix + known.get(name, name)] = float(value)
     return found
 
@@ -255,6 +267,25 @@ class _ModelView:
       setattr(self._model, name, value)
     else:
       vars(self)[name] = value
+
+
+def _check_direction(callback: tf_keras.callbacks.Callback) -> None:
+  """Refuses a direction that contradicts the metric's name. Keras' 'auto' is 'min' for all but accuracies and AUC."""
+  keras = tf_keras.callbacks
+  if isinstance(callback, keras.ReduceLROnPlateau):
+    is_max = callback.mode == 'max' or (callback.mode != 'min' and 'acc' in callback.monitor)
+  elif isinstance(callback, keras.EarlyStopping) or (
+    isinstance(callback, keras.ModelCheckpoint) and callback.save_best_only
+  ):
+    is_max = callback.monitor_op is np.greater
+  else:
+    return
+  right = metric_direction.direction(callback.monitor)
+  if right not in (None, 'max' if is_max else 'min'):
+    raise errors.UserError(
+      f'build_actions: the Keras callback {type(callback).__name__} takes {"higher" if is_max else "lower"} values of '
+      f"{callback.monitor} for better, of which {metric_direction.WORDS[right]} is better; give mode='{right}'"
+    )
 
 
 def _plain_attributes(callback: object) -> dict[str, object]:

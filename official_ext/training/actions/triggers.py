@@ -1,27 +1,22 @@
-"""Triggers take an action: every N steps, every T seconds, on a new best metric, on an event, at the end.
-
-An action is a function of the logs, as in Orbit. `Task.build_actions` returns the actions of a run:
-
-    def build_actions(self, trainer):
-      return [triggers.EveryNSteps(100, show_samples), triggers.OnBest('accuracy', export)]
-
-An action gets the same logs as the writers, as numbers and arrays: of a training loop, an evaluation, or any other
-event of base/run_folder/event_names.py, with the additional entries `event` and `step`. It gets them after everything
-that belongs to the event has been done and written.
-"""
+"""Triggers take an action: every N steps, every T seconds, on a new best metric, on an event, at the end."""
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import math
 import time
 from typing import Any
 
+from absl import logging
 from official.core import train_utils
 import orbit
+import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.base import suggestions
-from official_ext.base.run_folder import event_names
+from official_ext.base import json_values
+from official_ext.base.run_folder import metric_direction
+from official_ext.base.run_folder import run_files
+from official_ext.training.checkpoints import manifests
+from official_ext.training.writers import tensorboard
 from official_ext.training.writers import writers
 
 Logs = Mapping[str, Any]
@@ -37,6 +32,12 @@ class Trigger(orbit.actions.ConditionalAction):
     by_clock: whether the condition depends on this machine's clock: then the chief decides for all workers.
     name: the name under which a checkpoint keeps the state.
     report: writes an event of this trigger's own: event, step, values. The run sets it to its writers.
+
+  Example:
+
+    >>> class OnSaved(ext.OnEvent):  # A trigger of a name.
+    ...   def __init__(self, action):
+    ...     super().__init__('checkpoint', action)
   """
 
   by_clock = False
@@ -61,9 +62,9 @@ class Trigger(orbit.actions.ConditionalAction):
     """
     super().__init__(condition, action)
     for event in events:
-      if event not in event_names.EVENTS + (BEGIN, END):
-        otherwise = f'; there are {", ".join(event_names.EVENTS)}'
-        hint = suggestions.did_you_mean(event, event_names.EVENTS, otherwise, before='; ', show=repr)
+      if event not in run_files.EVENTS + (BEGIN, END):
+        otherwise = f'; there are {", ".join(run_files.EVENTS)}'
+        hint = errors.did_you_mean(event, run_files.EVENTS, otherwise, before='; ', show=repr)
         raise ValueError(f'There is no event {event!r}{hint}')
     self.events = tuple(events)
     self.interval = interval
@@ -80,11 +81,11 @@ class Trigger(orbit.actions.ConditionalAction):
       UserError: the action cannot be taken in this run.
     """
 
-  def state(self) -> json_types.JsonObject:
+  def state(self) -> json_values.JsonObject:
     """The state that a run needs to continue from a checkpoint: JSON values."""
     return {}
 
-  def restore(self, state: json_types.JsonMapping) -> None:
+  def restore(self, state: json_values.JsonMapping) -> None:
     """Restores a state; {} is that of a new run.
 
     Raises:
@@ -102,6 +103,10 @@ class OnEvent(Trigger):
 
   An action that fails ends the run; at a run's last event, 'finished', 'failed' or 'preempted', the failure is only
   logged: use `AtEnd` for results of the run. A run that is killed has no last event.
+
+  Example:
+
+    >>> trigger = ext.OnEvent(('train', 'eval'), lambda logs: print(sorted(logs)))
   """
 
   def __init__(self, events: str | Sequence[str], action: Action | Sequence[Action]):
@@ -109,7 +114,14 @@ class OnEvent(Trigger):
 
 
 class EveryNSteps(Trigger):
-  """Takes an action after every step that is a multiple of N. A training loop ends there."""
+  """Takes an action after every step that is a multiple of N. A training loop ends there.
+
+  Example:
+
+    >>> class Task(ext.Task):
+    ...   def build_actions(self, trainer):
+    ...     return [ext.EveryNSteps(100, lambda logs: print(logs['loss']))]
+  """
 
   def __init__(self, num_steps: int, action: Action | Sequence[Action]):
     """Initializes the trigger.
@@ -126,6 +138,10 @@ class EveryTSeconds(Trigger):
   """Takes an action at the first end of a training loop that is at least T seconds of wall time after the last one.
 
   A resumed run counts from its own start.
+
+  Example:
+
+    >>> trigger = ext.EveryTSeconds(600, lambda logs: print('ten minutes more'))
   """
 
   by_clock = True
@@ -171,11 +187,11 @@ class Best:
     self._min_delta = min_delta
     self.restore({})
 
-  def state(self) -> json_types.JsonObject:
+  def state(self) -> json_values.JsonObject:
     """JSON values."""
     return {'best': self.value, 'best_step': self.step, 'last_step': self._last_step, 'num_since': self.num_since}
 
-  def restore(self, state: json_types.JsonMapping) -> None:
+  def restore(self, state: json_values.JsonMapping) -> None:
     """Restores a state; {} is that of a new run."""
     self.value, self.step = state.get('best'), state.get('best_step')
     self._last_step, self.num_since = state.get('last_step', -1), state.get('num_since', 0)
@@ -217,13 +233,18 @@ def value_in(logs: Logs, metric: str) -> float:
 
 
 class OnBest(Trigger):
-  """Takes an action after every evaluation whose metric is better than all before it, including the first one."""
+  """Takes an action after every evaluation whose metric is better than all before it, including the first one.
+
+  Example:
+
+    >>> trigger = ext.OnBest('accuracy', lambda logs: print(logs['accuracy']), min_delta=0.01)
+  """
 
   def __init__(
     self,
     metric: str,
     action: Action | Sequence[Action],
-    mode: str = 'max',
+    mode: str = 'auto',
     min_delta: float = 0.0,
     event: str = 'eval',
   ):
@@ -232,19 +253,40 @@ class OnBest(Trigger):
     Args:
       metric: see `Best`.
       action: see base class.
-      mode: see `Best`.
+      mode: 'max' or 'min', which is better. 'auto': as the metric's name says; 'max', with a warning, if it says
+        nothing.
       min_delta: see `Best`.
       event: 'eval', or 'train' for a metric of the training loops.
+
+    Raises:
+      ValueError: `mode` is none of them.
+      UserError: it contradicts the metric's name.
     """
+    self._assumes_max = mode == 'auto' and metric_direction.direction(metric) is None
+    if mode == 'auto':
+      mode = metric_direction.direction(metric) or 'max'
     self.best = Best(metric, mode, min_delta)
+    try:
+      metric_direction.check_agrees(metric, mode)
+    except ValueError as error:
+      raise errors.UserError(f'build_actions: OnBest: {error}') from error
     super().__init__((event,), action, self.best.update)
     self.name = f'{self.name}/{metric}'
 
-  def state(self) -> json_types.JsonObject:
+  def prepare(self, mode: str) -> None:
+    """See base class."""
+    if self._assumes_max:
+      logging.warning(
+        'build_actions: OnBest: the name %s does not imply whether higher or lower is better, and higher is assumed; '
+        "give mode='max' or 'min'",
+        self.best.metric,
+      )
+
+  def state(self) -> json_values.JsonObject:
     """See base class."""
     return self.best.state()
 
-  def restore(self, state: json_types.JsonMapping) -> None:
+  def restore(self, state: json_values.JsonMapping) -> None:
     """See base class."""
     self.best.restore(state)
 
@@ -254,7 +296,142 @@ class AtEnd(Trigger):
 
   Its logs are those of the last training loop and the last evaluation. It is not taken in a run that fails or is
   preempted, nor again when a finished run is started once more and has nothing left to do.
+
+  Example:
+
+    >>> trigger = ext.AtEnd(lambda logs: print('the last loss is', logs['loss']))
   """
 
   def __init__(self, action: Action | Sequence[Action]):
     super().__init__((END,), action)
+
+
+STATE = 'actions'  # The entry of a checkpoint's manifest.
+
+
+class EventActions:
+  """The actions that a run takes at its events.
+
+  An action may raise `errors.StopTraining`. Any other exception ends the run with an error, as with Orbit's actions; at
+  the last event of a run it is only logged. On several workers, each of them takes every action.
+
+  Attributes:
+    stop_reason: why training must end before its last step; empty if it need not.
+    summaries: see the constructor.
+  """
+
+  def __init__(
+    self,
+    actions: Sequence[object] = (),
+    from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
+    summaries: tensorboard.TensorBoardWriter | None = None,
+  ):
+    """Initializes the actions.
+
+    Args:
+      actions: triggers; any other function of logs is called after every training loop.
+      from_chief: makes a value on the chief and gives it to all workers.
+      summaries: `tf.summary` calls inside actions write to its files: to those of evaluation at 'eval', to those of
+        training at other events.
+
+    Raises:
+      ValueError: one of the actions is not callable.
+    """
+    self._from_chief = from_chief
+    self.summaries = summaries
+    self._triggers: dict[str, Trigger] = {}
+    self._last_logs: dict[str, object] = {}
+    self.stop_reason = ''
+    for action in actions:
+      if not callable(action):
+        raise ValueError(f'build_actions: {action!r} is not an action: expected a trigger or a function of the logs.')
+      trigger = action if isinstance(action, Trigger) else OnEvent('train', action)
+      number = sum(name.split('#')[0] == trigger.name for name in self._triggers)
+      self._triggers[f'{trigger.name}#{number + 1}' if number else trigger.name] = trigger
+
+  @property
+  def intervals(self) -> list[int]:
+    """Steps on whose multiples a training loop must end."""
+    return [trigger.interval for trigger in self._triggers.values() if trigger.interval]
+
+  def report_to(self, report: Callable[[str, int, Logs], None]) -> None:
+    """Sets the function of event, step and values that receives the actions' own events."""
+    for trigger in self._triggers.values():
+      trigger.report = report
+
+  # State.
+
+  def state(self) -> json_values.JsonObject:
+    """The state for a checkpoint: JSON values, by the names of the triggers."""
+    states = {name: trigger.state() for name, trigger in self._triggers.items()}
+    return {name: state for name, state in states.items() if state}
+
+  def restore(self, checkpoint: str) -> None:
+    """Restores the state that the actions had when a checkpoint was saved, at a resume or a rollback.
+
+    Args:
+      checkpoint: its path. If it has no state of actions, they start afresh.
+    """
+    state = _state_in(checkpoint)
+    self.stop_reason = ''
+    for name, trigger in self._triggers.items():
+      self.call(trigger.restore, state.get(name, {}))
+
+  # Events.
+
+  def take(self, event: str, step: int, values: Mapping[str, object]) -> None:
+    """Takes the actions that wait for an event: see `writers.Writer`, and `BEGIN`."""
+    if event in ('train', 'eval'):
+      self._last_logs.update(values)
+    waiting = [(name, trigger) for name, trigger in self._triggers.items() if event in trigger.events]
+    if not waiting:
+      return
+    logs = {**values, 'event': event, 'step': int(step)}
+    with self._summary_file(event):
+      self._take(waiting, event, logs)
+
+  def take_at_end(self, step: int) -> None:
+    """Takes the actions of `AtEnd`, with the last logs of all. Call it when training is done."""
+    self.take(END, step, self._last_logs)
+
+  def _summary_file(self, event: str) -> Any:
+    if self.summaries is None:
+      return tf.summary.create_noop_writer().as_default()
+    return self.summaries.file_writer('eval' if event == 'eval' else 'train').as_default()
+
+  def _take(self, waiting, event, logs):
+    for name, trigger in waiting:
+      if event in run_files.LAST_EVENTS:
+        self._take_at_last(name, trigger, logs)
+      elif trigger.by_clock:
+        if self._from_chief(f'action {name}', functools.partial(trigger.condition, logs)):
+          for action in trigger.action if isinstance(trigger.action, Sequence) else [trigger.action]:
+            self.call(action, logs)
+      else:
+        self.call(trigger, logs)
+
+  def _take_at_last(self, name: str, trigger: Trigger, logs: Logs) -> None:
+    try:
+      trigger(logs)
+    except Exception as error:  # How the run has ended is reported already.
+      logging.exception('The action %s failed after the run had %s: %s', name, logs['event'], error)
+
+  def call(self, function: Callable[[Any], object], argument: object) -> Any:
+    """Calls an action, which may end training.
+
+    Returns:
+      The action's result; None if it has ended training.
+    """
+    try:
+      return function(argument)
+    except errors.StopTraining as stop:
+      self.stop_reason = self.stop_reason or str(stop) or 'an action requested it'
+      return None
+
+
+def _state_in(checkpoint: str) -> json_values.JsonMapping:
+  """The value of `EventActions.state` when a checkpoint was saved; {} if the checkpoint does not have it."""
+  try:
+    return manifests.read(checkpoint).get(STATE, {})
+  except (ValueError, tf.errors.OpError):
+    return {}

@@ -1,24 +1,227 @@
-"""Keeps the checkpoints of the best evaluations."""
+"""Keeps the checkpoints of the best evaluations.
 
-from collections.abc import Callable, Mapping, Sequence
+The measurements of a run's evaluations: history.json of the best checkpoints, or the files for rebuilding it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import math
 import os
 from typing import Any
 
 from absl import logging
+import numpy as np
 from official.core import train_utils
+import orbit
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
+from official_ext.base.files import paths
 from official_ext.base.files import storage
+from official_ext.base.run_folder import metric_direction
 from official_ext.base.run_folder import run_status
-from official_ext.training.checkpoints import best_history
-from official_ext.training.checkpoints import exports
+from official_ext.training.checkpoints import exported_weights
+from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import rollbacks as rollbacks_lib
-from official_ext.training.checkpoints import state_file
 from official_ext.training.config import definitions
 from official_ext.training.devices import workers as workers_lib
+from official_ext.training.writers import writers
+
+_NAME = 'history.json'
+_INFO = 'info.json'
+_MAX_BYTES = 1 << 30  # Of all evaluations of a long run.
+_INFO_STEP = 'best_ckpt_global_step'
+# The keys of an 'eval' event that are not logs.
+_OF_EVENTS = ('time', 'event', 'step', 'seconds')
+
+Measurement = json_values.JsonObject
+
+
+def measurement(step: int, logs: Mapping[str, object], metric: Sequence[str]) -> Measurement:
+  """One evaluation: its step, the metric's value (None if it is not a finite number), and the scalars of its logs.
+
+  Raises:
+    KeyError: the logs do not have the metric.
+    TypeError: it is not a single number.
+  """
+  value = _leaf(logs, metric)
+  return {'step': int(step), 'value': value if math.isfinite(value) else None, 'logs': _scalars(logs)}
+
+
+def read_history(
+  folder: str,
+  metric: Sequence[str],
+  records: Iterable[str] = (),
+  rollbacks: listing.Rollbacks | None = None,
+) -> list[Measurement]:
+  """The evaluations in the file of a folder, by step.
+
+  A sound checkpoint in the folder whose step is not in the file counts too, with the logs in its manifest: the file may
+  be older than the checkpoint. If the file is missing or damaged, its logs may also be in the records of the run
+  (`events.jsonl`), or in info.json. A value is that of `metric`, which may not be the metric for which the file was
+  written.
+
+  Args:
+    folder: of the best checkpoints; it need not exist.
+    metric: the levels of the metric's name.
+    records: paths of files of events, of which the later ones win.
+    rollbacks: those of the run: a checkpoint that they have left behind counts only if the file has its step.
+  """
+  path = os.path.join(folder, _NAME)
+  stored, damage = _read_list(path)
+  found = {each['step']: each for each in (_checked(one, metric) for one in stored or ()) if each is not None}
+  if stored is not None and len(found) < len(stored):
+    damage = f'{len(stored) - len(found)} of its {len(stored)} entries are damaged'
+  before = len(found)
+  found = {**_rebuilt(folder, metric, records if damage else (), found, rollbacks), **found}
+  if damage is None and len(found) > before:
+    logging.warning('%s: lacks %d evaluations of the best checkpoints beside it: added.', path, len(found) - before)
+  if damage is not None:
+    if paths.exists(path) or found:
+      logging.error(
+        '%s: %s. Rebuilt from the best checkpoints beside it: %d evaluations, and %d that could be read.',
+        path,
+        damage,
+        len(found) - before,
+        before,
+      )
+  return [found[step] for step in sorted(found)]
+
+
+def write_history(folder: str, history: Sequence[Measurement]) -> None:
+  """Replaces the file."""
+  storage.write_bytes(os.path.join(folder, _NAME), json_values.encode(list(history)))
+
+
+def missing_measurements(metric: Sequence[str], step: int, logs: Mapping[str, object]) -> errors.UserError:
+  """The error to raise if an evaluation does not report the metric as one number."""
+  return errors.UserError(
+    f'trainer.best_checkpoint_eval_metric: {"|".join(metric)}: is not a number among the metrics of step {step}: '
+    f'{", ".join(sorted(_scalars(logs)))}'
+  )
+
+
+def best_step(folder: str) -> int | None:
+  """The step of the best checkpoint in a folder of best checkpoints, by info.json; None if it does not say."""
+  step = (json_values.read_file(os.path.join(folder, _INFO)) or {}).get(_INFO_STEP)
+  return int(step) if json_values.is_finite(step) else None
+
+
+def value_in(logs: Mapping[str, object], metric: Sequence[str]) -> object | None:
+  """The metric in logs, nested or joined by '/'; None if they do not have it."""
+  try:
+    return train_utils.get_leaf_nested_dict(dict(logs), list(metric))
+  except KeyError:
+    return logs.get('/'.join(metric))
+
+
+def _leaf(logs: Mapping[str, object], metric: Sequence[str]) -> float:
+  value = value_in(logs, metric)
+  if value is None:
+    raise KeyError('|'.join(metric))
+  return float(orbit.utils.get_value(value))
+
+
+def _read_list(path: str) -> tuple[list[object] | None, str | None]:
+  """(the contents of the file, its error)."""
+  try:
+    return json_values.load_list_file(path, _MAX_BYTES), None
+  except ValueError as error:
+    return None, f'it is damaged ({" ".join(str(error).split())})'
+  except FileNotFoundError:
+    return None, 'it is missing'
+  except OSError as error:
+    return None, f'it cannot be read ({error.strerror or error})'
+
+
+def _checked(found: object, metric: Sequence[str]) -> Measurement | None:
+  """An entry of the file, judged by `metric`; None if it is not an entry."""
+  if not isinstance(found, dict) or not isinstance(found.get('logs'), dict) or not _is_step(found.get('step')):
+    return None
+  if found.get('is_saved') is False:
+    return {**found, 'value': None}
+  return _from_logs(found['step'], found['logs'], metric) or {**found, 'value': None}
+
+
+def _from_logs(step: Any, logs: json_values.JsonMapping, metric: Sequence[str]) -> Measurement | None:
+  try:
+    return measurement(step, logs, metric)
+  except (KeyError, TypeError, ValueError):
+    return None
+
+
+def _is_step(step: object) -> bool:
+  return isinstance(step, int) and not isinstance(step, bool) and step >= 0
+
+
+def _rebuilt(
+  folder: str,
+  metric: Sequence[str],
+  records: Iterable[str],
+  without: Iterable[int],
+  rollbacks: listing.Rollbacks | None,
+) -> dict[int, Measurement]:
+  """The evaluations of the sound checkpoints in the folder, as far as known: others cannot be the best."""
+  found: dict[int, Measurement] = {}
+  unknown = []
+  for path in manifests.complete_paths(folder, train_utils.BEST_CHECKPOINT_NAME):
+    step = manifests.step_of(path)
+    is_left_behind = rollbacks is not None and listing.is_rolled_back(path, rollbacks)
+    if step not in without and not is_left_behind and manifests.find_damage(path) is None:
+      logs = logs_of(path)
+      known = None if logs is None else _from_logs(step, logs, metric)
+      if known is None:
+        unknown.append(step)
+      else:
+        found[step] = known
+  for step, logs in _logs_elsewhere(folder, records) if unknown else ():
+    known = _from_logs(step, logs, metric) if step in unknown else None
+    if known is not None:
+      found[step] = known
+  return found
+
+
+def logs_of(path: str) -> json_values.JsonObject | None:
+  """The logs in the manifest of a best checkpoint; None if it has none."""
+  try:
+    logs = manifests.read(path).get('logs')
+  except (ValueError, OSError, tf.errors.OpError):
+    return None
+  return logs if isinstance(logs, dict) else None
+
+
+def _logs_elsewhere(folder: str, records: Iterable[str]) -> list[tuple[int, json_values.JsonObject]]:
+  """(step, logs) of the evaluations in the run's records and in info.json."""
+  found = [
+    (event['step'], {name: value for name, value in event.items() if name not in _OF_EVENTS})
+    for path in records
+    for event in _evaluations(path)
+  ]
+  info = json_values.read_file(os.path.join(folder, _INFO)) or {}
+  step = info.pop(_INFO_STEP, None)
+  return found + ([(int(step), info)] if isinstance(step, float) and step.is_integer() else [])
+
+
+def _evaluations(path: str) -> list[json_values.JsonObject]:
+  try:
+    events = writers.read_events(path)
+  except (ValueError, KeyError, TypeError, OSError):  # That file has its own readers, which report it.
+    return []
+  return [event for event in events if event['event'] == 'eval' and _is_step(event.get('step'))]
+
+
+def _scalars(logs: Mapping[str, object]) -> dict[str, object]:
+  """The numbers in (nested) logs, as Python floats."""
+  found: dict[str, object] = {}
+  for name, value in logs.items():
+    if isinstance(value, Mapping):
+      found[name] = _scalars(value)
+      continue
+    array = np.asarray(orbit.utils.get_value(value))
+    if array.size == 1 and array.dtype.kind in 'fiub':
+      found[name] = float(array.reshape(()))
+  return found
 
 
 class BestCheckpointExporter(train_utils.BestCheckpointExporter):
@@ -42,7 +245,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     *,
     records: Sequence[str] = (),
     owns: Callable[[], bool] | None = None,
-    rollbacks: Callable[[], rollbacks_lib.Rollbacks | None] = lambda: None,
+    rollbacks: Callable[[], listing.Rollbacks | None] = lambda: None,
     from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
   ):
     """Initializes the exporter; writes nothing.
@@ -68,16 +271,16 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     self._owns = owns
     self._rollbacks = rollbacks
     self._from_chief = from_chief
-    self._found: list[best_history.Entry] | None = None  # Read when it is needed: a branch begins a new one.
+    self._found: list[Measurement] | None = None  # Read when it is needed: a branch begins a new one.
 
   @property
-  def _history(self) -> list[best_history.Entry]:
+  def _history(self) -> list[Measurement]:
     if self._found is None:
       self._found = self._read()
     return self._found
 
   @property
-  def best_ckpt_logs(self) -> json_types.JsonMapping:
+  def best_ckpt_logs(self) -> json_values.JsonMapping:
     """The scalars of the best evaluation so far; those of the last one if none counts."""
     best = self._ranked()
     return (best[0] if best else self._history[-1])['logs'] if self._history else {}
@@ -107,9 +310,9 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     """
     step = int(global_step)
     try:
-      new = best_history.entry(step, eval_logs, self._metric_name)
+      new = measurement(step, eval_logs, self._metric_name)
     except (KeyError, TypeError, ValueError) as error:
-      raise best_history.missing(self._metric_name, step, eval_logs) from error
+      raise missing_measurements(self._metric_name, step, eval_logs) from error
     if self._owns is None:
       if self._found is None:
         self._found = self._from_chief('best checkpoints', self._end_unfinished_and_read)
@@ -131,7 +334,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       self._settle(kept, step, write_logs)
     return step in kept
 
-  def _export(self, checkpoint: tf.train.Checkpoint, entry: best_history.Entry) -> bool:
+  def _export(self, checkpoint: tf.train.Checkpoint, entry: Measurement) -> bool:
     """Writes a checkpoint. Returns whether the chief has: workers must agree on which are the best."""
     saved, path, num = True, self._path(entry['step']), 0
     try:
@@ -142,7 +345,9 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       logging.error('%s: not saved as one of the best: %s. The best ones before it stay.', path, error)
     try:  # Without the number too: all workers read the variables together.
       is_kept = self._is_chief and saved
-      exports.write(checkpoint, path, is_kept, step=entry['step'], logs=entry['logs'], num_rollbacks=num)
+      exported_weights.write_export(
+        checkpoint, path, is_kept, step=entry['step'], logs=entry['logs'], num_rollbacks=num
+      )
     except errors.StorageError as error:
       saved = False
       logging.error(
@@ -163,49 +368,67 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
   def _look(self) -> list[Any]:
     """[whether this process may write to the folder, the history on disk], because another process may have written."""
     assert self._owns is not None
-    return [self._owns(), self._read()]
+    return [self._owns(), self._with_saved_best(self._read())]
 
-  def _read(self) -> list[best_history.Entry]:
-    return best_history.read(self._export_dir, self._metric_name, self._records, self._rollbacks())
+  def _read(self) -> list[Measurement]:
+    return read_history(self._export_dir, self._metric_name, self._records, self._rollbacks())
 
-  def _end_unfinished_and_read(self) -> list[best_history.Entry]:
+  def _end_unfinished_and_read(self) -> list[Measurement]:
     try:
-      exports.end_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
+      exported_weights.end_unfinished_exports(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
     except storage.FAILURES as error:
       reason = storage.reason_of(error)
       logging.error('%s: an interrupted save cannot be completed: %s. The next save retries.', self._export_dir, reason)
-    return self._read()
+    return self._with_saved_best(self._read())
 
-  def _ranked(self) -> list[json_types.JsonObject]:
+  def _with_saved_best(self, history: list[Measurement]) -> list[Measurement]:
+    """Excludes, in place, what is better than all that was kept: it was judged by another metric or direction."""
+    saved = {
+      manifests.step_of(path) for path in manifests.complete_paths(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
+    }
+    lost = list(itertools.takewhile(lambda entry: entry['step'] not in saved, self._ranked(history)))
+    if lost:
+      logging.warning(
+        '%s: %s was best at step %d, whose checkpoint was not kept: %d evaluations like it do not count.',
+        self._export_dir,
+        '|'.join(self._metric_name),
+        lost[0]['step'],
+        len(lost),
+      )
+    for entry in lost:
+      entry.update(value=None, is_saved=False)
+    return history
+
+  def _ranked(self, history: Sequence[Measurement] | None = None) -> list[json_values.JsonObject]:
     """The evaluations that count, best first."""
     sign = -1 if self._metric_comp == 'higher' else 1
-    counted = [entry for entry in self._history if entry['value'] is not None]
+    counted = [entry for entry in (self._history if history is None else history) if entry['value'] is not None]
     return sorted(counted, key=lambda entry: (sign * entry['value'], entry['step']))
 
   def _path(self, step: int) -> str:
     return os.path.join(self._export_dir, f'{train_utils.BEST_CHECKPOINT_NAME}-{step}')
 
   def _write(self, write_logs: bool) -> None:
-    best_history.write(self._export_dir, self._history)
+    write_history(self._export_dir, self._history)
     best = self._ranked()
     if not best:
       return
     if write_logs:
       info = {**best[0]['logs'], 'best_ckpt_global_step': float(best[0]['step'])}
-      best_history.write_json(self.best_ckpt_logs_path, info)
-    state_file.write(self._export_dir, self._path(best[0]['step']))
+      storage.write_bytes(self.best_ckpt_logs_path, json_values.encode(info))
+    manifests.write_state_file(self._export_dir, self._path(best[0]['step']))
 
   def _delete_all_but(self, kept: Sequence[int], step: int) -> None:
     """Deletes checkpoints that are no longer among the best. Those that were never judged stay."""
     known = {entry['step'] for entry in self._history}
-    for path in manifests.paths(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
+    for path in manifests.complete_paths(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
       number = manifests.step_of(path)
       if number in kept:
         continue
       if self._owns is not None:
         outranked = number in known
       else:  # A later one is from a future that this run has not reached again.
-        outranked = number <= step and (number in known or best_history.logs_of(path) is not None)
+        outranked = number <= step and (number in known or logs_of(path) is not None)
       if outranked:
         manifests.remove(path)
 
@@ -251,11 +474,11 @@ def maybe_create(
   return BestCheckpointExporter(
     os.path.join(model_dir, config.best_checkpoint_export_subdir),
     config.best_checkpoint_eval_metric,
-    config.best_checkpoint_metric_comp,
+    metric_direction.comparison(config.best_checkpoint_eval_metric, config.best_checkpoint_metric_comp),
     config.best_checkpoints_to_keep,
     is_chief,
     records=[os.path.join(model_dir, name) for name in names],
     owns=owns,
-    rollbacks=lambda: rollbacks_lib.Rollbacks(model_dir),
+    rollbacks=lambda: listing.Rollbacks(model_dir),
     from_chief=(workers or workers_lib.Workers()).from_chief,
   )

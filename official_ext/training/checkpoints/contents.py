@@ -1,4 +1,6 @@
-"""The contents of a checkpoint, and their differences from the objects to restore.
+"""The facts about its run in the manifest of every checkpoint, and how another run differs from them.
+
+The contents of a checkpoint, and their differences from the objects to restore.
 
 A checkpoint keeps a graph of objects, whose edges are the names of attributes, and TensorFlow restores by walking it
 together with the graph of the present objects. So does this module, without changing anything: an object with two names
@@ -6,18 +8,21 @@ together with the graph of the present objects. So does this module, without cha
 """
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import json
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
-from official_ext.base import suggestions
+from official_ext.base import json_values
 from official_ext.base import tf_internals
-from official_ext.base.files import readable_paths
-from official_ext.training.model_parts import frozen_weights
+from official_ext.base.files import storage
+from official_ext.data import data_identity as identity
+from official_ext.training.checkpoints import manifests
+from official_ext.training.model_parts import model_size
 
 _GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
@@ -64,7 +69,7 @@ class Match:
     """A line for each variable that only one of them has, or that has another shape; [] if they agree."""
     lines = []
     for name, shape in sorted(self.missing.items()):
-      near = suggestions.nearest(name, sorted(self.unplaced))
+      near = errors.nearest_names(name, sorted(self.unplaced))
       lines.append(f'{name} {shape} is not in it' + (f' (it has {near[0]} {self.unplaced[near[0]]})' if near else ''))
     for name, place in sorted(self.places.items()):
       shape = _shape(place.variable)
@@ -88,7 +93,7 @@ class Match:
   @property
   def has_other_base(self) -> bool:
     """Whether both have a digest of frozen weights, and another one."""
-    return all(any(frozen_weights.DIGEST_PREFIX in name for name in names) for names in (self.missing, self.unplaced))
+    return all(any(model_size.DIGEST_PREFIX in name for name in names) for names in (self.missing, self.unplaced))
 
   @property
   def may_fit_later(self) -> bool:
@@ -102,7 +107,7 @@ class Contents:
 
   def __init__(self, path: str):
     """Opens the checkpoint at `path`."""
-    self._reader = tf.train.load_checkpoint(readable_paths.readable(path))
+    self._reader = storage.open_checkpoint(path)
     self._shapes = self._reader.get_variable_to_shape_map()
     self._nodes: Sequence[Any] = ()
     if _GRAPH in self._shapes:  # Checkpoints of TensorFlow 1 have none: they keep variables by name.
@@ -260,3 +265,76 @@ def _shape(variable: tf.Variable) -> tuple[int, ...]:
 def _join(path: str, name: str) -> str:
   escaped = name.replace('.', '..').replace('/', '.S')
   return f'{path}/{escaped}' if path else escaped
+
+
+@dataclasses.dataclass(frozen=True)
+class RunNotes:
+  """The facts that are noted.
+
+  Attributes:
+    optimizer_config: the configuration of the optimizer, as JSON values.
+    data_identity: the identity of the data, by the name of the input: see data/data_identity.py.
+    code_identity: `code`, the digests of modules and files by name, and `versions`, those of packages.
+    describe_code_changes: a function of such entries before and now; returns a line, '' if nothing has changed.
+  """
+
+  optimizer_config: Any = None
+  data_identity: json_values.JsonMapping = dataclasses.field(default_factory=dict)
+  code_identity: Mapping[str, object] = dataclasses.field(default_factory=dict)
+  describe_code_changes: Callable[[json_values.JsonMapping, json_values.JsonMapping], str] = lambda before, now: ''
+
+  def entries(self) -> json_values.JsonObject:
+    """The entries for a manifest."""
+    return {'optimizer_config': self.optimizer_config, 'data': self.data_identity, **self.code_identity}
+
+  def differ_in_constants(self, path: str) -> bool:
+    """Whether the constants of the optimizer differ from those of the run that has saved a checkpoint."""
+    saved = manifests.entries(path).get('optimizer_config')
+    return saved is not None and _constants(saved) != _constants(self.optimizer_config)
+
+  def report_other_data(self, path: str) -> None:
+    """Prints how the data differ from those of the run that has saved a checkpoint, a line for each difference."""
+    before = manifests.entries(path).get('data') or {}
+    lines = [
+      line
+      for name in self.data_identity
+      if name in before
+      for line in identity.differences(f'task.{name}', before[name], self.data_identity[name])
+    ]
+    if lines:
+      print(f'{path}: other data than before:', flush=True)
+      for line in lines:
+        print(f'  {line}', flush=True)
+
+  def check_held_out(self, path: str) -> None:
+    """Makes sure that a checkpoint was not trained on records that are held out to evaluate it.
+
+    Raises:
+      UserError: it was, or may have been: other records were held out of the same ones, or none.
+    """
+    trained = {
+      each['divided']: each['held_out']
+      for each in (manifests.entries(path).get('data') or {}).get('train_data', ())
+      if 'divided' in each
+    }
+    for each in self.data_identity.get('validation_data', ()):
+      if trained.get(each.get('divided'), each.get('held_out')) != each.get('held_out'):
+        raise errors.UserError(
+          f'task.validation_data.input_path: is empty, so that records of task.train_data evaluate, and {path} was '
+          'trained on them (--mode=train holds none out, unless task.validation_share is set); name other records, or '
+          'start a new run in another --model_dir with --set=task.validation_share=0.1'
+        )
+
+  def report_other_code(self, path: str) -> bool:
+    """Prints one line with the modules, files and packages that differ from those of the run that has saved a
+    checkpoint; returns whether any do."""
+    changes = self.describe_code_changes(manifests.entries(path), self.code_identity)
+    if changes:
+      print(f'{path}: other code than before: {changes}', flush=True)
+    return bool(changes)
+
+
+def _constants(optimizer_config: object) -> object:
+  """The fields that an optimizer's constants come from; groups of variables have none."""
+  config = json.loads(json.dumps(optimizer_config))
+  return {k: v for k, v in config.items() if k != 'parameter_groups'} if isinstance(config, dict) else config

@@ -1,6 +1,12 @@
-"""Saves and restores checkpoints: verified, asynchronously, and without ever losing the last one."""
+"""Saves and restores checkpoints: verified, asynchronously, and without ever losing the last one.
 
-from collections.abc import Callable, Sequence
+Restores a checkpoint, all of it, even into variables that the first steps after it make.
+
+Decides which checkpoints of a run's folder are kept; the others are deleted when a newer one counts.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -10,21 +16,158 @@ import time
 
 from absl import logging
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base import tf_internals
 from official_ext.base.files import paths as paths_lib
 from official_ext.base.files import storage
-from official_ext.training.checkpoints import averaged_weights
-from official_ext.training.checkpoints import contents
+from official_ext.training.checkpoints import contents as contents_lib
+from official_ext.training.checkpoints import exported_weights
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import restoring
-from official_ext.training.checkpoints import retention
-from official_ext.training.checkpoints import rollbacks as rollbacks_lib
-from official_ext.training.checkpoints import run_notes
 from official_ext.training.devices import workers as workers_lib
+
+# The parts that an evaluation does not need.
+_OF_TRAINING = ('optimizer', 'step_state')
+
+
+class Restoring:
+  """Restores, and compares the objects with the checkpoint: before it is read, or as soon as all variables exist."""
+
+  def __init__(self, checkpoint: tf.train.Checkpoint, trains: bool, create_variables: Callable[[], bool]):
+    """Initializes it; restores nothing.
+
+    Args:
+      checkpoint: the object to restore.
+      trains: whether the process trains; another one does not need the optimizer.
+      create_variables: builds a model that is built by its first call; False: it cannot.
+    """
+    self._checkpoint = checkpoint
+    self._without = () if trains else _OF_TRAINING
+    self._reads_optimizer = trains
+    self._create_variables = create_variables
+    self._unproven: str | None = None  # A checkpoint that variables which do not exist yet may need.
+
+  def restore(self, path: str) -> None:
+    """Restores one checkpoint.
+
+    Raises:
+      UserError: its variables, or their shapes, differ from those here.
+    """
+    contents = contents_lib.Contents(path)
+    match, self._unproven = contents.match(self._checkpoint, self._without), None
+    if match.may_fit_later and not self._is_built():
+      all_made = self._create_variables()
+      match = contents.match(self._checkpoint, self._without)
+      self._unproven = path if match.may_fit_later and not all_made else None
+    if self._unproven is None:
+      match.check(path)
+    children = dict(tf.train.TrackableView.children(self._checkpoint))
+    readable = tf.train.Checkpoint(**{name: child for name, child in children.items() if name not in self._without})
+    # Missing values were named above; the others are for variables that are made later.
+    readable.read(storage.readable_checkpoint(path)).expect_partial()
+    exported_weights.put_back_weights(self._checkpoint, path, contents, optimizer_is_read=self._reads_optimizer)
+
+  @contextlib.contextmanager
+  def completing(self) -> Iterator[None]:
+    """A context for steps that may make variables. At its end, an earlier restore must be complete.
+
+    Raises:
+      UserError: the variables of the restored checkpoint, or their shapes, differ from those that exist now.
+    """
+    path = self._unproven
+    try:
+      yield
+    except ValueError as error:
+      if path is None or isinstance(error, errors.UserError):
+        raise
+      # TensorFlow gives a variable that is made after the restore its shape in the file.
+      raise errors.UserError(
+        f'{path}: not a checkpoint of this model, or the first step has another error: '
+        f'{" ".join(str(error).split())[:300]}'
+      ) from error
+    if path is not None:
+      self._unproven = None
+      contents_lib.Contents(path).match(self._checkpoint, self._without).check(path)
+
+  def _is_built(self) -> bool:
+    """Whether the model is known to make no more variables."""
+    model = getattr(self._checkpoint, 'model', None)
+    if not isinstance(model, tf_keras.layers.Layer):
+      return model is None
+    layers = [module for module in model.submodules if isinstance(module, tf_keras.layers.Layer)]
+    return model.built and all(layer.built for layer in layers)
+
+
+def check_same_as_chief(path: str, workers: workers_lib.Workers) -> None:
+  """Makes sure that all workers restore the same checkpoint.
+
+  Args:
+    path: of the checkpoint that this worker restores.
+    workers: all that train together. All of them must call.
+
+  Raises:
+    CheckpointError: the chief restores another one.
+  """
+  here = [os.path.basename(path), manifests.fingerprint(path)]
+  name, fingerprint = workers.from_chief('restored checkpoint', lambda: here)
+  if [name, fingerprint] == here:
+    return
+  what = f'worker 0 restores {name}' if name != here[0] else 'it is not the one that worker 0 restores'
+  if not paths_lib.exists(f'{path}.index'):
+    what = 'worker 0 restores this checkpoint, and it is not here'
+  raise errors.CheckpointError(f'{path}: {what}. All workers need the same model_dir, on a file system that they share')
+
+
+class Retention:
+  """Deletes checkpoints that need not be kept. The one just saved counts even if that fails."""
+
+  def __init__(self, directory: str, max_to_keep: int | None = None, keep_every: int = 0):
+    """Initializes it; deletes nothing.
+
+    Args:
+      directory: the run's folder.
+      max_to_keep: how many of the newest checkpoints are kept; None keeps all.
+      keep_every: checkpoints at multiples of this step are kept beside them; 0 for none.
+    """
+    self._directory = directory
+    self._max_to_keep = max_to_keep
+    self._keep_every = keep_every
+    self._told: set[str] = set()
+
+  def tidy(self, saved: str) -> None:
+    """Names the checkpoints that are kept in the file named `checkpoint`, and deletes the others.
+
+    Args:
+      saved: path of the one that was just saved: it stays, even beside higher numbers.
+    """
+    there = manifests.complete_paths(self._directory)
+    outdated = [path for path in self._beyond_number(there) if path != saved]
+    try:
+      manifests.write_state_file(self._directory, saved, [path for path in there if path not in outdated])
+    except errors.StorageError as error:
+      self._tell_once(str(error))
+    try:
+      for path in outdated:
+        manifests.remove(path)
+    except storage.FAILURES as error:
+      reason = storage.reason_of(error)
+      self._tell_once(f'{self._directory}: checkpoints that are not to be kept cannot be deleted: {reason}')
+
+  def _beyond_number(self, paths: Sequence[str]) -> list[str]:
+    """Those of some checkpoints that are neither among the newest nor at a multiple of `keep_every`."""
+    if self._max_to_keep is None:
+      return []
+    older = paths[: -self._max_to_keep]
+    return [path for path in older if not (self._keep_every and manifests.step_of(path) % self._keep_every == 0)]
+
+  def _tell_once(self, what: str) -> None:
+    if what not in self._told:
+      self._told.add(what)
+      logging.error('%s', what)
+
 
 _MAX_ATTEMPTS = 10  # How often an evaluation tries to restore a checkpoint before the training beside it deletes that.
 
@@ -51,7 +194,7 @@ class CheckpointManager(tf.train.CheckpointManager):
   then deletes old checkpoints. Every method that reads waits for a save in flight.
 
   Attributes:
-    restoring: restores checkpoints; `restoring.completing()` is a context for the steps that may build a model: a
+    restoring: restores checkpoints; `completing()` is a context for the steps that may build a model: a
       restore must be complete after them.
   """
 
@@ -67,7 +210,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     init_fn: Callable[[], object] | None = None,
     asynchronous: bool = False,
     role: Role | None = None,
-    notes: run_notes.RunNotes | None = None,
+    notes: contents_lib.RunNotes | None = None,
     create_variables: Callable[[], bool] | None = None,
   ):
     """Initializes the manager; reads nothing yet.
@@ -86,19 +229,19 @@ class CheckpointManager(tf.train.CheckpointManager):
       create_variables: the trainer's, which builds a model that is built by its first call; False: it cannot.
     """
     role = role or Role()
-    checkpoint = contents.rebuilt(checkpoint)
+    checkpoint = contents_lib.rebuilt(checkpoint)
     self._trains, self._is_chief, self._workers = role.trains, role.is_chief, role.workers
     self._asynchronous = asynchronous
-    self._notes = notes or run_notes.RunNotes()
-    self._retention = retention.Retention(directory, max_to_keep, keep_every)
-    self.restoring = restoring.Restoring(checkpoint, role.trains, create_variables or (lambda: False))
+    self._notes = notes or contents_lib.RunNotes()
+    self._retention = Retention(directory, max_to_keep, keep_every)
+    self.restoring = Restoring(checkpoint, role.trains, create_variables or (lambda: False))
     self._held: int | None = None
     self._last = ''
     self._reported_code = False
     self._extra: dict = {}
     self._error: BaseException | None = None
     self._lock = threading.Lock()
-    self.rollbacks = rollbacks_lib.Rollbacks(directory)
+    self.rollbacks = listing.Rollbacks(directory)
     super().__init__(
       checkpoint,
       # The base class trusts the file named `checkpoint`, which a crash leaves empty. Here, manifests count.
@@ -115,7 +258,7 @@ class CheckpointManager(tf.train.CheckpointManager):
   @property
   def checkpoints(self) -> list[str]:
     """The paths of the checkpoints with a manifest, oldest first."""
-    return manifests.paths(self.directory)
+    return manifests.complete_paths(self.directory)
 
   @property
   def latest_checkpoint(self) -> str | None:
@@ -164,7 +307,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       'time': time.time(),
       'num_rollbacks': len(self.rollbacks),
       **self._notes.entries(),
-      **averaged_weights.note(self.checkpoint),
+      **exported_weights.note_weights(self.checkpoint),
       **extra,
     }
     write_options = tf.train.CheckpointOptions(
@@ -283,7 +426,7 @@ class CheckpointManager(tf.train.CheckpointManager):
 
   def _is_gone(self, path: str) -> bool:
     """Whether a checkpoint has been deleted: its manifest, which is deleted first, is missing, and others exist."""
-    return not tf.io.gfile.exists(path + manifests.SUFFIX) and bool(self.checkpoints)
+    return not paths_lib.exists(path + manifests.SUFFIX) and bool(self.checkpoints)
 
   def _choose(self) -> str | None:
     """The name of the newest checkpoint that verifies; None if there are no checkpoints."""
@@ -354,7 +497,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       return None
     path = os.path.join(self.directory, name)
     step = manifests.step_of(path)
-    rollback = rollbacks_lib.Rollback(from_step, step, data_offset(step), skipped_updates)
+    rollback = listing.Rollback(from_step, step, data_offset(step), skipped_updates)
     try:
       self.rollbacks.add(rollback, write=self._is_chief)
       if self._is_chief:
@@ -388,7 +531,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       CheckpointError: it is not the one that the chief restores.
     """
     self.sync()
-    restoring.check_same_as_chief(path, self._workers)
+    check_same_as_chief(path, self._workers)
     self._notes.check_held_out(path)
     self.restoring.restore(path)
     is_here = os.path.normpath(os.path.dirname(path)) == os.path.normpath(self.directory)
@@ -398,7 +541,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     if self._is_chief and not self._reported_code:
       self._reported_code = self._notes.report_other_code(path)
 
-  def continuation(self, path: str) -> json_types.JsonObject:
+  def continuation(self, path: str) -> json_values.JsonObject:
     """The arguments of the trainer's `checkpoint_restored`, to continue from a checkpoint."""
     step = manifests.step_of(path)
     return {

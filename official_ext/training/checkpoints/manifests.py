@@ -11,9 +11,13 @@ files. Each is synced before the next one begins.
 
 Model Garden's own checkpoints have no manifest either. An unfinished save is marked by `PATH.unfinished`, which exists
 while the files are being written or deleted.
+
+The file named `checkpoint` in a folder, by which TensorFlow's tools and Model Garden's tasks find its newest one.
+
+This library goes by manifests (manifests.py), and by this file only in a folder without any.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import hashlib
 import json
 import os
@@ -24,15 +28,62 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from official_ext.base import json_types
+from official_ext.base import json_values
+from official_ext.base.files import local_files
 from official_ext.base.files import paths as paths_lib
-from official_ext.base.files import readable_paths
-from official_ext.base.files import regular_files
 from official_ext.base.files import storage
-from official_ext.base.run_folder import manifest_content
-from official_ext.training.checkpoints import state_file
+from official_ext.base.run_folder import run_files
 
-SUFFIX = manifest_content.SUFFIX
+STATE_FILE = 'checkpoint'
+
+
+def write_state_file(folder: str, newest: str, others: Sequence[str] = ()) -> None:
+  """Writes the file, which names checkpoints in its own folder: a folder that is copied or moved names its own.
+
+  Args:
+    folder: that of the file and the checkpoints.
+    newest: path of the checkpoint that tools take.
+    others: paths of those that are kept beside it, oldest first; `newest_in_state_file` may be one of them.
+
+  Raises:
+    StorageError: it cannot be written.
+  """
+  name, *rest = (json.dumps(os.path.basename(each)) for each in (newest, *others))
+  kept = [*(other for other in rest if other != name), name]  # As TensorFlow does: the newest is the last.
+  lines = [f'all_model_checkpoint_paths: {each}\n' for each in kept]
+  text = ''.join([f'model_checkpoint_path: {name}\n', *lines])
+  path = os.path.join(folder, STATE_FILE)
+  try:  # A temporary file that a kill leaves is the next one's.
+    paths_lib.write_atomically(path, text.encode(), temporary=f'{path}.tmp')
+  except storage.FAILURES as error:
+    raise storage.not_written(path, error) from error
+
+
+def newest_in_state_file(folder: str) -> str | None:
+  """The path of the checkpoint that the file in a folder names.
+
+  An absolute path in it may be that of a folder from which this one was copied or moved: a checkpoint of that name
+  beside the file comes first. Without one the path counts, as other programs may name a checkpoint elsewhere.
+
+  Returns:
+    None if there is none, or the file is damaged: a crash of another program leaves it empty.
+  """
+  try:
+    if not paths_lib.is_remote(folder):
+      local_files.check_regular(os.path.join(folder, STATE_FILE))
+    state = tf.train.get_checkpoint_state(folder)
+  except (ValueError, OSError):
+    return None
+  named = state.model_checkpoint_path if state else ''
+  if not named:
+    return None
+  beside = os.path.join(folder, os.path.basename(named))
+  is_inside = named.startswith(os.path.join(folder, ''))
+  candidates = (named,) if is_inside else (beside, named)
+  return next((path for path in candidates if paths_lib.exists(f'{path}.index')), None)
+
+
+SUFFIX = run_files.MANIFEST_SUFFIX
 UNFINISHED = '.unfinished'
 _CHUNK = 2**20
 
@@ -57,7 +108,7 @@ def _mark(path: str) -> None:
   paths_lib.sync_to_disk(folder_of(path))
 
 
-def write(path: str, **values: json_types.Json) -> None:
+def write(path: str, **values: json_values.Json) -> None:
   """Writes the manifest of the checkpoint at `path`, whose files must be complete; takes the mark away.
 
   Args:
@@ -73,10 +124,10 @@ def write(path: str, **values: json_types.Json) -> None:
     paths_lib.sync_to_disk(file)
     with paths_lib.open_to_read(file) as opened:
       files[os.path.basename(file)] = {'size': _size(file), 'sha256': _sha256(opened)}
-  if not manifest_content.is_complete(files):
+  if not run_files.is_complete_checkpoint(files):
     raise FileNotFoundError(f'{path}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
   content = {'files': files, **values}
-  content['sha256'] = manifest_content.sum_of(content)
+  content['sha256'] = run_files.manifest_sum(content)
   text = json.dumps(content, separators=(',', ':'))  # Every byte has a meaning, so that damage to any of them shows.
   paths_lib.sync_to_disk(folder_of(path))
   try:
@@ -87,7 +138,7 @@ def write(path: str, **values: json_types.Json) -> None:
   storage.remove(path + UNFINISHED)  # If that fails: beside a manifest, it means nothing.
 
 
-def read(path: str) -> json_types.JsonObject:
+def read(path: str) -> json_values.JsonObject:
   """The entries of a manifest.
 
   Raises:
@@ -97,17 +148,17 @@ def read(path: str) -> json_types.JsonObject:
   """
   name = os.path.basename(path)
   try:
-    content = paths_lib.read(path + SUFFIX, regular_files.MAX_RECORD)
-  except regular_files.UnreadableError as error:
+    content = paths_lib.read(path + SUFFIX, local_files.MAX_RECORD)
+  except local_files.UnreadableError as error:
     raise ValueError(f'{name}{SUFFIX} {error.strerror}') from error
   except FileNotFoundError as error:
     raise tf.errors.NotFoundError(None, None, str(error)) from error
   except OSError as error:
     raise tf.errors.UnknownError(None, None, str(error)) from error
-  return manifest_content.parse(content, name)
+  return run_files.parse_manifest(content, name)
 
 
-def entries(path: str) -> json_types.JsonObject:
+def entries(path: str) -> json_values.JsonObject:
   """The entries of a manifest; none if it is missing or damaged."""
   try:
     return read(path)
@@ -123,7 +174,7 @@ def folder_of(path: str) -> str:
 def fingerprint(path: str) -> str | None:
   """A checksum that differs between checkpoints; None if the manifest is missing or damaged."""
   try:
-    return manifest_content.sum_of(read(path))
+    return run_files.manifest_sum(read(path))
   except (ValueError, tf.errors.OpError):
     return None
 
@@ -146,7 +197,7 @@ def find_damage(path: str) -> str | None:
           return f'{name} is not the written content'
     except (FileNotFoundError, tf.errors.NotFoundError):
       return f'{name} is missing'
-    except (regular_files.UnreadableError, IsADirectoryError) as error:
+    except (local_files.UnreadableError, IsADirectoryError) as error:
       return f'{name} {error.strerror}'
     except (OSError, tf.errors.OpError) as error:
       return f'{name} cannot be read: {error}'
@@ -155,7 +206,7 @@ def find_damage(path: str) -> str | None:
 
 def has_manifest(path: str) -> bool:
   """Whether the checkpoint at `path` has a manifest, which may be damaged."""
-  return tf.io.gfile.exists(path + SUFFIX)
+  return paths_lib.exists(path + SUFFIX)
 
 
 def find_unreadable(path: str) -> str | None:
@@ -163,7 +214,7 @@ def find_unreadable(path: str) -> str | None:
   if has_manifest(path):
     return find_damage(path)
   try:
-    reader = tf.train.load_checkpoint(readable_paths.readable(path))
+    reader = storage.open_checkpoint(path)
     for name in reader.get_variable_to_shape_map():
       np.asarray(reader.get_tensor(name))
   except Exception as error:  # The type depends on the place of the reader's error; even an IndexError.
@@ -171,7 +222,7 @@ def find_unreadable(path: str) -> str | None:
   return None
 
 
-def paths(directory: str, name: str = 'ckpt') -> list[str]:
+def complete_paths(directory: str, name: str = 'ckpt') -> list[str]:
   """The paths of the checkpoints in a folder that have a manifest, by step, oldest first."""
   return _paths(directory, name, SUFFIX)
 
@@ -185,7 +236,7 @@ def saved_paths(directory: str, name: str = 'ckpt') -> list[str]:
 
 def is_unfinished(path: str) -> bool:
   """Whether a save or a deletion of the checkpoint at `path` has begun and not ended."""
-  return tf.io.gfile.exists(path + UNFINISHED) and not tf.io.gfile.exists(path + SUFFIX)
+  return paths_lib.exists(path + UNFINISHED) and not paths_lib.exists(path + SUFFIX)
 
 
 def unfinished(directory: str, name: str = 'ckpt') -> list[str]:
@@ -206,7 +257,7 @@ def step_of(path: str) -> int:
 def files_of(path: str) -> list[str]:
   """The paths of the files of the checkpoint at `path`."""
   folder, name = os.path.split(path)
-  return paths_lib.matching(folder, re.escape(name) + manifest_content.PART)
+  return paths_lib.matching(folder, re.escape(name) + run_files.CHECKPOINT_PART)
 
 
 def remove(path: str) -> None:
@@ -246,9 +297,9 @@ def remove_unfinished(directory: str, name: str = 'ckpt') -> list[str]:
 def _was_named_since(path: str) -> bool:
   """Whether the file named `checkpoint` names a marked checkpoint, and is younger than the mark."""
   folder, name = os.path.split(path)
-  if os.path.basename(state_file.newest(folder) or '') != name:
+  if os.path.basename(newest_in_state_file(folder) or '') != name:
     return False
-  times = [tf.io.gfile.stat(file).mtime_nsec for file in (os.path.join(folder, state_file.NAME), path + UNFINISHED)]
+  times = [tf.io.gfile.stat(file).mtime_nsec for file in (os.path.join(folder, STATE_FILE), path + UNFINISHED)]
   return times[0] > times[1]
 
 
@@ -256,9 +307,9 @@ def remove_partial(path: str) -> None:
   """Deletes the remains of a failed save at `path`, as far as that is possible."""
   try:
     for file in (_temporary(path), f'{path}_temp'):
-      if tf.io.gfile.isdir(file):
+      if paths_lib.is_folder(file):
         paths_lib.remove_folder(file)
-    if tf.io.gfile.exists(path + SUFFIX):
+    if paths_lib.exists(path + SUFFIX):
       _remove_each(_temporary(path), path + UNFINISHED)
     else:
       _remove_files(path)
@@ -287,7 +338,7 @@ def _remove_files(path: str) -> None:
 
 
 def _remove_manifest(path: str) -> None:
-  if tf.io.gfile.exists(path + SUFFIX):
+  if paths_lib.exists(path + SUFFIX):
     _remove_each(path + SUFFIX)
     paths_lib.sync_to_disk(folder_of(path))
 
@@ -318,8 +369,8 @@ def set_aside(path: str) -> str:
   broken = f'{path}.broken'
   for files in (files_of(path), [path + SUFFIX]):
     for file in files:
-      if tf.io.gfile.exists(file):
-        tf.io.gfile.rename(file, broken + file[len(path) :], overwrite=True)
+      if paths_lib.exists(file):
+        paths_lib.move(file, broken + file[len(path) :])
     paths_lib.sync_to_disk(folder_of(path))
   return broken
 

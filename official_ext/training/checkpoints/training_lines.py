@@ -4,28 +4,54 @@
 command then continues from its own newest checkpoint, and another `--checkpoint` is refused unless a branch is
 requested: a new line, for which the checkpoints of the previous one are moved to the folder `line_N`. A branch has
 happened when the file contains it; if the process is killed after that, the next start moves the checkpoints.
+
+Finds the checkpoint that a user's path names: --checkpoint, `task.init_checkpoint`, `ext.load`.
 """
 
 from collections.abc import Sequence
 import dataclasses
-import json
 import os
 import re
 from typing import Any
 
 from absl import logging
-import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base.files import paths
-from official_ext.base.files import regular_files
 from official_ext.base.files import storage
+from official_ext.training.checkpoints import best as best_lib
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import named
-from official_ext.training.checkpoints import rollbacks as rollbacks_lib
-from official_ext.training.checkpoints import state_file
+
+
+def checkpoint_named(given: str, source: str) -> str:
+  """The path of a checkpoint. A folder means the best in it, if it is one of best checkpoints, or else its newest.
+
+  Args:
+    given: the path of a checkpoint, or of a folder.
+    source: who names it: the beginning of an error.
+
+  Raises:
+    UserError: there is none, or the folder has only damaged ones.
+  """
+  if paths.exists(f'{given}.index'):
+    return given
+  if not paths.is_folder(given):
+    raise errors.UserError(f'{source}: no such checkpoint; a path such as {manifests.folder_of(given)}/ckpt-100')
+  step = best_lib.best_step(given)
+  best = [path for path in manifests.saved_paths(given) if manifests.step_of(path) == step]
+  if best and manifests.find_unreadable(best[0]) is None:
+    return best[0]
+  try:
+    newest = listing.newest(given)
+  except errors.CheckpointError as error:
+    raise errors.UserError(f'{source}: {error}') from error
+  if newest is None:
+    undamaged = 'undamaged ' if manifests.complete_paths(given) else ''
+    raise errors.UserError(f'{source}: no {undamaged}checkpoint in this folder')
+  return newest
+
 
 _NAME = 'lines.json'
 _FILE = re.compile(r'ckpt-(\d+)\.')
@@ -65,29 +91,29 @@ class Start:
   """
 
   checkpoint: str | None = None
-  origins: list[json_types.JsonObject] | None = None
+  origins: list[json_values.JsonObject] | None = None
   message: str = ''
 
 
-def choose(model_dir: str, checkpoint: str | None, branch: bool = False) -> Start:
+def choose_start(model_dir: str, checkpoint: str | None, branch: bool = False) -> Start:
   """Decides where a training begins. Writes nothing.
 
   Args:
     model_dir: the run's folder.
-    checkpoint: the value of --checkpoint: the path of a checkpoint or a folder, see `named.path_of`.
+    checkpoint: the value of --checkpoint: the path of a checkpoint or a folder, see `checkpoint_named`.
     branch: the value of --branch.
 
   Raises:
     UserError: there is no such checkpoint, or the folder holds checkpoints of another line of training.
   """
-  known = read(model_dir)
+  known = read_origin(model_dir)
   line = [origin for origin in known if origin.line == known[-1].line]
   has_begun = bool(_own_steps(model_dir)) and not (line and line[-1].is_pending)
   if checkpoint is None:
     if not line or has_begun:
       return Start()
     path = _path(model_dir, line[-1])
-    if not tf.io.gfile.exists(f'{path}.index'):
+    if not paths.exists(f'{path}.index'):
       raise errors.UserError(
         f'--model_dir={model_dir}: the training in it starts from {path}, which is not there any more. Put it back, '
         f'name another --checkpoint, or delete {_NAME} to start from step 0'
@@ -127,12 +153,12 @@ def choose(model_dir: str, checkpoint: str | None, branch: bool = False) -> Star
   )
 
 
-def begin(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
+def begin_line(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
   """Notes where a line of training starts. The chief calls it when that checkpoint is restored.
 
   Args:
     model_dir: the run's folder.
-    start: the result of `choose`.
+    start: the result of `choose_start`.
     subfolders: those in which a line keeps further checkpoints: they are set aside with it.
 
   Returns:
@@ -153,15 +179,15 @@ def begin(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
   return True
 
 
-def read(model_dir: str) -> list[Origin]:
+def read_origin(model_dir: str) -> list[Origin]:
   """The starts of the lines of training in a folder, oldest first; [] if the file cannot be read."""
   path = os.path.join(model_dir, _NAME)
   try:
-    origins = [_checked(entry) for entry in json.loads(paths.read(path, regular_files.MAX_RECORD))]
+    origins = [_checked(entry) for entry in json_values.load_list_file(path)]
     return [_relative(model_dir, origin) for origin in origins]
   except FileNotFoundError:
     return []
-  except (ValueError, TypeError, RecursionError, OSError) as error:
+  except (ValueError, TypeError, OSError) as error:
     logging.error(
       '%s is damaged (%s): where the training in this folder started is not known any more.',
       path,
@@ -186,10 +212,10 @@ def _checked(entry: Any) -> Origin:
 
 
 def _write(model_dir: str, origins: Sequence[dict[str, object]]) -> None:
-  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n')
+  storage.write_bytes(os.path.join(model_dir, _NAME), json_values.encode(list(origins)))
 
 
-def _noted(origins: Sequence[Origin]) -> list[json_types.JsonObject]:
+def _noted(origins: Sequence[Origin]) -> list[json_values.JsonObject]:
   return [dataclasses.asdict(origin) for origin in origins]
 
 
@@ -201,7 +227,7 @@ def _name(model_dir: str, checkpoint: str) -> str:
 
   It is a path below the run's folder, or else an absolute one.
   """
-  if '://' in checkpoint:
+  if paths.is_remote(checkpoint):
     folder, name = os.path.split(checkpoint)
     return name if folder.rstrip('/') == model_dir.rstrip('/') else checkpoint
   folder, name = os.path.split(os.path.abspath(checkpoint))
@@ -223,7 +249,7 @@ def _path(model_dir: str, origin: Origin) -> str:
     return origin.checkpoint
   places = (model_dir, os.path.join(model_dir, _folder(origin.line - 1)))
   found = [os.path.join(place, origin.checkpoint) for place in places]
-  return next((path for path in found if tf.io.gfile.exists(f'{path}.index')), found[0])
+  return next((path for path in found if paths.exists(f'{path}.index')), found[0])
 
 
 def _is_same(origin: Origin, name: str, fingerprint: str | None) -> bool:
@@ -246,15 +272,15 @@ def _named(model_dir: str, given: str, line: Sequence[Origin]) -> str:
 
   The same command therefore resumes its run although the folder may have a better or newer checkpoint by then.
   """
-  if tf.io.gfile.exists(f'{given}.index') or not tf.io.gfile.isdir(given):
+  if paths.exists(f'{given}.index') or not paths.is_folder(given):
     return given
   folder = _name(model_dir, given.rstrip('/'))
   starts = [origin for origin in line if os.path.dirname(origin.checkpoint) == folder]
-  return _path(model_dir, starts[-1]) if starts else named.path_of(given, f'--checkpoint={given}')
+  return _path(model_dir, starts[-1]) if starts else checkpoint_named(given, f'--checkpoint={given}')
 
 
 def _existing(model_dir: str, checkpoint: str) -> str:
-  if not tf.io.gfile.exists(f'{checkpoint}.index'):
+  if not paths.exists(f'{checkpoint}.index'):
     raise errors.UserError(f'--checkpoint={checkpoint}: no such checkpoint; a path such as {model_dir}/ckpt-100')
   return checkpoint
 
@@ -269,7 +295,7 @@ def _own_steps(model_dir: str) -> dict[int, bool]:
 
 
 def _listed(folder: str) -> list[str]:
-  return tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+  return paths.names(folder) if paths.is_folder(folder) else []
 
 
 def _newest(model_dir: str) -> str:
@@ -293,9 +319,9 @@ def _set_aside(model_dir: str, origin: Origin, subfolders: Sequence[str]) -> Non
   matches = [match for match in map(_FILE.match, _listed(model_dir)) if match]
   names = [match.string for match in matches if not (is_inside and int(match.group(1)) <= origin.step)]
   plain = [name for name in subfolders if name not in ('', '.', '..') and os.path.basename(name) == name]
-  for name in [*names, *plain, state_file.NAME]:
-    if tf.io.gfile.exists(os.path.join(model_dir, name)):
-      tf.io.gfile.rename(os.path.join(model_dir, name), os.path.join(aside, name), overwrite=True)
+  for name in [*names, *plain, manifests.STATE_FILE]:
+    if paths.exists(os.path.join(model_dir, name)):
+      paths.move(os.path.join(model_dir, name), os.path.join(aside, name))
   for folder in (aside, model_dir):  # Before the file says that it is done.
     paths.sync_to_disk(folder)
-  rollbacks_lib.Rollbacks(model_dir).keep(origin.num_rollbacks if is_inside else 0, aside)
+  listing.Rollbacks(model_dir).keep(origin.num_rollbacks if is_inside else 0, aside)

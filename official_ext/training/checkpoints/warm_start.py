@@ -9,9 +9,10 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base.files import paths
 from official_ext.training.checkpoints import contents as contents_lib
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import named
+from official_ext.training.checkpoints import training_lines
 
 _MAX_NAMED = 5
 _OF_UNRESTORED = (
@@ -26,7 +27,7 @@ def find(path: str) -> str:
   """Finds the checkpoint for a value of `task.init_checkpoint`.
 
   Args:
-    path: of a checkpoint or a folder: see `named.path_of`.
+    path: of a checkpoint or a folder: see `training_lines.checkpoint_named`.
 
   Returns:
     Its path.
@@ -34,8 +35,8 @@ def find(path: str) -> str:
   Raises:
     UserError: there is none, or it is damaged.
   """
-  path = named.path_of(path, f'{_FIELD}: {path}')
-  if tf.io.gfile.exists(path + manifests.SUFFIX):
+  path = training_lines.checkpoint_named(path, f'{_FIELD}: {path}')
+  if paths.exists(path + manifests.SUFFIX):
     damage = manifests.find_damage(path)
     if damage is not None:
       raise errors.UserError(f'{_FIELD}: {path}: it is damaged: {damage}')

@@ -5,6 +5,11 @@ so that every field here exists for every experiment.
 
 Classes state in `UNREAD_FIELDS` which fields nothing reads, and why, and in `SECRET_FIELDS` whose values no message may
 repeat. The conditions on their values: see checks.py.
+
+The configurations of small parts of the training loop, each with its checks.
+
+A part is one class: its fields, which values they take (`RANGES` and `CHOICES`, see checks.py), the combinations of
+fields that it refuses (`check_values`), and the runs that it refuses (`check_run`).
 """
 
 from collections.abc import Mapping
@@ -16,22 +21,159 @@ from typing import Any, ClassVar, TypeVar
 from official.modeling.hyperparams import params_dict
 
 from official_ext.base import base_config
-from official_ext.base import credentials
+from official_ext.base import config_text
 from official_ext.base import errors
 from official_ext.base import model_garden_configs
 from official_ext.base import model_garden_internals
-from official_ext.base import yaml_text
+from official_ext.base import safe_text
+from official_ext.base.run_folder import metric_direction
 from official_ext.data import bad_examples
-from official_ext.data.service import request
+from official_ext.data.service import client
 from official_ext.training.config import mesh_config
-from official_ext.training.config import trainer_parts
-from official_ext.training.optimization import optimizer_configs
-from official_ext.training.writers import mlflow_writer
+from official_ext.training.optimization import configs
 from official_ext.training.writers import notifications as notifications_lib
 from official_ext.training.writers import tensorboard
-from official_ext.training.writers import wandb_writer
+from official_ext.training.writers import trackers
 
-OptimizationConfig = optimizer_configs.OptimizationConfig
+
+@dataclasses.dataclass
+class NonfiniteConfig(base_config.Config):
+  """The reaction to steps whose loss or gradients are not finite; they leave the weights unchanged.
+
+  Attributes:
+    max_skips: How many such steps are allowed since the start or the last rollback.
+    then: The reaction to one more: 'stop' ends the run, 'rollback' goes back to the newest checkpoint from before the
+      trouble, and continues from there with the batches that follow it.
+    max_rollbacks: How many rollbacks are allowed; one more ends the run.
+  """
+
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'then': ('stop', 'rollback')}
+  RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(('max_skips', 'max_rollbacks'), '[0, inf)')
+
+  max_skips: int = 10
+  then: str = 'stop'
+  max_rollbacks: int = 3
+
+
+@dataclasses.dataclass
+class LossSpikeConfig(base_config.Config):
+  """When a loss is so high that its step is treated as one that is not finite: see `nonfinite`.
+
+  Attributes:
+    factor: A loss above `factor` times the median of the losses before it is a spike. 0: no loss is one.
+    window: The number of losses in that median, 128 at most. No loss is a spike before that many steps.
+  """
+
+  MAX_WINDOW: ClassVar[int] = 128
+
+  factor: float = 0.0
+  window: int = 100
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    if self.factor and not self.factor > 1:
+      raise errors.UserError(f'{path}.factor: expected more than 1, or 0 for no rule, got {self.factor}')
+    if not 1 <= self.window <= self.MAX_WINDOW:
+      raise errors.UserError(f'{path}.window: expected 1 to {self.MAX_WINDOW}, got {self.window}')
+
+
+@dataclasses.dataclass
+class _WatchedMetric(base_config.Config):
+  """A metric of the evaluation and its better direction."""
+
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'mode': ('auto', 'max', 'min')}
+
+  metric: str = ''
+  mode: str = 'auto'
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    if self.mode in ('auto', 'max', 'min'):
+      self.check_direction(path)
+
+  def check_direction(self, path: str) -> None:
+    """Refuses a mode that contradicts the metric's name, and 'auto' if the name says nothing."""
+    if self.metric:
+      try:
+        metric_direction.check_agrees(self.metric, metric_direction.mode_of(self.metric, self.mode))
+      except ValueError as error:
+        raise errors.UserError(f'{path}.mode: {error}') from error
+
+
+@dataclasses.dataclass
+class EarlyStoppingConfig(_WatchedMetric):
+  """When training ends before `train_steps`: a metric has stopped improving.
+
+  Attributes:
+    metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: training does not stop early.
+    mode: 'max' or 'min': the better direction. 'auto': as the metric's name says: 'min' for a loss or an error, 'max'
+      for an accuracy and similar. A mode that contradicts the name is refused.
+    patience: The number of evaluations in a row without an improvement that ends training.
+    min_delta: The least change that counts as an improvement.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'patience': '[1, inf)', 'min_delta': '[0, inf)'}
+
+  patience: int = 5
+  min_delta: float = 0.0
+
+
+@dataclasses.dataclass
+class ReduceLROnPlateauConfig(_WatchedMetric):
+  """When the learning rate is lowered: a metric has stopped improving. As tf_keras' callback of that name.
+
+  Attributes:
+    metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: the learning rate follows its
+      schedule alone.
+    mode: 'max' or 'min': the better direction. 'auto': as the metric's name says: 'min' for a loss or an error, 'max'
+      for an accuracy and similar. A mode that contradicts the name is refused.
+    factor: The factor of the learning rate, constant or of a schedule.
+    patience: The number of evaluations in a row without an improvement after which that is done.
+    min_delta: The least change that counts as an improvement.
+    cooldown: The number of evaluations after a reduction that do not count.
+    min_lr: The learning rate below which it is not lowered.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {
+    'factor': '(0, 1)',
+    **dict.fromkeys(('patience', 'cooldown', 'min_delta', 'min_lr'), '[0, inf)'),
+  }
+
+  factor: float = 0.1
+  patience: int = 10
+  min_delta: float = 1e-4
+  cooldown: int = 0
+  min_lr: float = 0.0
+
+
+@dataclasses.dataclass
+class InspectConfig(base_config.Config):
+  """The statistics of the inside of a step in TensorBoard, under `inspect/` of the training curves.
+
+  Attributes:
+    every: The number of steps between two inspections. 0: none. If a program runs several steps, the first step of a
+      program that contains a multiple of this number is inspected.
+    activations: Whether to show mean, standard deviation, fraction of zeros and maximum of the outputs of layers.
+    histograms: Whether to show histograms of weights, gradients and activations.
+    layers: Patterns, such as 'encoder/*', of the names of the layers to show; none for all.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'every': '[0, inf)'}
+
+  every: int = 0
+  activations: bool = True
+  histograms: bool = False
+  layers: tuple[str, ...] = ()
+
+  def check_run(self, path: str, params: Any, mode: str | None) -> None:
+    """See `checks.check`."""
+    if self.every and (mode is None or 'train' in mode) and 'tensorboard' not in params.trainer.writers:
+      raise errors.UserError(
+        f'{path}.every: its values go to TensorBoard alone; add tensorboard to trainer.writers, or set it to 0'
+      )
+
+
+OptimizationConfig = configs.OptimizationConfig
 
 ConfigT = TypeVar('ConfigT', bound=base_config.Config)
 
@@ -47,6 +189,14 @@ class TaskConfig(model_garden_configs.TaskConfig):
     init_checkpoint: A checkpoint, or a folder with checkpoints, from whose weights a new run starts.
     init_checkpoint_may_miss: Patterns, such as '*logits*', of the model's variables that may be missing in
       `init_checkpoint`, or have another shape there: they keep their initial values.
+
+  Example:
+
+    >>> @dataclasses.dataclass
+    ... class DigitsConfig(ext.TaskConfig):
+    ...   hidden_size: int = 64
+    >>> DigitsConfig({'hidden_size': 32}).hidden_size
+    32
   """
 
   init_checkpoint_may_miss: tuple[str, ...] = ()
@@ -66,6 +216,12 @@ class DataConfig(model_garden_configs.DataConfig):
     num_parallel_calls: The number of batches that are prepared at the same time.
     on_bad_example: The reaction to an example that cannot be read or put into a batch. 'error' ends the run and names
       it. 'skip' counts it and, in training, takes the next good one instead; an evaluation leaves it out.
+
+  Example:
+
+    >>> data = ext.DataConfig({'input_path': 'data/train-*', 'global_batch_size': 32, 'is_training': True})
+    >>> data.on_bad_example
+    'error'
   """
 
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
@@ -100,7 +256,7 @@ class DataConfig(model_garden_configs.DataConfig):
       raise errors.UserError(
         f'{path}.enable_tf_data_service: needs an address; give --tf_data_service=grpc://HOST:PORT'
       )
-    request.check_address(self.tf_data_service_address, f'{path}.tf_data_service_address')
+    client.check_address(self.tf_data_service_address, f'{path}.tf_data_service_address')
 
 
 _IN_MEMORY = 'the task brings its examples itself'
@@ -108,7 +264,14 @@ _IN_MEMORY = 'the task brings its examples itself'
 
 @dataclasses.dataclass
 class InMemoryDataConfig(DataConfig):
-  """Examples that the task makes or loads by itself: there is no file or TFDS builder to be named."""
+  """Examples that the task makes or loads by itself: there is no file or TFDS builder to be named.
+
+  Example:
+
+    >>> data = ext.InMemoryDataConfig({'global_batch_size': 32, 'is_training': True})
+    >>> data.global_batch_size
+    32
+  """
 
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
     **DataConfig.UNREAD_FIELDS,
@@ -141,6 +304,11 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
       it ends with the stacks of all threads and exit status 75. Ten times as long until the first step and the first
       batch of an evaluation are done: they are compiled. 0: for ever.
     tpu_enable_xla_dynamic_padder: Whether XLA on TPU pads dynamic shapes. None: XLA's default.
+
+  Example:
+
+    >>> ext.RuntimeConfig({'mixed_precision_dtype': 'bfloat16', 'seed': 1}).seed
+    1
   """
 
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
@@ -209,6 +377,9 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     summary_interval_epochs: Epochs between summaries, instead of `summary_interval`. 0: unset.
     async_checkpointing: Whether to write checkpoints during training.
     keep_every: Checkpoints at multiples of this step are kept beside the `max_to_keep` newest. 0: none.
+    best_checkpoint_metric_comp: Which values of `best_checkpoint_eval_metric` are better, 'higher' or 'lower'. 'auto':
+      as the metric's name says, and 'higher', with a warning, if it says nothing. A direction that contradicts the name
+      is refused.
     best_checkpoints_to_keep: The number of best checkpoints that are kept in `best_checkpoint_export_subdir`.
     nonfinite: The reaction to losses and gradients that are not finite.
     loss_spike: Which losses are too high to learn from.
@@ -218,7 +389,7 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     early_stopping: When training ends before `train_steps`.
     reduce_lr_on_plateau: When the learning rate is lowered.
     writers: Where metrics go besides events.jsonl and the terminal: any of 'tensorboard', 'csv', 'mlflow', 'wandb', and
-      the writers of `writer_registry.register`.
+      the writers of `registry.register`.
     summary_names: The names of TensorBoard's curves: 'official_ext', or 'model_garden' for the names of Model Garden's
       own trainer, such as `training_loss`.
     mlflow: Options of the writer 'mlflow'.
@@ -228,10 +399,16 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     recovery_begin_steps: The step from which `loss_upper_bound` holds.
     recovery_max_trials: The number of rollbacks after a blow-up, to the last checkpoint and on with the batches that
       follow. 0: a blow-up ends the run. -1: there is no watch.
+
+  Example:
+
+    >>> config = ext.TrainerConfig({'train_steps': 1000, 'nonfinite': {'max_skips': 3}})
+    >>> config.train_steps, config.nonfinite.max_skips
+    (1000, 3)
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
-    'best_checkpoint_metric_comp': ('higher', 'lower'),
+    'best_checkpoint_metric_comp': ('auto', 'higher', 'lower'),
     'summary_names': tensorboard.SUMMARY_NAMES,
   }
   RANGES: ClassVar[Mapping[str, str]] = {
@@ -274,22 +451,19 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
   summary_interval_epochs: float = 0.0
   async_checkpointing: bool = True
   keep_every: int = 0
+  best_checkpoint_metric_comp: str = 'auto'
   best_checkpoints_to_keep: int = 1
-  nonfinite: trainer_parts.NonfiniteConfig = dataclasses.field(default_factory=trainer_parts.NonfiniteConfig)
-  loss_spike: trainer_parts.LossSpikeConfig = dataclasses.field(default_factory=trainer_parts.LossSpikeConfig)
-  inspect: trainer_parts.InspectConfig = dataclasses.field(default_factory=trainer_parts.InspectConfig)
+  nonfinite: NonfiniteConfig = dataclasses.field(default_factory=NonfiniteConfig)
+  loss_spike: LossSpikeConfig = dataclasses.field(default_factory=LossSpikeConfig)
+  inspect: InspectConfig = dataclasses.field(default_factory=InspectConfig)
   sharding: mesh_config.ShardingConfig = dataclasses.field(default_factory=mesh_config.ShardingConfig)
   progress_bar: bool = True
-  early_stopping: trainer_parts.EarlyStoppingConfig = dataclasses.field(
-    default_factory=trainer_parts.EarlyStoppingConfig
-  )
-  reduce_lr_on_plateau: trainer_parts.ReduceLROnPlateauConfig = dataclasses.field(
-    default_factory=trainer_parts.ReduceLROnPlateauConfig
-  )
+  early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
+  reduce_lr_on_plateau: ReduceLROnPlateauConfig = dataclasses.field(default_factory=ReduceLROnPlateauConfig)
   writers: tuple[str, ...] = ('tensorboard',)
   summary_names: str = 'official_ext'
-  mlflow: mlflow_writer.MlflowConfig = dataclasses.field(default_factory=mlflow_writer.MlflowConfig)
-  wandb: wandb_writer.WandbConfig = dataclasses.field(default_factory=wandb_writer.WandbConfig)
+  mlflow: trackers.MlflowConfig = dataclasses.field(default_factory=trackers.MlflowConfig)
+  wandb: trackers.WandbConfig = dataclasses.field(default_factory=trackers.WandbConfig)
   notifications: notifications_lib.NotificationsConfig = dataclasses.field(
     default_factory=notifications_lib.NotificationsConfig
   )
@@ -309,6 +483,16 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     for given, needed in ((subdir, metric), (metric, subdir)):
       if getattr(self, given) and not getattr(self, needed):
         raise errors.UserError(f'{path}.{needed}: must be set too, as {path}.{given} is')
+    self.check_direction(path)
+
+  def check_direction(self, path: str) -> None:
+    """Refuses a direction of the best checkpoint's metric that contradicts the metric's name."""
+    given = self.best_checkpoint_metric_comp
+    if self.best_checkpoint_eval_metric and given in metric_direction.COMPARISONS:
+      try:
+        metric_direction.check_agrees(self.best_checkpoint_eval_metric, metric_direction.COMPARISONS[given], given)
+      except ValueError as error:
+        raise errors.UserError(f'{path}.best_checkpoint_metric_comp: {error}') from error
 
 
 @dataclasses.dataclass
@@ -319,6 +503,13 @@ class ExperimentConfig(model_garden_configs.ExperimentConfig):
     task: Data, model and loss.
     trainer: The loop: length, intervals, optimizer, checkpoints.
     runtime: Devices, precision, compilation, seed.
+
+  Example:
+
+    >>> params = ext.ExperimentConfig(task=ext.TaskConfig(), trainer=ext.TrainerConfig({'train_steps': 100}))
+    >>> params.override({'runtime': {'seed': 3}})
+    >>> params.runtime.seed, params.trainer.train_steps
+    (3, 100)
   """
 
   task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
@@ -331,7 +522,7 @@ class ExperimentConfig(model_garden_configs.ExperimentConfig):
 
   def masked_yaml(self) -> str:
     """The text of params.yaml: YAML with masked secrets."""
-    return yaml_text.dump(credentials.mask_values(self.as_dict()))
+    return config_text.dump(safe_text.mask_values(self.as_dict()))
 
 
 def lock(config: params_dict.ParamsDict) -> None:
@@ -354,8 +545,8 @@ def upgrade(params: object) -> ExperimentConfig:
 
   The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
   with all their values. A class that an experiment derived from Model Garden's stays a base, and its values win. The
-  task's own configurations are unchanged. `distribution_strategy='mirrored'` and `enable_xla=False` are Model
-  Garden's defaults, which nobody chose: they become 'auto'.
+  task's own configurations are unchanged. `distribution_strategy='mirrored'`, `enable_xla=False` and
+  `best_checkpoint_metric_comp='higher'` are Model Garden's defaults, which nobody chose: they become 'auto'.
 
   Args:
     params: an experiment made of Model Garden's classes or of this library's, which is not changed. An object with the
@@ -388,10 +579,13 @@ def _from_attributes(params: object) -> ExperimentConfig:
 _EXTENDED_FIELDS: Mapping[type, Mapping[str, Any]] = {
   ExperimentConfig: {'trainer': TrainerConfig, 'runtime': RuntimeConfig},
   TrainerConfig: {'optimizer_config': OptimizationConfig},
-  OptimizationConfig: {'optimizer': optimizer_configs.OptimizerConfig, 'learning_rate': optimizer_configs.LrConfig},
+  OptimizationConfig: {'optimizer': configs.OptimizerConfig, 'learning_rate': configs.LrConfig},
 }
 # The fields in which Model Garden's default gives way to ours.
-_OUR_DEFAULTS: Mapping[type, tuple[str, ...]] = {RuntimeConfig: ('distribution_strategy', 'enable_xla')}
+_OUR_DEFAULTS: Mapping[type, tuple[str, ...]] = {
+  RuntimeConfig: ('distribution_strategy', 'enable_xla'),
+  TrainerConfig: ('best_checkpoint_metric_comp',),
+}
 
 
 def _extended(config: object, base: type[ConfigT]) -> ConfigT:

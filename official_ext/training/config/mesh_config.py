@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from official_ext.base import base_config
 from official_ext.base import errors
-from official_ext.base import suggestions
 
 AXES = ('data', 'fsdp', 'tensor', 'expert', 'context')
 BATCH_AXES = ('data', 'fsdp')
@@ -127,7 +126,7 @@ class ShardingRuleConfig(base_config.Config):
       raise errors.UserError(f'{path}.pattern: {self.pattern!r} is not a regular expression: {error}') from error
     for index, axis in enumerate(self.axes):
       if axis and axis not in AXES:
-        hint = suggestions.did_you_mean(axis, AXES, after=' ')
+        hint = errors.did_you_mean(axis, AXES, after=' ')
         raise errors.UserError(f"{path}.axes.{index}: {axis!r}: {hint}expected '' or one of {', '.join(AXES)}")
       if axis and axis in self.axes[:index]:
         raise errors.UserError(f'{path}.axes.{index}: {axis!r} splits another dimension already')

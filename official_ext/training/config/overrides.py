@@ -1,7 +1,7 @@
 """Typed overrides: nested values written into a configuration, checked against its dataclasses' type hints."""
 
 import collections.abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import types
 import typing
@@ -11,11 +11,10 @@ from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
 from official.modeling.hyperparams import params_dict
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base import model_garden_internals
-from official_ext.base import suggestions
-from official_ext.base import yaml_text
 
 _INT_LIMIT = 1 << 63
 _SCALARS = (bool, int, float, str)
@@ -28,15 +27,30 @@ class Field(NamedTuple):
 
   Attributes:
     path: its dotted path.
+    name: the last part of that, which may have dots too.
     value: its value.
     hint: its type hint, Any if the class has none.
     owner: the configuration that it is a field of.
   """
 
   path: str
-  value: json_types.Json
+  name: str
+  value: json_values.Json
   hint: object
   owner: base_config.Config
+
+  def parts(self) -> Iterator[tuple[str, base_config.Config]]:
+    """The dotted paths of the configurations that it holds, one or a list of them, and the configurations."""
+    if isinstance(self.value, base_config.Config):
+      yield self.path, self.value
+    elif isinstance(self.value, (list, tuple)):
+      for index, element in enumerate(self.value):
+        if isinstance(element, base_config.Config):
+          yield f'{self.path}.{index}', element
+
+  def is_leaf(self) -> bool:
+    """Whether it holds no configuration with fields."""
+    return not any(names(part) for _, part in self.parts())
 
 
 @functools.cache
@@ -56,44 +70,51 @@ def names(config: params_dict.ParamsDict) -> list[str]:
   return [name for name in vars(config) if name not in config.RESERVED_ATTR]
 
 
+def is_selected(config: base_config.Config, name: str) -> bool:
+  """Whether a field is none of the alternatives that a OneOfConfig's `type` does not select."""
+  return not isinstance(config, oneof.OneOfConfig) or name in ('type', config.type)
+
+
+def is_read(config: base_config.Config, name: str) -> bool:
+  """Whether something reads a selected field: it is not in UNREAD_FIELDS."""
+  return is_selected(config, name) and name not in getattr(type(config), 'UNREAD_FIELDS', {})
+
+
+def walk(
+  config: base_config.Config,
+  path: str = '',
+  enters: Callable[[base_config.Config, str], bool] = is_selected,
+) -> Iterator[Field]:
+  """Yields all fields at all depths, in the order of definition. One that holds configurations comes before their own.
+
+  Args:
+    config: where to start.
+    path: the dotted path of `config`.
+    enters: says of a configuration and the name of a field whether to yield it, and all that is inside it.
+  """
+  hints = type_hints(config)
+  for name in names(config):
+    if enters(config, name):
+      field = Field(f'{path}.{name}' if path else name, name, vars(config)[name], hints.get(name, Any), config)
+      yield field
+      for part_path, part in field.parts():
+        yield from walk(part, part_path, enters)
+
+
 def leaves(config: base_config.Config, path: str = '', selected: bool = True) -> Iterator[Field]:
-  """Yields the fields that hold no configuration, depth first, in the order of definition.
+  """Yields those fields of `walk` that hold no configuration with fields.
 
   Args:
     config: where to start.
     path: the dotted path of `config`.
     selected: whether to skip the alternatives that a OneOfConfig's `type` does not select.
   """
-  hints = type_hints(config)
-  for name in names(config):
-    value = vars(config)[name]
-    if selected and isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type):
-      continue
-    field_path = f'{path}.{name}' if path else name
-    if isinstance(value, base_config.Config) and names(value):
-      yield from leaves(value, field_path, selected)
-    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], base_config.Config):
-      for index, element in enumerate(value):
-        yield from leaves(element, f'{field_path}.{index}', selected)
-    else:
-      yield Field(field_path, value, hints.get(name, Any), config)
+  return filter(Field.is_leaf, walk(config, path, is_selected if selected else lambda *_: True))
 
 
-def read_leaves(config: base_config.Config, path: str = '') -> Iterator[Field]:
-  """Yields those of `leaves` that something reads: neither they nor their parents are in UNREAD_FIELDS."""
-  unread = getattr(type(config), 'UNREAD_FIELDS', {})
-  for name in names(config):
-    if name in unread or (isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type)):
-      continue
-    value = vars(config)[name]
-    field_path = f'{path}.{name}' if path else name
-    if isinstance(value, base_config.Config) and names(value):
-      yield from read_leaves(value, field_path)
-    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], base_config.Config):
-      for index, element in enumerate(value):
-        yield from read_leaves(element, f'{field_path}.{index}')
-    else:
-      yield Field(field_path, value, type_hints(config).get(name, Any), config)
+def read_leaves(config: base_config.Config) -> Iterator[Field]:
+  """Yields the leaves that something reads: neither they nor their parents are in UNREAD_FIELDS."""
+  return filter(Field.is_leaf, walk(config, enters=is_read))
 
 
 def override(config: base_config.Config, values: Mapping[str, object], path: str = '', others: object = None) -> None:
@@ -105,7 +126,7 @@ def override(config: base_config.Config, values: Mapping[str, object], path: str
 
   Args:
     config: the configuration, not locked.
-    values: nested dicts, lists, scalars and `yaml_text.Literal`, by field.
+    values: nested dicts, lists, scalars and `config_text.Literal`, by field.
     path: the dotted path of `config`, for error messages.
     others: the type of fields that the class does not have; they may be added. None: there are none.
 
@@ -152,7 +173,7 @@ def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, object], pa
   if config.type is not None and config.type not in alternatives:
     wrong = config.type
     config.__dict__['type'] = before
-    raise errors.UserError(f'{path}.type: {yaml_text.shortened(wrong)} is {not_one_of(wrong, alternatives)}')
+    raise errors.UserError(f'{path}.type: {config_text.shortened(wrong)} is {not_one_of(wrong, alternatives)}')
   for name in values:
     if name in alternatives and name != config.type:
       raise errors.UserError(f'{path}.{name}: nothing reads this field while {path}.type is {_shown(config.type)}')
@@ -164,23 +185,23 @@ def _convert(value: object, hint: object, current: object, path: str) -> Any:
     return current
   if isinstance(value, Mapping):
     return _convert_mapping(value, hint, current, path)
-  if isinstance(value, (list, tuple)) and not isinstance(value, yaml_text.Literal):
+  if isinstance(value, (list, tuple)) and not isinstance(value, config_text.Literal):
     return _convert_sequence(value, hint, current, path)
   return _convert_scalar(value, hint, path)
 
 
 def _convert_scalar(value: object, hint: object, path: str) -> object:
   text = None
-  if isinstance(value, yaml_text.Literal):
+  if isinstance(value, config_text.Literal):
     value, text = value
   allowed = members(hint)
-  if json_types.is_int(value) and float in allowed and int not in allowed:
-    value = json_types.as_float(value)
+  if json_values.is_int(value) and float in allowed and int not in allowed:
+    value = json_values.as_float(value)
   if isinstance(value, float) and value.is_integer() and int in allowed and float not in allowed:
     value = int(value)
   is_number = Any in allowed or type(value) in allowed
   if is_number and isinstance(value, int) and not -_INT_LIMIT <= value < _INT_LIMIT:
-    raise errors.UserError(f'{path}: {yaml_text.shortened(value)} does not fit into an integer of 64 bits')
+    raise errors.UserError(f'{path}: {config_text.shortened(value)} does not fit into an integer of 64 bits')
   if is_number:
     return value
   if str in allowed and text is not None and (value is not None or not text):
@@ -252,7 +273,7 @@ def _element_hints(sequence: object, length: int) -> Sequence[object]:
 
 def _same(value: object, current: object) -> bool:
   """Whether `value` equals the value of a field; a list equals a tuple of the same elements."""
-  if isinstance(value, yaml_text.Literal):
+  if isinstance(value, config_text.Literal):
     value = value.value
   if isinstance(value, (list, tuple)) and isinstance(current, (list, tuple)):
     return len(value) == len(current) and all(map(_same, value, current))
@@ -305,10 +326,10 @@ def _shown(value: object) -> str:
   if isinstance(value, bool):
     return 'true' if value else 'false'
   if isinstance(value, (list, tuple)):
-    return yaml_text.shortened(
-      [element.value if isinstance(element, yaml_text.Literal) else element for element in value]
+    return config_text.shortened(
+      [element.value if isinstance(element, config_text.Literal) else element for element in value]
     )
-  shown = yaml_text.shortened(value)
+  shown = config_text.shortened(value)
   return f'{shown} ({type(value).__name__})' if isinstance(value, _SCALARS) else shown
 
 
@@ -320,11 +341,11 @@ def _no_such_field(config: base_config.Config, name: object, path: str) -> str:
   for field in leaves(config, path):
     below.setdefault(field.path.rsplit('.', 1)[-1], field.path)
   suggestion: str | None = None
-  near = suggestions.nearest(name, here, cutoff=0.7)
+  near = errors.nearest_names(name, here, cutoff=0.7)
   if near:
     suggestion = f'{path}.{near[0]}' if path else near[0]
   else:
-    near = suggestions.nearest(name, below, cutoff=0.7)
+    near = errors.nearest_names(name, below, cutoff=0.7)
     suggestion = below[near[0]] if near else None
   if suggestion:
     return f'{field_path}: no such field; did you mean {suggestion}?'
@@ -333,7 +354,7 @@ def _no_such_field(config: base_config.Config, name: object, path: str) -> str:
 
 def not_one_of(value: str, candidates: Sequence[str]) -> str:
   """The rest of an error message: the candidates, and the nearest of them."""
-  return f'not one of {_listed(candidates)}{suggestions.did_you_mean(value, candidates, before="; ")}'
+  return f'not one of {_listed(candidates)}{errors.did_you_mean(value, candidates, before="; ")}'
 
 
 def _listed(candidates: Sequence[str]) -> str:

@@ -10,11 +10,10 @@ import gin
 from official.core import train_utils
 from official.modeling.hyperparams import base_config
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base import model_garden_internals
-from official_ext.base import suggestions
-from official_ext.base import yaml_text
 from official_ext.base.files import paths
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
@@ -55,7 +54,7 @@ def factory_of(experiment: str) -> Any:
 def no_such_experiment(experiment: str, reason: str) -> errors.UserError:
   """The error about an experiment that nobody registers, with near names and a reason, which is a sentence."""
   known = experiment_names()
-  near = suggestions.nearest(experiment, known, count=3) or [name for name in known if experiment in name][:3]
+  near = errors.nearest_names(experiment, known, count=3) or [name for name in known if experiment in name][:3]
   hint = f'did you mean {" or ".join(near)}? ' if near else ''
   return errors.UserError(
     f'--experiment={experiment}: no such experiment; {hint}{reason}; `official-ext list` shows all'
@@ -106,7 +105,7 @@ class ExperimentParser(train_utils.ExperimentParser):
     with errors.Mistakes() as mistakes:
       for path in self._flag('config_file') or ():
         with mistakes.noted():
-          values = yaml_text.load_file(path, '--config_file')
+          values = config_text.load_file(path, '--config_file')
           with mistakes.noted(f' (in {path})'):
             _override(params, values)
     return params
@@ -133,7 +132,7 @@ class ExperimentParser(train_utils.ExperimentParser):
   def parse_params_override(self, params):
     """See base class."""
     if self._flag('params_override'):
-      values = yaml_text.load_overrides(self._flag('params_override'), '--params_override')
+      values = config_text.load_overrides(self._flag('params_override'), '--params_override')
       self._given.update(_paths(values))
       _override(params, values)
     return params
@@ -145,8 +144,8 @@ class ExperimentParser(train_utils.ExperimentParser):
     return params
 
   def _parse_set(self, params, mistakes):
-    by_path: json_types.JsonObject = {}
-    by_short_name: json_types.JsonObject = {}
+    by_path: json_values.JsonObject = {}
+    by_short_name: json_values.JsonObject = {}
     for text in self._flag('set') or ():
       with mistakes.noted():
         name, equals, value = text.partition('=')
@@ -156,10 +155,10 @@ class ExperimentParser(train_utils.ExperimentParser):
         group = by_path if '.' in name or name in overrides.names(params) else by_short_name
         if name in group:
           raise errors.UserError(f'{name}: given twice in --set')
-        group[name] = yaml_text.load_value(value, f'--set={name}')
+        group[name] = config_text.load_value(value, f'--set={name}')
     experiment = self._flag('experiment')
 
-    followers: json_types.JsonObject = {}
+    followers: json_values.JsonObject = {}
     shares: list[str] = []
 
     def use_short_name(name):
@@ -213,28 +212,22 @@ class ExperimentParser(train_utils.ExperimentParser):
     return getattr(self._flags_obj, name, None)
 
 
-def _expand_homes(values: Any, path: str = '') -> None:
-  """Expands `~/` at the start of values: shells do so only at the start of a word."""
-  fields = vars(values) if isinstance(values, base_config.Config) else values
-  for name, value in list(fields.items()):
-    if str(name).startswith('_'):
-      continue
-    where = f'{path}.{name}' if path else name
-    if isinstance(value, (base_config.Config, dict)):
-      _expand_homes(value, where)
-    elif isinstance(value, str):
-      fields[name] = _expand_home(value, where)
-    elif isinstance(value, (list, tuple)):
-      for index, item in enumerate(value):
-        if isinstance(item, (base_config.Config, dict)):
-          _expand_homes(item, f'{where}[{index}]')
-      if any(isinstance(item, str) for item in value):
-        fields[name] = type(value)(_expand_home(item, where) if isinstance(item, str) else item for item in value)
+def _expand_homes(params: base_config.Config) -> None:
+  """Expands `~/` at the start of values, as shells do only at the start of a word, and leaves out `file://`."""
+  for field in overrides.walk(params, enters=lambda *_: True):
+    value = field.value
+    if isinstance(value, str):
+      vars(field.owner)[field.name] = _expand_home(value, field.path)
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, str) for item in value):
+      items = (_expand_home(item, field.path) if isinstance(item, str) else item for item in value)
+      vars(field.owner)[field.name] = type(value)(items)
 
 
 def _expand_home(value: str, where: str) -> str:
   """A path, or, of `input_path`, patterns joined by commas. `~` without a slash may mean anything."""
   before = r'(^|,\s*)' if where.endswith('input_path') else '(^)'
+  if not where.endswith('uri'):  # Of MLflow, which reads file:// itself.
+    value = re.sub(before + r'file://(?:localhost)?(?=/)', r'\1', value)
   return re.sub(before + r'(~[\w.-]*)(?=/)', lambda m: m.group(1) + paths.expand_home(m.group(2), where), value)
 
 
@@ -248,7 +241,7 @@ def _paths(values: object, path: str = '') -> Iterator[str]:
 
 
 def _nest(values: Mapping[str, object]) -> dict[str, object]:
-  return yaml_text.nest(((path.split('.'), value) for path, value in values.items()), '--set')
+  return config_text.nest(((path.split('.'), value) for path, value in values.items()), '--set')
 
 
 def _override(params: definitions.ExperimentConfig, values: Mapping[str, object]) -> None:
@@ -313,7 +306,7 @@ def parse_configuration(
   if lock_return:
     definitions.lock(params)
   if print_return and logging.vlog_is_on(logging.INFO):
-    logging.info('Final experiment parameters:\n%s', yaml_text.dump(params.as_dict()))
+    logging.info('Final experiment parameters:\n%s', config_text.dump(params.as_dict()))
   return params
 
 

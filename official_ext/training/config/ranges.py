@@ -18,7 +18,7 @@ from official.modeling.optimization.configs import learning_rate_config as rates
 from official.modeling.optimization.configs import optimizer_config as optimizers
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.training.config import overrides
 
 _NOT_NEGATIVE = '[0, inf)'
@@ -184,7 +184,7 @@ def check(params: base_config.Config, path: str = '') -> None:
   with errors.Mistakes() as mistakes:
     for field in overrides.leaves(params, path):
       owner: object = type(field.owner)
-      text = of_class(owner).get(field.path.rpartition('.')[2])
+      text = of_class(owner).get(field.name)
       for number in _numbers(field.value) if text else ():
         with mistakes.noted():
           if number not in interval(text):
@@ -196,5 +196,5 @@ def _numbers(value: object) -> Iterator[float]:
   if isinstance(value, (list, tuple)):
     for element in value:
       yield from _numbers(element)
-  elif json_types.is_number(value):
+  elif json_values.is_number(value):
     yield value

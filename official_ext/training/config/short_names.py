@@ -14,7 +14,6 @@ from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
 
 from official_ext.base import errors
-from official_ext.base import suggestions
 from official_ext.training.config import overrides
 
 _OPTIMIZER = 'trainer.optimizer_config.optimizer'
@@ -194,7 +193,7 @@ def _paths(params: base_config.Config, meaning: Meaning) -> tuple[str, ...]:
 
 def _nearest(name: str, candidates: Sequence[str]) -> str:
   """The candidate most similar to a name, else the shortest that contains it as a word; '' if there is none."""
-  near = suggestions.nearest(name, candidates, cutoff=0.7)
+  near = errors.nearest_names(name, candidates, cutoff=0.7)
   holding = [other for other in candidates if name in other.split('_')]
   return near[0] if near else min(holding, key=len, default='')
 
@@ -203,7 +202,7 @@ def _nearest_field(name: str, params: base_config.Config) -> str:
   """The dotted path of the field whose own name is most similar to `name`; '' if there is none."""
   paths: dict[str, str] = {}
   for field in overrides.leaves(params):
-    paths.setdefault(field.path.rsplit('.', 1)[-1], field.path)
+    paths.setdefault(field.name, field.path)
   return paths.get(_nearest(name, list(paths)), '')
 
 

@@ -1,4 +1,10 @@
-"""The workers of one run: who they are, from TF_CONFIG or from SLURM.
+"""Lets the workers of a run meet, with a deadline, before TensorFlow connects them.
+
+Each worker connects to the chief's port, gives its number, and waits for the answer that all have come. The chief reads
+nothing but that line, and a connection from elsewhere delays nobody. There are no credentials, as TensorFlow's
+connections afterwards have none: docs/concepts/security.md.
+
+The workers of one run: who they are, from TF_CONFIG or from SLURM.
 
 TF_CONFIG names the workers' addresses and which of them this process is. A SLURM job step of several tasks needs none:
 this module derives it from the step's variables, so that `srun python train.py ...` is enough. The first worker, or the
@@ -6,10 +12,18 @@ one called chief, is the chief: it writes, and decides for all.
 """
 
 from collections.abc import Mapping, MutableMapping
+import contextlib
 import dataclasses
+import errno
+import ipaddress
 import json
 import os
 import re
+import selectors
+import socket
+import time
+
+from absl import logging
 
 from official_ext.base import errors
 
@@ -153,3 +167,209 @@ def expand_hosts(text: str) -> list[str]:
 def _expand_range(text: str) -> list[str]:
   first, _, last = text.partition('-')
   return [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
+
+
+_GO = b'go\n'
+_HELLO = re.compile(rb'official_ext worker ([0-9]{1,6})\n')
+_MAX_HELLO = 32
+_PAUSE_SECONDS = 0.2
+_REPLY_SECONDS = 5.0
+_PORT_SECONDS = 60.0
+_MAX_PENDING = 64  # Connections that have given no number yet: of more, the oldest is dropped.
+
+
+def meet(cluster: Cluster, timeout: float) -> None:
+  """Waits for all workers, on the chief's port, before TensorFlow uses it.
+
+  TensorFlow's own wait for them cannot be interrupted and, on the chief, has no time limit.
+
+  Args:
+    cluster: the workers.
+    timeout: seconds.
+
+  Raises:
+    WorkerError: not all of them came.
+  """
+  deadline = time.monotonic() + timeout
+  if cluster.is_chief:
+    _receive(cluster, deadline, timeout)
+  else:
+    _join(cluster, deadline, timeout)
+
+
+# The chief.
+
+
+def _receive(cluster: Cluster, deadline: float, timeout: float) -> None:
+  others = range(1, len(cluster.addresses))
+  with _listen(cluster, deadline) as server, contextlib.closing(_Guests(server, others)) as guests:
+    while len(guests.workers) < len(others):
+      if time.monotonic() > deadline:
+        missing = ', '.join(cluster.name(index) for index in others if index not in guests.workers)
+        raise errors.WorkerError(
+          f'{missing} did not come within {timeout:g} s (runtime.worker_start_timeout_seconds); every worker has to be '
+          f'started, with the same command (under SLURM by srun){guests.turned_away()}'
+        )
+      guests.look()
+    for worker in guests.workers.values():
+      with contextlib.suppress(OSError):  # It has gone meanwhile: TensorFlow will miss it.
+        worker.sendall(_GO)
+    for worker in guests.workers.values():  # They close first: the chief's port is then free at once.
+      with contextlib.suppress(OSError):
+        worker.settimeout(_REPLY_SECONDS)
+        worker.recv(1)
+    if guests.num_strangers:
+      logging.warning('The workers have met%s.', guests.turned_away())
+
+
+def _listen(cluster: Cluster, deadline: float) -> socket.socket:
+  """Opens this worker's port; waits while another process has it, such as the worker of an earlier attempt."""
+  host, port = split_address(cluster.addresses[cluster.index])
+  deadline = min(deadline, time.monotonic() + _PORT_SECONDS)
+  family, address = _own_address(host, cluster)
+  while True:
+    try:
+      return socket.create_server((address, port), family=family, backlog=128)
+    except OSError as error:
+      if error.errno == errno.EADDRNOTAVAIL and address:  # A name for this machine that only others use.
+        family, address = socket.AF_INET, ''
+        continue
+      if time.monotonic() > deadline:
+        raise errors.WorkerError(f'{cluster.name(cluster.index)}: the port cannot be had: {error.strerror}') from None
+    time.sleep(_PAUSE_SECONDS)
+
+
+def _own_address(host: str, cluster: Cluster) -> tuple[socket.AddressFamily, str]:
+  """The address to listen on: the one that the cluster names; '' for all addresses if the name is of no use here.
+
+  Many machines know themselves as 127.0.1.1, which no other machine can reach.
+  """
+  try:
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+  except OSError:
+    return socket.AF_INET, ''
+  family, address = found[0][0], str(found[0][4][0])
+  is_alone = len({split_address(each)[0] for each in cluster.addresses}) == 1
+  if ipaddress.ip_address(address.partition('%')[0]).is_loopback and not is_alone:
+    return socket.AF_INET, ''
+  return family, address
+
+
+def split_address(address: str) -> tuple[str, int]:
+  """`host:port` or `[::1]:port` as (host, port)."""
+  host, _, port = address.rpartition(':')
+  return host.strip('[]'), int(port)
+
+
+class _Guests:
+  """The connections to the chief: those of workers by number, and those that have given none yet.
+
+  Attributes:
+    workers: by their numbers.
+    num_strangers: how many connections were closed because they gave no number of a worker.
+  """
+
+  def __init__(self, server: socket.socket, others: range):
+    """Accepts nobody yet.
+
+    Args:
+      server: the chief's port.
+      others: the numbers of the workers that are expected.
+    """
+    self.workers: dict[int, socket.socket] = {}
+    self.num_strangers = 0
+    self._others = others
+    self._server = server
+    self._heard: dict[socket.socket, bytes] = {}
+    self._selector = selectors.DefaultSelector()
+    server.setblocking(False)
+    self._selector.register(server, selectors.EVENT_READ)
+
+  def look(self) -> None:
+    """Accepts and reads what is there; waits a moment if there is nothing."""
+    for key, _ in self._selector.select(_PAUSE_SECONDS):
+      guest = key.fileobj
+      assert isinstance(guest, socket.socket)
+      if guest is self._server:
+        self._accept()
+      elif guest.fileno() >= 0:  # Else it was dropped meanwhile.
+        self._read(guest)
+
+  def turned_away(self) -> str:
+    """How many strangers there were, in words; '' if there were none."""
+    return f'; {self.num_strangers} other connections were closed' if self.num_strangers else ''
+
+  def close(self) -> None:
+    """Closes all connections."""
+    for guest in [*self._heard, *self.workers.values()]:
+      guest.close()
+    self._selector.close()
+
+  def _accept(self):
+    try:
+      guest, _ = self._server.accept()
+    except OSError:  # It has gone again, or there are too many open files for a moment.
+      time.sleep(_PAUSE_SECONDS)
+      return
+    guest.setblocking(False)
+    self._heard[guest] = b''
+    self._selector.register(guest, selectors.EVENT_READ)
+    if len(self._heard) > _MAX_PENDING:
+      self._drop(next(iter(self._heard)))
+
+  def _read(self, guest):
+    try:
+      part = guest.recv(_MAX_HELLO)
+    except BlockingIOError:
+      return
+    except OSError:
+      part = b''
+    index = next((number for number, worker in self.workers.items() if worker is guest), None)
+    if index is not None:  # It has gone: a worker says nothing more.
+      del self.workers[index]
+      self._forget(guest)
+      return
+    text = self._heard[guest] = self._heard[guest] + part
+    match = _HELLO.fullmatch(text)
+    if match and int(match[1]) in self._others:
+      del self._heard[guest]
+      earlier = self.workers.pop(int(match[1]), None)
+      if earlier is not None:
+        self._forget(earlier)
+      self.workers[int(match[1])] = guest
+    elif not part or b'\n' in text or len(text) >= _MAX_HELLO:
+      self._drop(guest)
+
+  def _drop(self, guest):
+    del self._heard[guest]
+    self.num_strangers += 1
+    self._forget(guest)
+
+  def _forget(self, guest):
+    self._selector.unregister(guest)
+    guest.close()
+
+
+# The others.
+
+
+def _join(cluster: Cluster, deadline: float, timeout: float) -> None:
+  address = split_address(cluster.addresses[0])
+  while time.monotonic() < deadline:
+    with contextlib.suppress(OSError):  # Not there yet, or left over from an earlier attempt.
+      if _ask(address, cluster.index, deadline):
+        return
+    time.sleep(_PAUSE_SECONDS)
+  raise errors.WorkerError(
+    f'{cluster.name(0)}, the chief, did not come within {timeout:g} s (runtime.worker_start_timeout_seconds), or '
+    'another worker did not; every worker has to be started, with the same command (under SLURM by srun)'
+  )
+
+
+def _ask(address: tuple[str, int], index: int, deadline: float) -> bool:
+  """Whether the chief says that all workers have come."""
+  with socket.create_connection(address, timeout=_REPLY_SECONDS) as chief:
+    chief.sendall(b'official_ext worker %d\n' % index)
+    # Somewhat longer: the chief, whose time is up too, does not take this worker for one that went away.
+    chief.settimeout(max(deadline - time.monotonic(), 0) + 1.0)
+    return chief.recv(len(_GO)) == _GO

@@ -1,4 +1,12 @@
-"""The kind of device on which a strategy computes. Imports no part of Model Garden."""
+"""The kind of device on which a strategy computes, and the features of this machine's CPU.
+
+Imports no part of Model Garden: models import it.
+"""
+
+from collections.abc import Mapping
+import functools
+import os
+import pathlib
 
 import tensorflow as tf
 
@@ -15,3 +23,39 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
   else:
     devices = [device.name for device in tf.config.list_logical_devices('GPU')]
   return 'GPU' if any('GPU' in device.upper() for device in devices) else 'CPU'
+
+
+_OFF = ('0', 'false')
+# The values of `ONEDNN_MAX_CPU_ISA`, if oneDNN shall be as fast as is assumed here:
+# https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+_UNLIMITED = ('', 'ALL', 'DEFAULT')
+_WITH_AVX2 = ('AVX2', 'AVX512', 'AVX10')
+_WITH_BFLOAT16 = ('AVX512_CORE_BF16', 'AVX512_CORE_FP16', 'AVX512_CORE_AMX', 'AVX10_1_512')
+
+
+@functools.cache
+def fast_products() -> frozenset[str]:
+  """The dtypes in which TensorFlow's own products of matrices (oneDNN's) are at least as fast here as those of XLA."""
+  try:
+    text = pathlib.Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace')
+  except OSError:  # Not Linux.
+    return frozenset()
+  return fast_products_of(text, os.environ)
+
+
+def fast_products_of(cpuinfo: str, environment: Mapping[str, str]) -> frozenset[str]:
+  """See `fast_products`: float32 with AVX2; bfloat16 too if the CPU multiplies it (AVX-512 BF16, and so AMX).
+
+  XLA multiplies bfloat16 as float32. In float32 both are as fast. CPUs without AVX2 were not measured.
+
+  Args:
+    cpuinfo: the text of /proc/cpuinfo.
+    environment: the variables of the process: `TF_ENABLE_ONEDNN_OPTS` and `ONEDNN_MAX_CPU_ISA` may switch these off.
+  """
+  flags = next((line.partition(':')[2].split() for line in cpuinfo.splitlines() if line.startswith('flags')), [])
+  allowed = environment.get('ONEDNN_MAX_CPU_ISA', environment.get('DNNL_MAX_CPU_ISA', 'DEFAULT')).upper()
+  is_off = environment.get('TF_ENABLE_ONEDNN_OPTS', '1').lower() in _OFF
+  if is_off or 'avx2' not in flags or not (allowed in _UNLIMITED or allowed.startswith(_WITH_AVX2)):
+    return frozenset()
+  has_bfloat16 = 'avx512_bf16' in flags and (allowed in _UNLIMITED or allowed.startswith(_WITH_BFLOAT16))
+  return frozenset(('bfloat16', 'float32')) if has_bfloat16 else frozenset(('float32',))

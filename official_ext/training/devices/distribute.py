@@ -11,8 +11,8 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import hardware as hardware_lib
 from official_ext.base import tf_internals
-from official_ext.base.processes import visible_gpus
 from official_ext.training.config import definitions
 from official_ext.training.config import mesh_config
 from official_ext.training.config import ranges
@@ -56,7 +56,7 @@ def configure(runtime: definitions.RuntimeConfig) -> None:
 
 def _warn_of_unusable_gpus() -> None:
   """Warns if the machine has GPUs and TensorFlow none: the reasons are in logs that are hidden by default."""
-  names = visible_gpus.names()
+  names = hardware_lib.visible_gpus()
   if names and not tf.config.list_physical_devices('GPU'):
     print(
       f'warning: GPUs: {len(names)} visible, and TensorFlow can use none; TF_CPP_MIN_LOG_LEVEL=0 shows why, '
@@ -80,6 +80,12 @@ def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
 
   Raises:
     UserError: the requested devices are missing.
+
+  Example:
+
+    >>> strategy = ext.get_strategy(ext.RuntimeConfig(distribution_strategy='off'))
+    >>> strategy.num_replicas_in_sync
+    1
   """
   name = runtime.distribution_strategy.lower()
   cluster = cluster_lib.find()

@@ -16,8 +16,8 @@ import threading
 import time
 
 from official_ext.base import errors
+from official_ext.base import launcher
 from official_ext.base.files import storage
-from official_ext.base.processes import launcher
 
 _COMPILING_FACTOR = 10
 _MAX_POLL_SECONDS = 5.0

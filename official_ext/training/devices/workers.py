@@ -17,12 +17,12 @@ import tempfile
 from typing import Any, Optional
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import tf_internals
 from official_ext.training.devices import cluster as cluster_lib
-from official_ext.training.devices import meeting
 from official_ext.training.devices import mesh_strategy
 
 _JOBS = ('chief', 'worker')
@@ -60,7 +60,7 @@ def connect(
   """
   global _current
   print(f'Waiting for {len(cluster.addresses)} workers, for {start_timeout:g} s at most.', flush=True)
-  meeting.meet(cluster, start_timeout)
+  cluster_lib.meet(cluster, start_timeout)
   known, _ = cluster_lib.read_tf_config()
   jobs = jobs or {name: len(known[name]) for name in _JOBS if known.get(name)}
   milliseconds = int(1000 * worker_timeout)
@@ -120,6 +120,100 @@ def sum_over(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:
   return _sum_over_replicas(strategy, values)
 
 
+def gather(strategy: tf.distribute.Strategy, outputs: Any) -> tuple[Any, int]:
+  """The outputs of a step on all replicas of all workers, on each worker, in the order of the workers.
+
+  Args:
+    strategy: the strategy. All of its workers must call, with the same structure.
+    outputs: of this worker: a nested structure in which tuples and lists of tensors hold the values of its replicas, as
+      `experimental_local_results` makes them. The values may have other shapes on each replica; ragged and sparse
+      tensors are taken. On a mesh every worker has those of all.
+
+  Returns:
+    (The structure, with the values of all replicas in each tuple and list; the bytes that this worker has sent to each
+    of the others).
+
+  Raises:
+    UserError: a value is of another type, or stands outside of a tuple and is not the same on all workers.
+  """
+  if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    return outputs, 0
+  here = [part for value in _replica_values(outputs) for part in _parts_of(value)]
+  content = tf.io.serialize_tensor(tf.stack([tf.io.serialize_tensor(part) for part in here])).numpy() if here else b''
+  num_workers = strategy.num_replicas_in_sync // len(strategy.extended.worker_devices)
+  own = tf.one_hot(get(strategy).index, num_workers, on_value=len(content), off_value=0, dtype=tf.int64)
+  sizes = [int(size) for size in sum_over(strategy, own)]
+  if not all(sizes):
+    return outputs, 0
+  # Collectives take numbers of 32 bits.
+  words = tf.constant(np.frombuffer(content + bytes(-len(content) % 4), np.int32))
+  words = strategy.experimental_local_results(_gather_from_workers(strategy)(words))[0].numpy().tobytes()
+  found = []
+  for size in sizes:
+    parts = tf.io.parse_tensor(words[:size], tf.string)
+    found.append(iter([tf.io.parse_tensor(part, like.dtype) for part, like in zip(parts, here, strict=True)]))
+    words = words[size + -size % 4 :]
+  return _of_all_workers(outputs, found), len(content)
+
+
+def _is_of_replicas(value):
+  return isinstance(value, (tuple, list)) and bool(value) and not any(isinstance(v, (dict, tuple, list)) for v in value)
+
+
+def _replica_values(outputs):
+  """The values in the order of `_of_all_workers`."""
+  if isinstance(outputs, Mapping):
+    return [value for name in outputs for value in _replica_values(outputs[name])]
+  if isinstance(outputs, (tuple, list)):
+    return [value for part in outputs for value in (_replica_values(part))]
+  return [outputs]
+
+
+def _parts_of(value):
+  """The dense tensors of which a value is made."""
+  if isinstance(value, tf.RaggedTensor):
+    return [value.flat_values, *value.nested_row_splits]
+  if isinstance(value, tf.SparseTensor):
+    return [value.indices, value.values, value.dense_shape]
+  if value is None:
+    return []
+  try:
+    return [tf.convert_to_tensor(value)]
+  except (TypeError, ValueError) as error:
+    raise errors.UserError(
+      f'validation_step: a value of type {type(value).__name__} cannot be sent to the other workers, and '
+      'aggregate_logs needs the values of all; return tensors'
+    ) from error
+
+
+def _of_all_workers(outputs, found):
+  """`outputs` with the parts of each worker, of which `found` has one iterator for each."""
+  if isinstance(outputs, Mapping):
+    return {name: _of_all_workers(value, found) for name, value in outputs.items()}
+  if _is_of_replicas(outputs):
+    return type(outputs)(_rebuilt(value, parts) for parts in found for value in outputs)
+  if isinstance(outputs, (tuple, list)):
+    parts = [_of_all_workers(value, found) for value in outputs]
+    return type(outputs)(*parts) if hasattr(outputs, '_fields') else type(outputs)(parts)
+  values = [[next(parts) for _ in _parts_of(outputs)] for parts in found]
+  if any(not np.array_equal(one, other) for worker in values[1:] for one, other in zip(values[0], worker)):
+    raise errors.UserError(
+      'next_eval_inputs: a log that is a single tensor differs between the workers, and aggregate_logs needs the '
+      'values of all; return strategy.experimental_local_results of it'
+    )
+  return outputs
+
+
+def _rebuilt(like, parts):
+  """A value of the type of `like` from the next parts of a worker."""
+  if isinstance(like, tf.RaggedTensor):
+    flat, *splits = [next(parts) for _ in _parts_of(like)]
+    return tf.RaggedTensor.from_nested_row_splits(flat, splits, validate=False)
+  if isinstance(like, tf.SparseTensor):
+    return tf.SparseTensor(*[next(parts) for _ in range(3)])
+  return None if like is None else next(parts)
+
+
 def are_several(strategy: tf.distribute.Strategy) -> bool:
   """Whether several processes share a strategy, each of which runs the whole program."""
   return isinstance(strategy, (tf.distribute.MultiWorkerMirroredStrategy, mesh_strategy.MeshStrategy))
@@ -142,6 +236,21 @@ def _sum_over_replicas(strategy, values):
     return tf.where(speaks, values, tf.zeros_like(values))
 
   return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(of_replica), axis=None)
+
+
+@functools.cache
+def _gather_from_workers(strategy):
+  """A function of int32 tensors of shape [n >= 1], n of each worker, to those of all workers, one after the other."""
+  num_local = len(strategy.extended.worker_devices)
+
+  def of_replica(words):
+    context = tf.distribute.get_replica_context()
+    speaks = context.replica_id_in_sync_group % num_local == 0  # One replica speaks for its worker.
+    return context.all_gather(words[: tf.where(speaks, tf.shape(words)[0], 0)], axis=0)
+
+  return tf.function(
+    lambda words: strategy.run(of_replica, args=(words,)), [tf.TensorSpec([None], tf.int32)], autograph=False
+  )
 
 
 class Workers:

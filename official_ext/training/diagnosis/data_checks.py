@@ -1,6 +1,10 @@
-"""Looks at as many examples of a task as a few seconds and some megabytes allow."""
+"""Looks at as many examples of a task as a few seconds and some megabytes allow.
 
-from collections.abc import Iterator, Sequence
+The first batches of an experiment's input, for previews and the log of a start.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -8,13 +12,53 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official_ext.base import errors
 from official_ext.base import model_garden_configs
 from official_ext.base import protocols
 from official_ext.data import bad_examples
+from official_ext.data import input_faults
 from official_ext.data import pipelines
-from official_ext.data import position
 from official_ext.training.config import definitions
+from official_ext.training.config import epochs
 from official_ext.training.diagnosis import findings
+
+SPLITS = {'train': 'train_data', 'validation': 'validation_data'}
+
+
+def data_of(task_config: Any, split: str) -> tuple[Any, str]:
+  """The data configuration of a split, and its dotted path.
+
+  Raises:
+    UserError: it is not set, or names no file that exists.
+  """
+  path = f'task.{SPLITS[split]}'
+  data = getattr(task_config, SPLITS[split], None)
+  if data is None:
+    raise errors.UserError(f'{path}: is not set; there are no examples to show')
+  missing = input_faults.unmatched(data)
+  if missing is not None:
+    raise errors.UserError(f'{path}.input_path: {missing}: No such file or directory')
+  return data, path
+
+
+@contextlib.contextmanager
+def open_batches(task: Any, data: Any, path: str) -> Iterator[tuple[Iterable[Any], bad_examples.ExampleLog]]:
+  """A context with the batches of an input, and the log that describes its examples by their position.
+
+  Args:
+    task: builds the input.
+    data: its configuration.
+    path: the dotted path of `data`, for messages.
+
+  Raises:
+    UserError: the input is damaged.
+  """
+  log = bad_examples.ExampleLog()
+  with input_faults.explained(path, data, task.build_inputs):
+    with bad_examples.logged_in(log):
+      dataset = task.build_inputs(data)
+    yield dataset, log
+
 
 _SECONDS = 2.0  # The time for each of the searches below.
 _MAX_BATCHES = 4096  # The time if only reading can show whether the data end.
@@ -157,7 +201,7 @@ def find(task: protocols.Task, params: definitions.ExperimentConfig) -> tuple[li
   found: list[findings.Finding] = []
   trainer = params.trainer
   needed = trainer.train_steps * getattr(trainer, 'gradient_accumulation_steps', 1)
-  with position.starting_at(0) as start:
+  with pipelines.starting_at(0) as start:
     training = _dataset(task, getattr(params.task, 'train_data', None))
   train = _read(training, needed, start.honoured)
   if train is not None and not start.honoured:
@@ -169,9 +213,9 @@ def find(task: protocols.Task, params: definitions.ExperimentConfig) -> tuple[li
   validation = _read(validating, trainer.validation_steps if trainer.validation_steps > 0 else _MAX_BATCHES)
   if validation is not None:
     if trainer.validation_steps == -1:
-      found += _check_endless(validating, validation, _num_examples(task, params.task.validation_data))
+      found += _check_endless(validating, validation, epochs.num_examples_of(task, params.task.validation_data))
     if train is not None:
-      found += _check_same(params.task, train, validation, _num_examples(task, params.task.train_data))
+      found += _check_same(params.task, train, validation, epochs.num_examples_of(task, params.task.train_data))
   for name, reading in (('task.train_data', train), ('task.validation_data', validation)):
     found += _check_finite(name, reading) if reading is not None else ()
   return found, train.sample() if train else Sample([]), _validation_sample(task, params, validating, validation)
@@ -183,7 +227,7 @@ def _validation_sample(
   """The sample of validation data; it has a smaller last batch only if an evaluation has one."""
   if reading is None:
     return Sample([])
-  num_examples = _num_examples(task, params.task.validation_data)
+  num_examples = epochs.num_examples_of(task, params.task.validation_data)
   steps = params.trainer.validation_steps
   is_reached = steps < 0 or steps * reading.size > (num_examples or 0)
   return reading.sample(num_examples if _has_sizes(dataset) and is_reached else None)
@@ -230,10 +274,6 @@ def _has_sizes(dataset: tf.data.Dataset) -> bool:
     for spec in tf.nest.flatten(dataset.element_spec)
     if isinstance(spec, tf.TensorSpec)
   )
-
-
-def _num_examples(task: protocols.Task, data: object) -> int | None:
-  return task.num_examples(data) if hasattr(task, 'num_examples') else None
 
 
 def _check_end(dataset: tf.data.Dataset, train: _Reading, needed: int) -> Iterator[findings.Finding]:

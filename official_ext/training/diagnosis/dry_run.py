@@ -12,23 +12,20 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import tf_internals
+from official_ext.base import tracebacks
 from official_ext.training.checkpoints import manifests
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
 from official_ext.training.config import epochs
 from official_ext.training.devices import distribute
-from official_ext.training.devices import failures
 from official_ext.training.diagnosis import findings
-from official_ext.training.diagnosis import step_errors
 from official_ext.training.diagnosis import task_checks
-from official_ext.training.loop import base_task
-from official_ext.training.loop import building
-from official_ext.training.loop import loop_task
-from official_ext.training.loop import required_fields
 from official_ext.training.loop import run_checks
-from official_ext.training.model_parts import frozen_weights
+from official_ext.training.loop import train_lib
 from official_ext.training.model_parts import model_size
 from official_ext.training.step import keras_version
+from official_ext.training.tasks import base_task
+from official_ext.training.tasks import loop_task
 
 _STEPS_OF_OWNED_LOOP = 2
 
@@ -70,13 +67,13 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
     with tf_internals.layer_names_given_back():
       _build_parts(strategy, task, params)
     with tf_internals.layer_names_given_back():
-      found += task_checks.find(params, folder)
+      found += task_checks.find_in_task(params, folder)
     if any(finding.level == 'error' for finding in found):
       _say('life', 'not tried: the errors below come first')
       return
-    trainer = building.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
+    trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
     run_checks.check_metrics(params.trainer, task, trainer, 'train_and_eval')
-    building.build_event_actions(params.trainer, task, trainer, 'train_and_eval')
+    train_lib.build_event_actions(params.trainer, task, trainer, 'train_and_eval')
     with strategy.scope():
       trainer.initialize()
       _train_step(trainer)
@@ -86,7 +83,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
       for line in task.check_result(trainer.model, os.path.join(folder, 'result')):
         _say('result', line)
   _say('would', _intention(params))
-  for line in checks.schedule_warnings(params.trainer):
+  for line in (*checks.schedule_warnings(params.trainer), *checks.direction_warnings(params.trainer)):
     _say('warning', line)
 
 
@@ -108,15 +105,15 @@ def _say(name: str, text: object) -> None:
 def _explain(error: BaseException) -> str:
   """Describes a failure in one line."""
   if isinstance(error, SystemExit):
-    return failures.describe_exit(error)
-  refusal = error if isinstance(error, errors.UserError) else failures.refusal_in(error)
+    return tracebacks.describe_exit(error)
+  refusal = error if isinstance(error, errors.UserError) else tracebacks.refusal_in(error)
   if refusal is not None:
-    return failures.text_of(refusal)
-  finding = step_errors.explain(error)
+    return tracebacks.text_of(refusal)
+  finding = findings.explain_step(error)
   if finding is not None:
     return str(finding)
-  path = failures.save_traceback(error)
-  return failures.describe(error) + (f'; the traceback is in {path}' if path else '')
+  path = tracebacks.save_traceback(error)
+  return tracebacks.describe(error) + (f'; the traceback is in {path}' if path else '')
 
 
 def _report(found: list[findings.Finding], mistakes: list[str]) -> None:
@@ -139,7 +136,7 @@ def _report(found: list[findings.Finding], mistakes: list[str]) -> None:
 
 def _build_parts(strategy, task, params):
   """Builds the model and the optimizer alone, which needs no data."""
-  with strategy.scope(), required_fields.named(params.task, type(task).__name__):
+  with strategy.scope():
     with keras_version.building(task):
       model = task.build_model()
     keras_version.check_model(task, model)
@@ -181,7 +178,7 @@ def _save_and_restore(trainer, folder):
   checkpoint = trainer.checkpoint
   path = checkpoint.write(os.path.join(folder, 'ckpt'))
   size = sum(tf.io.gfile.stat(name).length for name in manifests.files_of(path))
-  frozen_ids = {id(variable) for variable in frozen_weights.constants(trainer.model)}
+  frozen_ids = {id(variable) for variable in model_size.constants(trainer.model)}
   variables = [variable for variable in trainer.model.variables if id(variable) not in frozen_ids]
   before = [variable.numpy() for variable in variables]
   for variable in variables:

@@ -1,8 +1,14 @@
-"""Runs the steps of a task eagerly, a few times, and looks for mistakes."""
+"""Runs the steps of a task eagerly, a few times, and looks for mistakes.
+
+Finds a task whose `forward` adds the model's own losses (regularizers), which `ext.Task` adds as well.
+
+Checks that dropout, noise and batch normalisation are active when the model trains, and only then.
+"""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import functools
 import inspect
 import sys
 import textwrap
@@ -14,20 +20,138 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import protocols
+from official_ext.base import tracebacks
 from official_ext.training.config import definitions
-from official_ext.training.devices import failures
 from official_ext.training.diagnosis import findings
 from official_ext.training.diagnosis import finite_checks
-from official_ext.training.diagnosis import metric_watch
-from official_ext.training.diagnosis import model_losses
-from official_ext.training.diagnosis import op_trace
 from official_ext.training.diagnosis import step_watch
-from official_ext.training.diagnosis import training_mode
-from official_ext.training.loop import base_task
 from official_ext.training.optimization import ema_optimizer
-from official_ext.training.step import method_patch
+from official_ext.training.step import observers
 from official_ext.training.step import step_random
-from official_ext.training.step import updates_watch
+from official_ext.training.tasks import base_task
+
+
+def find_model_losses(task: base_task.Task, model: Any, batch: Any) -> Sequence[findings.Finding]:
+  """Looks for a loss of `forward` that depends on `model.losses`.
+
+  The model gets one more loss, a variable of value 0. A derivative of the loss with respect to it shows that `forward`
+  adds the model's losses; one that only logs them has none. Losses by index, or computed again from the weights, are
+  not found.
+
+  Args:
+    task: its `forward` is called once, in training.
+    model: has run a step. It keeps the additional loss.
+    batch: one of the training data.
+  """
+  steps_are_ours = all(
+    getattr(type(task), name) is getattr(base_task.Task, name) for name in ('train_step', '_loss_and_logs')
+  )
+  if not steps_are_ours or not getattr(model, 'losses', ()) or not hasattr(model, 'add_loss'):
+    return []
+  probe = tf.Variable(0.0, trainable=False)
+  model.add_loss(lambda: tf.identity(probe))
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(probe)
+    loss, _ = task.forward(batch, model, training=True)
+  if tape.gradient(loss, probe) is None:
+    return []
+  return [
+    findings.Finding(
+      'error',
+      tracebacks.of_function(task.forward),
+      "the loss of forward includes model.losses (regularizers), which the task's steps add too: they count twice",
+      'remove model.losses from the loss that forward returns',
+    )
+  ]
+
+
+_NOISE = (
+  tf_keras.layers.Dropout,
+  tf_keras.layers.GaussianDropout,
+  tf_keras.layers.AlphaDropout,
+  tf_keras.layers.GaussianNoise,
+)
+_CLASSES = (*_NOISE, tf_keras.layers.BatchNormalization)
+_MAX_NAMED_LAYERS = 3
+
+
+class TrainingModes:
+  """Notes the argument `training` of layers that behave differently in training and in evaluation."""
+
+  def __init__(self) -> None:
+    self._seen: dict[tuple[str, int], tuple[Any, Any, str, set[Any]]] = {}  # By step and layer.
+
+  @contextlib.contextmanager
+  def watching(self, step: str) -> Iterator[None]:
+    """A context that watches the calls of this thread in 'train_step' or 'validation_step'."""
+    with contextlib.ExitStack() as stack:
+      for cls in {next(base for base in cls.__mro__ if 'call' in vars(base)) for cls in _CLASSES}:
+        stack.enter_context(observers.MethodPatch(cls, 'call', functools.partial(self._noting, step)))
+      stack.enter_context(observers.followed())
+      yield
+
+  def _noting(self, step, call):
+
+    @functools.wraps(call)  # By the name of its module, AutoGraph knows not to convert it.
+    def noting(layer, inputs, *args, **kwargs):
+      self._note(step, layer, args[0] if args else kwargs.get('training'))
+      return call(layer, inputs, *args, **kwargs)
+
+    return noting
+
+  def _note(self, step, layer, training):
+    if getattr(layer, 'rate', 1) == 0 or getattr(layer, 'stddev', 1) == 0:
+      return
+    if not isinstance(layer, _NOISE) and not layer.trainable:  # It is frozen: its statistics must not change.
+      return
+    if tf.is_tensor(training):
+      training = bool(training) if hasattr(training, 'numpy') else True
+    root = observers.current_root()
+    _, _, _, modes = self._seen.setdefault((step, id(layer)), (layer, root, _caller(), set()))
+    modes.add(training if training is None else bool(training))
+
+  def find(self, has_gradient: Mapping[int, bool]) -> list[findings.Finding]:
+    """Finds layers that are called with the wrong `training`.
+
+    Args:
+      has_gradient: by the id of a variable, whether an optimizer got its gradient. A model that is not trained, such as
+        a teacher, may be called in either way.
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for (step, _), (layer, root, place, modes) in self._seen.items():
+      trains = any(has_gradient.get(id(v)) for v in getattr(root, 'trainable_variables', ()))
+      if step == 'train_step' and trains and True not in modes:
+        said = 'without `training`' if modes == {None} else 'with training=False'
+        what = f'called {said} in train_step: a model that trains has it switched off'
+        found.setdefault((place, what, 'call the model with training=training'), []).append(layer.name)
+      elif step == 'validation_step' and True in modes:
+        what = 'called with training=True in validation_step: the result depends on chance, or on the rest of the batch'
+        found.setdefault((place, what, 'call the model with training=False there'), []).append(layer.name)
+    return [
+      findings.Finding('warning', place, f'{_listed(names)} {"are" if len(names) > 1 else "is"} {what}', remedy)
+      for (place, what, remedy), names in found.items()
+    ]
+
+
+def _listed(names: list[str]) -> str:
+  more = f' and {len(names) - _MAX_NAMED_LAYERS} more' if len(names) > _MAX_NAMED_LAYERS else ''
+  return ', '.join(names[:_MAX_NAMED_LAYERS]) + more
+
+
+def _caller() -> str:
+  """The line of the user's code that calls the outermost layer; 'task' if that is not the user's."""
+  frame: types.FrameType | None = sys._getframe(2)  # pylint: disable=protected-access
+  frames = []
+  while frame is not None:
+    frames.append(frame)
+    frame = frame.f_back
+  inside = [number for number, frame in enumerate(frames) if frame.f_code.co_filename == observers.__file__]
+  for frame in frames[inside[-1] if inside else 0 :]:
+    if tracebacks.is_users(frame.f_code.co_filename):
+      name = frame.f_code.co_qualname.rpartition('<locals>.')[2]
+      return tracebacks.at_line(frame.f_code.co_filename, frame.f_lineno, name)
+  return 'task'
+
 
 _MAX_STEPS = 3  # Dynamic loss scaling may skip the first ones.
 _MAX_NAMED = 3
@@ -54,7 +178,7 @@ class StepRun:
     self._watch = step_watch.StepWatch()
     self.model = model
     self._optimizer = optimizer
-    self._modes = training_mode.TrainingModes()
+    self._modes = TrainingModes()
     self._gradients: dict[int, bool] = {}  # By the id of a variable, whether it got a gradient.
     self._not_finite: list[tuple[str, object]] = []  # Gradients and losses, with their names.
     ema = ema_optimizer.adopt(self._optimizer)
@@ -67,7 +191,7 @@ class StepRun:
     They run in the middle of the learning rate's schedule, because warm-ups begin at 0.
     """
     task, model, optimizer = self._task, self.model, self._optimizer
-    metrics = metric_watch.Metrics(task.build_metrics(training=True))
+    metrics = step_watch.Metrics(task.build_metrics(training=True))
     start = self._params.trainer.train_steps // 2
     if hasattr(optimizer, 'iterations'):
       optimizer.iterations.assign(start)
@@ -98,12 +222,12 @@ class StepRun:
     self._check_metrics(metrics, 'train_step', {})
     if isinstance(task, base_task.Task):
       with step_random.step_key(self._key(start)):
-        self.found += model_losses.find(task, model, batches[0])
+        self.found += find_model_losses(task, model, batches[0])
 
   def validate(self, batch: object) -> None:
     """Runs one validation step."""
     task = self._task
-    metrics = metric_watch.Metrics(task.build_metrics(training=False))
+    metrics = step_watch.Metrics(task.build_metrics(training=False))
     self._not_finite = []
     with self._eager_step(0), metrics.watching(), self._modes.watching('validation_step'):
       with self._watch.watching(self._containers()):
@@ -113,11 +237,11 @@ class StepRun:
     if self._not_finite:
       self._tell_not_finite('validation_step', batch, 0)
     elif _users_classes(task):
-      trace = op_trace.OpTrace()
+      trace = finite_checks.OpTrace()
       with contextlib.suppress(Exception):  # One of the task's tf.functions that does not run as Python.
         with self._eager_step(0), trace.recording():
           task.validation_step(batch, self.model, metrics=task.build_metrics(training=False))
-      self.found += finite_checks.logarithms(trace, failures.is_users)
+      self.found += finite_checks.logarithms(trace, tracebacks.is_users)
 
   def try_batch(self, batch: object, trains: bool) -> None:
     """Runs one step on a batch, only to see whether it raises an error."""
@@ -154,7 +278,7 @@ class StepRun:
         self._see_loss(logs, getattr(task, step))
       return [tensor for _, tensor in self._not_finite]
 
-    self.found.append(finite_checks.origin(run, f'{what} in {step}', failures.of_function(getattr(task, step))))
+    self.found.append(finite_checks.origin(run, f'{what} in {step}', tracebacks.of_function(getattr(task, step))))
     self._not_finite = self._not_finite or [(what, None)]
 
   def _check_metrics(self, metrics, step, logs):
@@ -175,9 +299,9 @@ class StepRun:
     """Surrounds a step as the trainer does; keeps the gradients and the results of `forward`."""
     with contextlib.ExitStack() as stack:
       stack.enter_context(step_random.step_key(self._key(step)))
-      stack.enter_context(updates_watch.observed(self._see_update))
+      stack.enter_context(observers.observed(self._see_update))
       if isinstance(self._task, base_task.Task):
-        stack.enter_context(method_patch.MethodPatch(self._task, 'forward', self._noting_loss))
+        stack.enter_context(observers.MethodPatch(self._task, 'forward', self._noting_loss))
       yield
 
   def _see_update(self, optimizer, pairs):
@@ -186,7 +310,7 @@ class StepRun:
     for gradient, variable in pairs:
       self._gradients[id(variable)] = self._gradients.get(id(variable), False) or gradient is not None
     values = [(f'the gradient of {v.name}', g.values if isinstance(g, tf.IndexedSlices) else g) for g, v in pairs]
-    bad = [(name, value) for name, value in values if value is not None and not op_trace.is_finite(value)]
+    bad = [(name, value) for name, value in values if value is not None and not finite_checks.is_finite(value)]
     self._not_finite += bad
     return not bad and any(gradient is not None for gradient, _ in pairs)  # Keras refuses to apply nothing.
 
@@ -207,17 +331,17 @@ class StepRun:
       self.found.append(
         findings.Finding(
           'error',
-          failures.of_function(function),
+          tracebacks.of_function(function),
           f'the loss is not a scalar, its shape is {loss.shape.as_list()}',
           'return tf.reduce_mean(loss), the mean over the examples',
         )
       )
-    if tf.is_tensor(loss) and not op_trace.is_finite(loss):
+    if tf.is_tensor(loss) and not finite_checks.is_finite(loss):
       self._not_finite.insert(0, ('the loss', loss))
 
   def _check_update(self, changed: bool, logs: Any) -> None:
     """Reports weights that get no gradient, or a step that changes no weights. `logs` are those of the last step."""
-    place = failures.of_function(self._task.train_step)
+    place = tracebacks.of_function(self._task.train_step)
     weights = list(getattr(self.model, 'trainable_variables', ()))
     unused = [v for v in weights if not self._gradients.get(id(v), False)]
     if changed:
@@ -311,7 +435,7 @@ def _assignment(owner: object, attribute: str) -> str:
       for node in ast.walk(ast.parse(inspect.getsource(owner)))
       if isinstance(node, ast.Global) and attribute in node.names
     ]
-    return failures.at_line(owner.__file__ or '', min(numbers, default=1))
+    return tracebacks.at_line(owner.__file__ or '', min(numbers, default=1))
   classes = _users_classes(owner)
   for cls in classes:
     lines, first = inspect.getsourcelines(cls)
@@ -319,8 +443,8 @@ def _assignment(owner: object, attribute: str) -> str:
       if isinstance(method, ast.FunctionDef) and not method.name.startswith(('__init__', 'build')):
         for node in ast.walk(method):
           if isinstance(node, ast.Attribute) and node.attr == attribute and getattr(node.value, 'id', '') == 'self':
-            return failures.at_line(_file_of(cls), first + node.lineno - 1, f'{cls.__name__}.{method.name}')
-  return failures.at_line(_file_of(classes[0]), inspect.getsourcelines(classes[0])[1], classes[0].__name__)
+            return tracebacks.at_line(_file_of(cls), first + node.lineno - 1, f'{cls.__name__}.{method.name}')
+  return tracebacks.at_line(_file_of(classes[0]), inspect.getsourcelines(classes[0])[1], classes[0].__name__)
 
 
 def _signature(value: object) -> object:
@@ -341,7 +465,7 @@ def _file_of(cls: type) -> str:
 
 
 def _users_classes(owner: object) -> list[type]:
-  return [cls for cls in type(owner).__mro__ if failures.is_users(_file_of(cls))]
+  return [cls for cls in type(owner).__mro__ if tracebacks.is_users(_file_of(cls))]
 
 
 def _built(model: tf_keras.Model) -> bool:

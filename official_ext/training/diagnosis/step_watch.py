@@ -1,7 +1,10 @@
-"""Watches the Python code of a step that runs eagerly, for effects that a compiled one would not have."""
+"""Watches metrics for updates.
+
+Watches the Python code of a step that runs eagerly, for effects that a compiled one would not have.
+"""
 
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
 import inspect
@@ -12,10 +15,13 @@ import types
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
+from official_ext.base import protocols
 from official_ext.base import tf_internals
-from official_ext.training.devices import failures
+from official_ext.base import tracebacks
 from official_ext.training.diagnosis import findings
+from official_ext.training.step import observers
 
 _ONCE = 'a compiled step runs Python once, when it is traced, and never again'
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.perf_counter_ns)
@@ -60,7 +66,7 @@ class StepWatch:
 
   def _see(self, containers: dict[int, tuple[str, str]], frame: types.FrameType, event: str, argument: object) -> None:
     if event == 'c_call':
-      if failures.is_users(frame.f_code.co_filename):
+      if tracebacks.is_users(frame.f_code.co_filename):
         self._see_builtin(containers, frame, argument)
     elif event == 'call':
       code = frame.f_code
@@ -70,7 +76,9 @@ class StepWatch:
         self._see_labels(frame)
       elif code is _ONE_HOT:
         self._see_one_hot(frame)
-      elif code.co_filename == random.__file__ and frame.f_back and failures.is_users(frame.f_back.f_code.co_filename):
+      elif (
+        code.co_filename == random.__file__ and frame.f_back and tracebacks.is_users(frame.f_back.f_code.co_filename)
+      ):
         self._tell_random(frame.f_back, f'random.{code.co_name}')
 
   def _see_builtin(self, containers, frame, function):
@@ -104,7 +112,7 @@ class StepWatch:
     caller = frame.f_back
     while caller is not None and '/numpy/' in caller.f_code.co_filename:
       caller = caller.f_back
-    if caller is None or not failures.is_users(caller.f_code.co_filename) or _is_on_host(caller):
+    if caller is None or not tracebacks.is_users(caller.f_code.co_filename) or _is_on_host(caller):
       return
     self._tell(
       'error',
@@ -119,7 +127,7 @@ class StepWatch:
     if not getattr(dtype, 'is_floating', False):
       return
     caller = frame.f_back
-    while caller is not None and not failures.is_users(caller.f_code.co_filename):
+    while caller is not None and not tracebacks.is_users(caller.f_code.co_filename):
       caller = caller.f_back
     where = 'task.train_data' if caller is None else _place(caller)
     self.add(float_labels(where, labels), 'labels')
@@ -129,7 +137,7 @@ class StepWatch:
     caller = frame.f_back
     while caller is not None and caller.f_code.co_filename.startswith(_TENSORFLOW):
       caller = caller.f_back
-    if caller is None or not failures.is_users(caller.f_code.co_filename):
+    if caller is None or not tracebacks.is_users(caller.f_code.co_filename):
       return
     with contextlib.suppress(AttributeError, NotImplementedError, TypeError, ValueError):  # No value, in a graph.
       largest, places = int(np.max(np.asarray(indices))), int(depth)
@@ -161,7 +169,7 @@ class StepWatch:
   def _telling(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
     def told(*args, **kwargs):
       frame = sys._getframe(1)  # pylint: disable=protected-access
-      if failures.is_users(frame.f_code.co_filename) and not _is_on_host(frame):
+      if tracebacks.is_users(frame.f_code.co_filename) and not _is_on_host(frame):
         self._tell_random(frame, f'np.random.{name}')
       return function(*args, **kwargs)
 
@@ -196,7 +204,9 @@ def float_labels(where: str, labels: tf.Tensor) -> findings.Finding:
 
 
 def _place(frame: types.FrameType) -> str:
-  return failures.at_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname.rpartition('<locals>.')[2])
+  return tracebacks.at_line(
+    frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname.rpartition('<locals>.')[2]
+  )
 
 
 def _is_on_host(frame: types.FrameType | None) -> bool:
@@ -206,3 +216,68 @@ def _is_on_host(frame: types.FrameType | None) -> bool:
       return True
     frame = frame.f_back
   return False
+
+
+class Metrics:
+  """Metrics that count their updates.
+
+  Attributes:
+    all: the metrics that the task has built.
+    float_labels: floats that a metric got instead of class numbers.
+  """
+
+  def __init__(self, metrics: Sequence[tf_keras.metrics.Metric] | None):
+    self.all = list(metrics or ())
+    self.float_labels: object = None
+    self._updates = {id(metric): 0 for metric in self.all}
+    self._before = {id(metric): _values(metric) for metric in self.all}
+
+  @contextlib.contextmanager
+  def watching(self) -> Iterator[None]:
+    """A context that counts updates, and looks at their labels."""
+    with contextlib.ExitStack() as stack:
+      for metric in self.all:
+        if hasattr(metric, 'update_state'):
+          counting = functools.partial(self._counting, metric)
+          stack.enter_context(observers.MethodPatch(metric, 'update_state', counting))
+      yield
+
+  def _counting(self, metric, update_state):
+
+    def counting(*args, **kwargs):
+      self._updates[id(metric)] += 1
+      labels: tf.Tensor = args[0] if args else kwargs.get('y_true')
+      if type(metric).__name__.startswith('Sparse') and tf.is_tensor(labels) and labels.dtype.is_floating:
+        self.float_labels = labels
+      return update_state(*args, **kwargs)
+
+    return counting
+
+  def unused(self, task: protocols.Task, step: str, logs: object) -> list[findings.Finding]:
+    """The metrics that neither the step nor the task's aggregation of `logs` has updated."""
+    unused = [metric for metric in self.all if not self._updates[id(metric)] and self._is_as_before(metric)]
+    if unused and logs and getattr(task, 'aggregate_logs', None) is not None:
+      with contextlib.suppress(Exception):  # It may need the logs of a whole evaluation.
+        task.reduce_aggregated_logs(task.aggregate_logs(None, logs), global_step=0)
+      unused = [metric for metric in unused if self._is_as_before(metric)]
+    return [
+      findings.Finding(
+        'error',
+        tracebacks.of_function(task.build_metrics),
+        f'{step} never updates the metric {metric.name}',
+        f'let forward log {metric.name!r}: (labels, predictions), or call its update_state',
+      )
+      for metric in unused
+    ]
+
+  def _is_as_before(self, metric) -> bool:
+    before = self._before[id(metric)]
+    return (
+      bool(hasattr(metric, 'variables'))
+      and len(before) == len(metric.variables)
+      and all(np.array_equal(old, new, equal_nan=True) for old, new in zip(before, _values(metric)))
+    )
+
+
+def _values(metric: object) -> list[np.ndarray]:
+  return [variable.numpy() for variable in getattr(metric, 'variables', ())]

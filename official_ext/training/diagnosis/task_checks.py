@@ -8,6 +8,8 @@ Warnings may be intended: a weight without a gradient, Python code that runs onl
 counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
 not finite or are sorted, dropout or batch normalisation that is off in training or on in evaluation, a loss that is a
 sum.
+
+Runs a task's steps on unusual batches: the last, smaller one, and those with extreme labels.
 """
 
 import contextlib
@@ -18,21 +20,101 @@ from official.core import train_utils
 import tensorflow as tf
 
 from official_ext.base import protocols
+from official_ext.base import tracebacks
 from official_ext.training.config import definitions
 from official_ext.training.config import epochs
-from official_ext.training.diagnosis import batch_checks
 from official_ext.training.diagnosis import data_checks
 from official_ext.training.diagnosis import findings
-from official_ext.training.diagnosis import label_checks
 from official_ext.training.diagnosis import step_checks
-from official_ext.training.diagnosis import step_errors
-from official_ext.training.loop import building
+from official_ext.training.loop import train_lib
 from official_ext.training.step import keras_version
+from official_ext.training.tasks import base_task
+
+_TOLERANCE = 1e-4
+
+
+def find_in_batches(
+  run: step_checks.StepRun, task: protocols.Task, path: str, sample: data_checks.Sample
+) -> list[findings.Finding]:
+  """Looks for mistakes that the first batches, on which the step has passed, do not show.
+
+  Args:
+    run: runs the steps.
+    task: the task.
+    path: 'task.train_data' or 'task.validation_data'.
+    sample: batches of it.
+  """
+  found: list[findings.Finding] = []
+  trains = path.endswith('train_data')
+  for number, batch in sample.extreme:
+    try:
+      with tf.device('CPU:0'):  # Its kernels refuse labels that those of a GPU turn into NaN.
+        run.try_batch(batch, trains)
+    except Exception as error:  # pylint: disable=broad-except  # Only errors that labels cause are reported here.
+      finding = findings.explain_label(error, path, task, run.model, [batch], [number])
+      if finding is not None:
+        found.append(finding)
+        break
+  if sample.partial is not None:
+    found += _find_in_partial(run, task, path, sample, trains)
+  if not trains and isinstance(task, base_task.Task) and sample.size:
+    found += _find_sum(run, task, sample)
+  return found
+
+
+def _find_in_partial(run, task, path, sample, trains):
+  try:
+    run.try_batch(sample.partial, trains)
+    return []
+  except Exception as error:  # pylint: disable=broad-except  # Any exception: full batches do not raise it.
+    finding = findings.explain_label(error, path, task, run.model, [sample.partial], [])
+    finding = finding or findings.explain_step(error)
+    if finding is not None:
+      return [finding]
+    place = tracebacks.place_of(error)
+    left = next(
+      len(part) for part in tf.nest.flatten(sample.partial) if isinstance(part, tf.Tensor) and part.shape.rank
+    )
+    return [
+      findings.Finding(
+        'error',
+        tracebacks.at_line(*place) if place else path,
+        f'the last batch of {path} has {left} examples in place of {sample.size}, and the step fails on it: '
+        f'{tracebacks.message_of(error)}',
+        'take the size of a batch from tf.shape, or leave out the last one (drop_remainder=true)',
+      )
+    ]
+
+
+def _find_sum(run, task, sample):
+  """Finds a loss that is the sum over the examples, by cutting the batch in two."""
+  half = sample.size // 2
+  parts = [data_checks.cut(sample.kept[0], start, start + half, sample.size) for start in (0, half)]
+  if half < 2 or 2 * half != sample.size or None in parts:
+    return []
+  try:
+    whole, first, second = (run.loss_of(batch) for batch in (sample.kept[0], *parts))
+  except Exception:  # pylint: disable=broad-except  # The task needs whole batches.
+    return []
+  scale = abs(whole)
+  is_sum = abs(whole - first - second) <= _TOLERANCE * scale and min(abs(first), abs(second)) > 0.01 * scale
+  if not is_sum or first * second < 0:
+    return []
+  return [
+    findings.Finding(
+      'warning',
+      tracebacks.of_function(task.forward),
+      'the loss is the sum over the examples of a batch: it, and the '
+      'size of an update, depend on the size of the batch',
+      'return the mean over the examples, tf.reduce_mean',
+    )
+  ]
+
 
 _NUM_BATCHES = 2
 
 
-def find(params: definitions.ExperimentConfig, logging_dir: str = '') -> list[findings.Finding]:
+def find_in_task(params: definitions.ExperimentConfig, logging_dir: str = '') -> list[findings.Finding]:
   """Looks for mistakes in an experiment's task. It runs in this process, eagerly, on one device.
 
   The dry run, which follows, reports other errors that stop a step.
@@ -62,10 +144,10 @@ def find(params: definitions.ExperimentConfig, logging_dir: str = '') -> list[fi
         run.validate(sample.kept[0])
     except Exception as error:  # pylint: disable=broad-except  # As above.
       numbers = range(len(sample.kept))
-      finding = label_checks.explain(error, path, task, model, sample.kept, numbers) or step_errors.explain(error)
+      finding = findings.explain_label(error, path, task, model, sample.kept, numbers) or findings.explain_step(error)
       run.found += [finding] if finding is not None else []
       continue
-    run.found += batch_checks.find(run, task, path, sample)
+    run.found += find_in_batches(run, task, path, sample)
   return sorted([*found, *run.finish()], key=lambda finding: finding.level != 'error')
 
 
@@ -82,7 +164,7 @@ def _parts(
     with contextlib.suppress(Exception):
       task.initialize(model)
     return model, train_utils.create_optimizer(task, params), train
-  trainer = building.build_trainer(tf.distribute.get_strategy(), task, params, logging_dir, train=True, evaluate=False)
+  trainer = train_lib.build_trainer(tf.distribute.get_strategy(), task, params, logging_dir, train=True, evaluate=False)
   with contextlib.suppress(Exception):
     trainer.initialize()
   iterator = tf.nest.map_structure(iter, trainer.train_dataset)

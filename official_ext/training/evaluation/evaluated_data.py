@@ -7,10 +7,9 @@ import os
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.data import class_names
 from official_ext.data import input_faults
-from official_ext.data import prepared_folders
-from official_ext.data.prepare import splits
+from official_ext.data import input_files
+from official_ext.data.prepare import conversions
 from official_ext.training.config import definitions
 
 
@@ -29,7 +28,7 @@ class EvaluatedData:
 
   config: Any
   path: str
-  names: class_names.ClassNames
+  names: input_files.ClassNames
   annotation_file: str
   title: str
   folder: str
@@ -67,13 +66,18 @@ def find(
     config = own.replace(is_training=False, drop_remainder=False)
     folder = _folder_of(own)
     return EvaluatedData(
-      config, 'task.validation_data', class_names.find(own), annotations, 'validation data of the run', folder
+      config,
+      'task.validation_data',
+      input_files.find_class_names(own),
+      annotations,
+      'validation data of the run',
+      folder,
     )
   folder = os.path.abspath(os.path.expanduser(on))
-  prepared = prepared_folders.describe(folder, '--on')
+  prepared = input_files.describe_prepared(folder, '--on')
   if prepared.kind not in kinds:
     raise errors.UserError(f'--on: {on}: was prepared for {prepared.kind}; the run needs --for={" or ".join(kinds)}')
-  split = split or next((name for name in (splits.VALIDATION, splits.TEST) if _rows(prepared, name)), '')
+  split = split or next((name for name in (conversions.VALIDATION, conversions.TEST) if _rows(prepared, name)), '')
   if not split:
     raise errors.UserError(f'--on: {on}: has neither validation nor test examples; --split=train takes the others')
   if not _rows(prepared, split):
@@ -95,22 +99,22 @@ def find(
   return EvaluatedData(own.replace(**changes), '--on', names, annotations, f'{split} examples of {on}', folder)
 
 
-def _rows(prepared: prepared_folders.PreparedFolder, split: str) -> int:
+def _rows(prepared: input_files.PreparedFolder, split: str) -> int:
   return sum(rows for file, rows, *_ in prepared.files if os.path.basename(file).startswith(f'{split}-'))
 
 
 def _folder_of(data: Any) -> str:
   """The prepared folder of a data configuration; '' if it is outside of one."""
   folder = os.path.dirname(str(data.input_path or ''))
-  return folder if os.path.isfile(os.path.join(folder, prepared_folders.MANIFEST)) else ''
+  return folder if os.path.isfile(os.path.join(folder, input_files.MANIFEST)) else ''
 
 
-def _checked_names(folder: str, on: str, own: Any, num_classes: int) -> class_names.ClassNames:
+def _checked_names(folder: str, on: str, own: Any, num_classes: int) -> input_files.ClassNames:
   """The names of the classes of a folder, which must be those of the run."""
-  found = class_names.in_folder(folder)
+  found = input_files.class_names_in(folder)
   if len(found) != num_classes:
     raise errors.UserError(f'--on: {on}: has {len(found)} classes, the model of the run {num_classes}')
-  trained = class_names.find(own)
+  trained = input_files.find_class_names(own)
   if len(trained):
     for number in range(num_classes):
       if found.of(number) != trained.of(number):
@@ -121,12 +125,12 @@ def _checked_names(folder: str, on: str, own: Any, num_classes: int) -> class_na
   return found
 
 
-def _check_vocabulary(prepared: prepared_folders.PreparedFolder, on: str, own: Any) -> None:
+def _check_vocabulary(prepared: input_files.PreparedFolder, on: str, own: Any) -> None:
   """Refuses rows of another vocabulary than that of the run, if both are known."""
   folder = _folder_of(own)
   if not folder:
     return
-  trained = prepared_folders.describe(folder, 'task.validation_data').settings
+  trained = input_files.describe_prepared(folder, 'task.validation_data').settings
   for name in ('vocabulary', 'do_lower_case'):
     if trained.get(name) != prepared.settings.get(name):
       raise errors.UserError(f'--on: {on}: its {name} is not that of the data of the run; prepare it with the same')

@@ -1,4 +1,4 @@
-"""The loop: task, trainer, evaluator, controller, recovery, and the record of a run.
+"""The loop: trainer, evaluator, controller, recovery.
 
 Start with `train_lib.py:run_experiment`, then `controller.py` and `base_trainer.py`.
 """

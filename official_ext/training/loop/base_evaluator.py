@@ -1,4 +1,9 @@
-"""Evaluates exactly: every example counts once, on any number of replicas; the training weights come back."""
+"""Evaluates exactly: every example counts once, on any number of replicas; the training weights come back.
+
+Notices evaluations of all examples that run past their end: input that repeats would be evaluated for ever.
+
+Counts the batches of an evaluation, and its examples that are not finite.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
@@ -7,33 +12,171 @@ import json
 from typing import Any
 
 from absl import logging
+from official.core import base_task as official_base_task
 import orbit
 import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import protocols
-from official_ext.training.checkpoints import best_history
+from official_ext.base import tracebacks
+from official_ext.data import bad_examples
+from official_ext.data import batch_axes
+from official_ext.data import pipelines
+from official_ext.training.checkpoints import best as best_lib
 from official_ext.training.config import definitions
-from official_ext.training.devices import failures
 from official_ext.training.devices import workers
-from official_ext.training.loop import base_task
-from official_ext.training.loop import evaluation_length
-from official_ext.training.loop import evaluation_state
-from official_ext.training.loop import input_report
-from official_ext.training.loop import model_garden_trainer
+from official_ext.training.loop import garden
+from official_ext.training.loop import training_input
 from official_ext.training.optimization import ema_optimizer
 from official_ext.training.step import keras_version
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
+from official_ext.training.tasks import base_task
 from official_ext.training.writers import tensorboard
+
+_MARGIN = 10  # An evaluation may be this many times as long as expected before its batches no longer count as progress.
+_MANY = 10_000  # Batches after which an evaluation of unknown length is reported; again at each doubling.
+
+
+class EvaluationLength:
+  """The number of batches of the present evaluation, compared with the number that it should have.
+
+  Attributes:
+    is_exceeded: whether the present evaluation has taken more than 10 times the expected number of batches. Its
+      further batches do not count as progress.
+  """
+
+  def __init__(self):
+    self.is_exceeded = False
+    self._expected: int | None = None
+    self._before: int | None = None
+    self._report_at: int | None = None
+    self._takes_all = False
+
+  def begin(self, expected: int | None, takes_all: bool) -> None:
+    """Starts an evaluation.
+
+    Args:
+      expected: how many batches it has at most; None if that is not known.
+      takes_all: whether it ends with its input, not after a number of steps.
+    """
+    self.is_exceeded = False
+    self._expected = self._before if expected is None else expected
+    self._report_at = None
+    self._takes_all = takes_all
+    if takes_all:
+      self._report_at = _MANY if self._expected is None else self._expected + 1
+
+  def count(self, batches: int) -> None:
+    """Warns if an evaluation has taken more batches than it should have, and whenever that number doubles."""
+    if self._takes_all and self._expected is not None:
+      self.is_exceeded = batches > _MARGIN * max(self._expected, 1)
+    if self._report_at is None or batches < self._report_at:
+      return
+    self._report_at = 2 * batches
+    known = 'its number of examples is not known' if self._expected is None else f'expected {self._expected} at most'
+    logging.warning(
+      'task.validation_data: the evaluation has taken %d batches (%s), and continues; if the input repeats, set '
+      'trainer.validation_steps.',
+      batches,
+      known,
+    )
+
+  def end(self, batches: int) -> None:
+    """Ends an evaluation that has taken its input to the end: the next one has not much more batches."""
+    if self._report_at is not None:
+      self._before = 2 * batches  # An input without a known length may have another one each time.
+    self.is_exceeded = False
+
+
+NUM_REMEMBERED_BATCHES = 8
+
+
+class EvaluationState(tf.Module):
+  """The counters of the present evaluation. No checkpoint holds them.
+
+  Attributes:
+    batch: int64 scalar variable, the number of the present batch, from 0.
+    num_not_finite: float32 scalar variable, how many of this worker's examples were not finite.
+    num_bad_batches: int64 scalar variable, how many batches they were in.
+    bad_batches: int64 variable of shape [8], the numbers of the first of these.
+  """
+
+  def __init__(self):
+    super().__init__(name='evaluation_state')
+    kwargs = dict(trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    self.batch = tf.Variable(0, dtype=tf.int64, name='batch', **kwargs)
+    self.num_not_finite = tf.Variable(0.0, dtype=tf.float32, name='num_not_finite', **kwargs)
+    self.num_bad_batches = tf.Variable(0, dtype=tf.int64, name='num_bad_batches', **kwargs)
+    self.bad_batches = tf.Variable([0] * NUM_REMEMBERED_BATCHES, dtype=tf.int64, name='bad_batches', **kwargs)
+
+  def begin(self) -> None:
+    """Counts anew."""
+    self.batch.assign(0)
+    self.num_not_finite.assign(0.0)
+    self.num_bad_batches.assign(0)
+
+  def end_batch(self, num_not_finite: tf.Tensor) -> None:
+    """Advances to the next batch. Cross-replica context.
+
+    Args:
+      num_not_finite: float32 scalar, the number in the present batch.
+    """
+    is_bad = num_not_finite > 0
+    slot = tf.range(NUM_REMEMBERED_BATCHES, dtype=tf.int64) == self.num_bad_batches
+    self.bad_batches.assign(tf.where(tf.logical_and(slot, is_bad), self.batch, self.bad_batches))
+    self.num_bad_batches.assign_add(tf.cast(is_bad, tf.int64))
+    self.num_not_finite.assign_add(num_not_finite)
+    self.batch.assign_add(1)
+
+  def bad_batch_numbers(self) -> list[int]:
+    """The numbers of the first batches in which examples were not finite, 8 at most."""
+    return self.bad_batches.numpy()[: int(self.num_bad_batches.numpy())].tolist()
+
+
+def count_not_finite(inputs: Any, logs: Mapping[str, Any], axes: batch_axes.BatchAxes) -> tf.Tensor:
+  """Counts a replica's examples that are not finite: in an input, or in a result of the step.
+
+  Some kernels, such as that of ReLU, turn NaN into a number, so that the loss alone does not show it. If a loss or a
+  log that is a mean over examples is not finite, the number of examples at fault is not known, and counts as one.
+
+  Args:
+    inputs: of the step, a structure of tensors.
+    logs: of the step.
+    axes: the axes of `inputs` that count examples.
+
+  Returns:
+    A float32 scalar; 0 if there are no examples.
+  """
+  counts = [tf.constant(0.0)]
+  for axis, part in zip(axes.axes, tf.nest.flatten(inputs)):
+    for tensor in tf.nest.flatten(part, expand_composites=True):
+      if not tf.is_tensor(tensor) or not tensor.dtype.is_floating or not tensor.shape.rank:
+        continue
+      is_bad = tf.logical_not(tf.math.is_finite(tensor))
+      if axis is None:  # Of all examples, such as anchors.
+        counts.append(tf.cast(tf.reduce_any(is_bad), tf.float32))
+        continue
+      rows = tf.reduce_any(is_bad, axis=[other for other in range(tensor.shape.rank) if other != axis])
+      counts.append(tf.reduce_sum(tf.cast(rows, tf.float32)))
+  for value in logs.values():
+    if step_plan.is_number(value) and value.dtype.is_floating:
+      counts.append(tf.cast(tf.logical_not(tf.math.is_finite(value)), tf.float32))
+  return tf.where(axes.num_examples(inputs) > 0, tf.reduce_max(tf.stack(counts)), 0.0)
+
 
 _NUM_EXAMPLES = '_num_examples'
 _NOT_FINITE = '_not_finite'
+_AGREE = '_axes_agree'
 NOT_FINITE = 'validation_not_finite'  # A log: the number of examples of an evaluation that were not finite.
 
 
-class Evaluator(model_garden_trainer.ModelGardenTrainer):
+class _AxesDisagreeError(Exception):
+  """Parts of a batch whose first dimensions have seemed to count its examples have different lengths."""
+
+
+class Evaluator(garden.ModelGardenTrainer):
   """The evaluating half of the trainer: see base class."""
 
   def __init__(
@@ -50,7 +193,9 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0
-    self.length = evaluation_length.EvaluationLength()
+    self._num_sent_bytes = 0  # In the present evaluation, by this worker to each other one.
+    self._batch_axes: batch_axes.BatchAxes | None = None  # Of the input of evaluations; found in the first one.
+    self.length = EvaluationLength()
     self.stop_requested: Callable[[], bool] = lambda: False  # Called after every batch; a caller may replace it.
     makes_averages = self._ema is not None and not self._ema.has_shadow_copy  # The base class makes an incomplete one.
     super().__init__(definitions.upgrade(config), task, model, optimizer, **kwargs)
@@ -58,8 +203,10 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
       self._make_averages()
     for part in ('train_metrics', 'validation_metrics'):  # Of what it does: it trains, evaluates, or both.
       keras_version.check_metrics(task, getattr(self, part, ()))
-    self._evaluation_state = evaluation_state.EvaluationState()
+    self._evaluation_state = EvaluationState()
     self._named_not_finite = False
+    self._assumed_is_reported = self._sent_bytes_are_reported = False
+    self._have_disagreed = False  # Parts of a batch, by the axes found first.
 
   def _make_averages(self) -> None:
     """Makes the averages of all weights, those too that the model makes at its first call."""
@@ -90,7 +237,7 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
       logging.info('The model makes variables at its first call, and cannot be called on a batch: %s', error)
 
   def data_identity(self) -> dict[str, Any]:
-    """The identities of this trainer's data, as JSON values, by the name of the input: see identity.py."""
+    """The identities of this trainer's data, as JSON values, by the name of the input: see data_identity.py."""
     found = {name: report.identity() for name, report in self.inputs.items()}
     return json.loads(json.dumps({name: identity for name, identity in found.items() if identity}, default=str))
 
@@ -113,18 +260,19 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     self._use_averaged_weights(True)
 
   def eval_step(self, iterator):
-    """Evaluates one batch. A replica's loss is weighted by its number of examples, which may be zero."""
+    """Evaluates one batch. A replica's loss is weighted by `micro_batch_weight`, or by its number of examples."""
 
     def step_fn(inputs):
       with step_random.step_key(self._evaluation_key('evaluation')):
         logs = dict(self.task.validation_step(inputs, model=self.model, metrics=self.validation_metrics))
-      not_finite = evaluation_state.count_not_finite(inputs, logs)
-      num_examples = base_task.num_examples_in(inputs)
+      axes = self._axes_of(inputs)
+      not_finite = count_not_finite(inputs, logs, axes)
+      num_examples, weight = self._weights(inputs, axes)
       if self.task.loss in logs:
         loss = tf.cast(logs[self.task.loss], tf.float32)
-        self._validation_loss.update_state(
-          tf.where(num_examples > 0, tf.reduce_mean(loss), 0.0), sample_weight=num_examples
-        )
+        self._validation_loss.update_state(tf.where(weight > 0, tf.reduce_mean(loss), 0.0), sample_weight=weight)
+      if not axes.is_checked:
+        logs[_AGREE] = axes.agree(inputs)
       logs[_NUM_EXAMPLES] = num_examples
       logs[_NOT_FINITE] = not_finite
       return logs
@@ -136,6 +284,63 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     if in_both:
       logging.warning('next_eval_inputs and validation_step both log %s: the latter is kept.', sorted(in_both))
     return {**passthrough_logs, **logs}
+
+  @tf.autograph.experimental.do_not_convert
+  def _weights(self, inputs, axes):
+    """The weights of a replica's batch in means of scalars and in the mean loss: float32 scalars, 0 if it is empty."""
+    num_examples = axes.num_examples(inputs)
+    weight = self.task.micro_batch_weight(inputs) if isinstance(self.task, base_task.Task) else None
+    if weight is None:
+      self._warn_of_assumed(axes)
+      return num_examples, num_examples
+    weight = tf.where(num_examples > 0, tf.cast(weight, tf.float32), 0.0)
+    return weight if axes.assumed else num_examples, weight
+
+  def _warn_of_assumed(self, axes):
+    if axes.assumed and not self._assumed_is_reported:
+      self._assumed_is_reported = True
+      logging.warning(
+        'task.validation_data: the number of examples in a batch is not clear from the shapes of its parts; assumed: '
+        '%s. validation_loss and logged means are weighted by it; if it is another number, return it from '
+        '%s.micro_batch_weight(inputs)',
+        axes.assumed,
+        type(self.task).__name__,
+      )
+
+  @tf.autograph.experimental.do_not_convert
+  def _axes_of(self, inputs) -> batch_axes.BatchAxes:
+    """The axes of a replica's batch that count its examples."""
+    if self._batch_axes is None:
+      self._find_axes()
+    if self._batch_axes is not None and len(self._batch_axes.axes) == len(tf.nest.flatten(inputs)):
+      return self._batch_axes
+    found = batch_axes.of_spec(inputs)  # `next_eval_inputs` returns something else than the input's batches.
+    return batch_axes.assumed(inputs) if found is None or self._have_disagreed and not found.is_checked else found
+
+  def _find_axes(self) -> None:
+    """Finds the axes of the input. If its shapes leave a doubt, only a batch whose parts disagree leads to a second
+    look, with another batch size: most inputs have none. A loop in a graph cannot begin anew, nor can one worker alone.
+    """
+    is_final = self._have_disagreed or self.config.trainer.eval_tf_while_loop or workers.are_several(self.strategy)
+    spec = self._evaluation_spec
+    if spec is None:
+      return
+    size = self._eval_batch_size // self.strategy.num_replicas_in_sync
+    found = batch_axes.of_spec(spec, size)
+    if found is None or is_final and not found.is_checked:
+      found = batch_axes.find(spec, size, self._spec_of_batches)
+    self._batch_axes = found
+
+  def _spec_of_batches(self, size: int) -> Any:
+    """The type specs of the evaluation's input for one replica and another batch size; None if it cannot be built."""
+    try:
+      with tf.init_scope(), bad_examples.logged_in(bad_examples.ExampleLog()):
+        params = self.config.task.validation_data.replace(global_batch_size=size, drop_remainder=True)
+        datasets = pipelines.transformed(self.task.build_inputs, lambda dataset, context: dataset)(params)
+        return tf.nest.map_structure(lambda dataset: dataset.element_spec, datasets)
+    except Exception as error:  # pylint: disable=broad-except  # Each task fails in its own way: then it is not known.
+      logging.info('The input of an evaluation cannot be built with batches of %d: %s', size, error)
+      return None
 
   @tf.autograph.experimental.do_not_convert
   def _evaluation_key(self, purpose: str) -> step_random.StepKey:
@@ -155,7 +360,7 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
       return self.next_eval_inputs(iterator)
 
   def eval_reduce(self, state=None, step_outputs=None):
-    """Sums the scalars that the step logs, and hands the logs to the task's `aggregate_logs`.
+    """Sums the scalars that the step logs, and hands the logs of all workers to the task's `aggregate_logs`.
 
     Raises:
       EvaluationInterruptedError: `stop_requested` returns true.
@@ -168,13 +373,24 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     if step_outputs and _NUM_EXAMPLES in step_outputs:
       step_outputs = dict(step_outputs)
       weights = step_outputs.pop(_NUM_EXAMPLES)
+      agree = step_outputs.pop(_AGREE, ())
+      if tf.executing_eagerly() and not all(map(bool, agree)):
+        raise _AxesDisagreeError
       if tf.executing_eagerly():  # A loop inside a graph (trainer.eval_tf_while_loop) cannot keep the sums.
         self._sum_scalars(step_outputs, weights)
         self._keep_pictures(step_outputs)
     if not tf.executing_eagerly():
       return super().eval_reduce(state, step_outputs)
     with self._naming('aggregate_logs'):
+      if self._aggregates:
+        step_outputs, num_bytes = workers.gather(self.strategy, step_outputs)
+        self._num_sent_bytes += num_bytes
       return super().eval_reduce(state, step_outputs)
+
+  @property
+  def _aggregates(self) -> bool:
+    """Whether the task uses the logs of every step in Python, and so needs those of all workers."""
+    return type(self.task).aggregate_logs is not official_base_task.Task.aggregate_logs
 
   @contextlib.contextmanager
   def _naming(self, method: str) -> Iterator[None]:
@@ -187,10 +403,12 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
       yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
       function = getattr(self.task, method)
-      if isinstance(error, errors.UserError) or failures.place_of(error) or not failures.is_users_function(function):
+      if (
+        isinstance(error, errors.UserError) or tracebacks.place_of(error) or not tracebacks.is_users_function(function)
+      ):
         raise
-      place = failures.of_function(function, with_name=False)
-      raise errors.UserError(f'{place}: {type(self.task).__name__}.{method}: {failures.message_of(error)}') from error
+      place = tracebacks.of_function(function, with_name=False)
+      raise errors.UserError(f'{place}: {type(self.task).__name__}.{method}: {tracebacks.message_of(error)}') from error
 
   def _sum_scalars(self, logs, weights):
     known = {metric.name for metric in self.validation_metrics} | {self.task.loss}
@@ -249,7 +467,7 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     if self._checkpoint_exporter:  # While the averaged weights are in place, because they were evaluated.
       self._checkpoint_exporter.maybe_export_checkpoint(self.checkpoint, logs, self.global_step.numpy())
       metric_name = self.config.trainer.best_checkpoint_eval_metric
-      best = best_history.value_in(self._checkpoint_exporter.best_ckpt_logs, metric_name.split('|'))
+      best = best_lib.value_in(self._checkpoint_exporter.best_ckpt_logs, metric_name.split('|'))
       if best is not None:  # An evaluation beside the training may precede any best one.
         logs['best_' + metric_name] = best
     self._use_averaged_weights(False)
@@ -312,12 +530,8 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     """
     self.check_evaluation_ends(int(num_steps))
     report = self.inputs['validation_data']
-    report.skips_up_to(None)
-    self._num_eval_batches = 0
-    self._evaluation_state.begin()
-    self.length.begin(self._expected_batches if int(num_steps) == -1 else None, int(num_steps) == -1)
     try:
-      logs = super().evaluate(num_steps)
+      logs = self._evaluate(num_steps)
     except (tf.errors.OpError, UnicodeDecodeError) as error:
       if isinstance(error, tf.errors.OutOfRangeError):  # A loop inside a graph; others end without an error.
         raise errors.UserError(
@@ -331,13 +545,34 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
       raise explained from error
     else:
       self.length.end(self._num_eval_batches)
+      if self._num_sent_bytes and self.strategy.extended.should_checkpoint and not self._sent_bytes_are_reported:
+        self._sent_bytes_are_reported = True
+        print(
+          f'{type(self.task).__name__}.aggregate_logs: in an evaluation, the chief sends {self._num_sent_bytes:,} '
+          'bytes to each other worker.',
+          flush=True,
+        )
       num_examples = self._num_eval_batches * self._eval_batch_size
       return self.with_skips(logs, report, num_examples if self._counts_batches() else None)
     finally:
       self._use_averaged_weights(False)
 
+  def _evaluate(self, num_steps):
+    """Evaluates; once more if the parts of a batch have shown that their first dimensions do not count its examples."""
+    self.inputs['validation_data'].skips_up_to(None)
+    self._num_eval_batches = self._num_sent_bytes = 0
+    self._evaluation_state.begin()
+    self.length.begin(self._expected_batches if int(num_steps) == -1 else None, int(num_steps) == -1)
+    try:
+      return super().evaluate(num_steps)
+    except _AxesDisagreeError:
+      self._have_disagreed = True
+      self._find_axes()
+      self._eval_loop_fn = None  # It has the axes found before.
+      return self._evaluate(num_steps)
+
   def check_evaluation_ends(self, num_steps: int) -> None:
-    """Refuses to evaluate all of a dataset that repeats for ever.
+    """Refuses to evaluate all of a dataset that repeats for ever, or a part of the logs that the task aggregates.
 
     Args:
       num_steps: how many batches are evaluated; -1 for all.
@@ -345,6 +580,11 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     Raises:
       UserError: names the task's method and the fix.
     """
+    if self._aggregates and self.config.trainer.eval_tf_while_loop and workers.are_several(self.strategy):
+      raise errors.UserError(
+        f'trainer.eval_tf_while_loop: {type(self.task).__name__}.aggregate_logs needs the logs of all workers, which '
+        'only Python can gather; set it to false'
+      )
     if num_steps == -1 and self._evaluation_repeats:
       raise errors.UserError(
         f'task.validation_data: the dataset of {type(self.task).__name__}.build_inputs repeats for ever, and '
@@ -373,7 +613,7 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     """Whether Python in this process sees every batch of an evaluation."""
     return not self.config.trainer.eval_tf_while_loop
 
-  def with_skips(self, logs: Any, report: input_report.InputReport, end: int | None) -> Any:
+  def with_skips(self, logs: Any, report: training_input.InputReport, end: int | None) -> Any:
     """The logs, with the number of examples that all workers have skipped, if the task skips any.
 
     Args:
@@ -384,8 +624,8 @@ class Evaluator(model_garden_trainer.ModelGardenTrainer):
     skips = report.skips_up_to(end)
     if not skips:
       return logs
-    total = workers.sum_over(self.strategy, tf.constant(float(skips[input_report.SKIPS])))
-    return {**(logs or {}), input_report.SKIPS: int(total)}
+    total = workers.sum_over(self.strategy, tf.constant(float(skips[training_input.SKIPS])))
+    return {**(logs or {}), training_input.SKIPS: int(total)}
 
   def _use_averaged_weights(self, averaged: bool):
     if self._ema is not None and averaged != self._ema.is_swapped:

@@ -1,6 +1,11 @@
-"""The inner loop: Model Garden's Trainer, with compiled steps, accumulation, the finite guard and exact input."""
+"""The inner loop: Model Garden's Trainer, with compiled steps, accumulation, the finite guard and exact input.
 
-from collections.abc import Iterator
+Measures the speed of training.
+
+Loops of several steps inside one TensorFlow function, for steps of which one program runs several.
+"""
+
+from collections.abc import Callable, Iterator
 from concurrent import futures
 import contextlib
 import dataclasses
@@ -17,28 +22,120 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import hardware
 from official_ext.base import protocols
 from official_ext.base import tf_internals
-from official_ext.base.processes import machine_memory
-from official_ext.data import in_memory as in_memory_lib
+from official_ext.data import batch_reader
+from official_ext.training.config import epochs
 from official_ext.training.loop import base_evaluator
-from official_ext.training.loop import loop_parts
-from official_ext.training.loop import profiling
-from official_ext.training.loop import step_inputs
-from official_ext.training.loop import step_loops
-from official_ext.training.loop import step_planning
 from official_ext.training.loop import training_input
-from official_ext.training.loop import training_speed
-from official_ext.training.optimization import parameter_groups
+from official_ext.training.optimization import groups as groups_lib
+from official_ext.training.record import profiling
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import inspection
-from official_ext.training.step import replica_statistics
-from official_ext.training.step import step_parts
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
-from official_ext.training.step import step_state
 from official_ext.training.step import task_step
 from official_ext.training.step import training_step as training_step_lib
+
+
+@dataclasses.dataclass
+class TrainingSpeed:
+  """The speed of the last training loop.
+
+  Attributes:
+    steps: the number of steps that were timed.
+    seconds: the wall time of these steps.
+    data_wait_seconds: the part of these seconds spent waiting for input.
+    compile_seconds: wall time of the first run of each program in this process, which compiles it.
+    examples_per_step: examples in one update, 0 if `global_batch_size` is not set.
+    examples_per_epoch: examples in the training data, 0 if the task does not know.
+  """
+
+  steps: int = 0
+  seconds: float = 0.0
+  data_wait_seconds: float = 0.0
+  compile_seconds: float = 0.0
+  examples_per_step: int = 0
+  examples_per_epoch: int = 0
+
+  def start_loop(self) -> None:
+    """Forgets the loop before."""
+    self.steps, self.seconds, self.data_wait_seconds = 0, 0.0, 0.0
+
+  def add(self, steps: int, seconds: float, data_wait_seconds: float) -> None:
+    """Adds steps of the present loop."""
+    self.steps += steps
+    self.seconds += seconds
+    self.data_wait_seconds += data_wait_seconds
+
+
+LoopFn = Callable[[Any, tf.Tensor], None]
+
+
+def make_loop(
+  step: training_step_lib.TrainingStep, inputs: training_input.StepInputs, train_step: Callable[[Any], None]
+) -> LoopFn | None:
+  """Makes the loop `(iterator, num_steps) -> None` of a planned step; None if steps are run one by one.
+
+  Args:
+    step: the step, with its plan.
+    inputs: takes the batches of a step.
+    train_step: runs one update; the steps that remain after whole programs are run by it.
+  """
+  assert step.plan is not None
+  if step.plan.execution == 'mesh':
+    return _mesh_loop(step, inputs)
+  if step.plan.steps_per_execution == 1:
+    return None
+  return tf.function(_gathering_loop(step, inputs) if step.plan.gathers else _fused_loop(step, inputs, train_step))
+
+
+def _gathering_loop(step: training_step_lib.TrainingStep, inputs: training_input.StepInputs) -> LoopFn:
+  assert step.plan is not None
+  at_most = step.plan.steps_per_execution
+
+  def gathering_loop(iterator, num_steps):
+    del iterator
+    for done in tf.range(0, num_steps, at_most):
+      with tf.name_scope(''):
+        step.run_gathering(inputs.next_batch(), tf.minimum(num_steps - done, at_most))
+
+  return gathering_loop
+
+
+def _fused_loop(
+  step: training_step_lib.TrainingStep, inputs: training_input.StepInputs, train_step: Callable[[Any], None]
+) -> LoopFn:
+  assert step.plan is not None
+  length = step.plan.steps_per_execution
+
+  def fused_loop(iterator, num_steps):
+    for _ in tf.range(num_steps // length):
+      with tf.name_scope(''):
+        step.run([inputs.take(iterator, i) for i in range(length)])
+    for _ in tf.range(num_steps % length):
+      with tf.name_scope(''):
+        train_step(iterator)
+
+  return fused_loop
+
+
+def _mesh_loop(step: training_step_lib.TrainingStep, inputs: training_input.StepInputs) -> LoopFn:
+  """A loop in Python: batches come from the host, and are split over the devices between two steps."""
+
+  def take(iterator):
+    return inputs.take(iterator)
+
+  take_in_graph = tf.function(take)
+
+  def mesh_loop(iterator, num_steps):
+    with step.on_mesh().running():
+      for _ in range(int(num_steps)):
+        step.run([take_in_graph(iterator)])
+
+  return mesh_loop
+
 
 _COMPILE_ERRORS = ('XLA', 'Detected unsupported operations')
 
@@ -63,9 +160,9 @@ class Trainer(base_evaluator.Evaluator):
     num_skips_restored: the number of updates skipped before this process began.
   """
 
-  step_inputs: step_inputs.StepInputs
-  step_state: step_state.StepState
-  speed: training_speed.TrainingSpeed
+  step_inputs: training_input.StepInputs
+  step_state: task_step.StepState
+  speed: TrainingSpeed
 
   def __init__(
     self,
@@ -86,7 +183,7 @@ class Trainer(base_evaluator.Evaluator):
     Args:
       config: the experiment. One that lacks fields of this library, such as a plain one of Model Garden's, is
         upgraded (see definitions.py): `self.config` is the upgraded copy, and there is no other.
-      task: see `official_ext.training.loop.base_task.Task`; any Model Garden task.
+      task: see `official_ext.training.tasks.base_task.Task`; any Model Garden task.
       model: the task's model.
       optimizer: a tf_keras optimizer, legacy or new.
       train: whether the trainer will train.
@@ -115,7 +212,7 @@ class Trainer(base_evaluator.Evaluator):
       is_custom=train_dataset is not None,
     )
     groups = getattr(self.config.trainer.optimizer_config, 'parameter_groups', ()) if train else ()
-    self.parameter_groups = parameter_groups.install(groups, gradient_tap.inner_optimizer(optimizer), model)
+    self.parameter_groups = groups_lib.install(groups, gradient_tap.inner_optimizer(optimizer), model)
     if not self._is_async:
       step_random.key_random_layers(model)
     if train:
@@ -139,19 +236,19 @@ class Trainer(base_evaluator.Evaluator):
     if not getattr(self.model, 'built', False):
       return
     if not self._is_async and self.model.trainable_variables:
-      gradient_tap.build(self.optimizer, self.model.trainable_variables)
+      gradient_tap.build_optimizer(self.optimizer, self.model.trainable_variables)
     if self._is_async or self.model.trainable_variables:
       self.check_parameter_groups()
 
   def _make_step(self) -> None:
     """Makes the step and every part that the loop calls; the step is planned when training begins."""
     settings, seed = self.config.trainer, self.config.runtime.seed
-    self.step_state = self.checkpoint.step_state = step_state.StepState()
-    self.step_inputs = step_inputs.StepInputs(
+    self.step_state = self.checkpoint.step_state = task_step.StepState()
+    self.step_inputs = training_input.StepInputs(
       self.next_train_inputs, self.global_step, seed, self.gradient_accumulation_steps
     )
     self._step = training_step_lib.TrainingStep(
-      step_parts.StepParts(
+      task_step.StepParts(
         task=self.task,
         model=self.model,
         optimizer=self.optimizer,
@@ -161,20 +258,20 @@ class Trainer(base_evaluator.Evaluator):
         state=self.step_state,
         strategy=self.strategy,
       ),
-      step_parts.StepSettings(
+      task_step.StepSettings(
         seed, self.gradient_accumulation_steps, settings.loss_spike, self.config.runtime.mesh, settings.sharding
       ),
     )
     self._inspector = inspection.Inspector(
       settings.inspect, self._step, self.optimizer, self.step_inputs.take, self.model
     )
-    self._statistics = replica_statistics.ReplicaStatistics(self.model)
+    self._statistics = gradient_tap.ReplicaStatistics(self.model)
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
     self._programs_run: set[int] = set()  # Their lengths, in steps.
     data = getattr(self.config.task, 'train_data', None)
     self._batch_size = getattr(data, 'global_batch_size', 0) or 0
-    num_examples = self.task.num_examples(data) if hasattr(self.task, 'num_examples') else None
-    self.speed = training_speed.TrainingSpeed(
+    num_examples = epochs.num_examples_of(self.task, data)
+    self.speed = TrainingSpeed(
       examples_per_step=self._batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0
     )
 
@@ -269,7 +366,7 @@ class Trainer(base_evaluator.Evaluator):
       data_wait_seconds = float(self.step_inputs.wait.numpy())
       if part.compiles:
         self.speed.compile_seconds += seconds
-        machine_memory.release_freed()  # Of tracing and compiling: a tenth of a deep decoder's process.
+        hardware.release_freed_memory()  # Of tracing and compiling: a tenth of a deep decoder's process.
       else:
         self.speed.add(part.steps, seconds, data_wait_seconds)
       self.profiler.add_program(step, part, seconds, data_wait_seconds)
@@ -277,7 +374,7 @@ class Trainer(base_evaluator.Evaluator):
     self.steps_are_done = True
     return self.train_loop_end()
 
-  def _parts(self, num_steps: int) -> Iterator[loop_parts.Part]:
+  def _parts(self, num_steps: int) -> Iterator[profiling.Part]:
     """Cuts a loop around programs that are compiled, which are timed separately, or inspected or profiled."""
     length = self.plan.steps_per_execution if self.plan is not None and self.owns_loop else 1
     any_number = self._gathers()
@@ -285,7 +382,7 @@ class Trainer(base_evaluator.Evaluator):
     def is_alone(step, num_steps):
       return self._inspector.is_due(step, num_steps) or self.profiler.covers(step, num_steps)
 
-    return loop_parts.cut(self._step_now(), num_steps, length, self._programs_run, is_alone, any_number)
+    return profiling.cut(self._step_now(), num_steps, length, self._programs_run, is_alone, any_number)
 
   def _gathers(self) -> bool:
     return self.plan is not None and self.plan.gathers
@@ -322,10 +419,10 @@ class Trainer(base_evaluator.Evaluator):
     """Makes the loop over `train_step`; in the fused execution, over whole programs of steps."""
     return self._make_loop() or super().create_train_loop_fn()
 
-  def _make_loop(self) -> step_loops.LoopFn | None:
+  def _make_loop(self) -> LoopFn | None:
     if self.plan is None or not self.owns_loop:
       return None
-    return step_loops.make(self.training_step, self.step_inputs, self.train_step)
+    return make_loop(self.training_step, self.step_inputs, self.train_step)
 
   @property
   def train_loop_fn(self) -> Any:
@@ -366,12 +463,12 @@ class Trainer(base_evaluator.Evaluator):
     if step.plan is not None:
       return
     with self.strategy.scope():
-      guess = step_planning.may_have_clusters(self.model, runtime, self.strategy)
+      guess = step_plan.step_may_have_clusters(self.model, runtime, self.strategy)
       traits = step.probe(self.step_inputs.take_one, self._train_iter, guess)
       in_memory = self._in_memory()
       traits = dataclasses.replace(traits, in_memory=in_memory is not None)
       if self.parameter_groups is not None:  # Frozen variables have slots too: a later run may train them.
-        gradient_tap.build(self.optimizer, self.model.trainable_variables)
+        gradient_tap.build_optimizer(self.optimizer, self.model.trainable_variables)
       plan = self._plan_of(traits)
       if runtime.enable_xla == 'auto' and plan.jit_compile:  # Asked last: it takes as long as the trace.
         traits = dataclasses.replace(traits, xla_error=step.xla_error())
@@ -384,7 +481,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def _plan_of(self, traits: step_plan.StepTraits) -> step_plan.StepPlan:
     step = self.training_step
-    return step_planning.choose_plan(
+    return step_plan.plan_step(
       traits,
       self.config.trainer,
       self.config.runtime,
@@ -402,11 +499,11 @@ class Trainer(base_evaluator.Evaluator):
     with futures.ThreadPoolExecutor(1) as thread:
       thread.submit(self.plan_step).result()
 
-  def _in_memory(self) -> in_memory_lib.InMemoryBatches | None:
+  def _in_memory(self) -> batch_reader.InMemoryBatches | None:
     """The batches as functions of their numbers, if nobody but this class takes them."""
     if not self.owns_loop or self._takes_own_inputs() or self._input.is_custom:
       return None
-    return in_memory_lib.of(self.train_dataset)
+    return batch_reader.in_memory_batches_of(self.train_dataset)
 
   def _takes_own_inputs(self) -> bool:
     """Whether `next_train_inputs` is not Model Garden's, and so may read the step or the model."""

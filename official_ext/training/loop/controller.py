@@ -6,6 +6,10 @@ between repeats both, identically. Several workers save before they evaluate, if
 
 Loops end on the multiples of every interval (steps per loop, checkpoint, evaluation, summary) and at train_steps, so
 that a resumed run cuts its steps as the uninterrupted one does.
+
+Computes where the loops of a training end, and the actions due there. Arithmetic of steps, without TensorFlow.
+
+Evaluates beside a training: every checkpoint that appears, once, in the order of steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,21 +19,137 @@ import functools
 import time
 from typing import Any
 
+from absl import logging
 import orbit
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base.run_folder import event_names
-from official_ext.training.actions import event_actions
+from official_ext.base.run_folder import run_files
+from official_ext.training.actions import triggers
+from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manager as manager_lib
-from official_ext.training.devices import preemption
-from official_ext.training.devices import workers
-from official_ext.training.loop import boundaries as boundaries_lib
-from official_ext.training.loop import continuous_eval
-from official_ext.training.loop import loop_logs
-from official_ext.training.loop import profiling
-from official_ext.training.loop import run_events
+from official_ext.training.devices import signals
+from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import saving
+from official_ext.training.record import profiling
+from official_ext.training.record import run_events
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundaries:
+  """The boundaries of a run's loops. They are the multiples of every interval, wherever the run starts.
+
+  Attributes:
+    train_steps: the step at which training ends, for percent and ETA; 0 if it is not known.
+    steps_per_loop: the most steps between logs.
+    checkpoint_interval: the steps between checkpoints; 0 for none before the end.
+    intervals: further intervals, in steps; those that are not positive are ignored.
+    saves_at_start: whether the step at which training starts is saved too, so that there is always a checkpoint to roll
+      back to.
+  """
+
+  train_steps: int = 0
+  steps_per_loop: int = 1
+  checkpoint_interval: int = 0
+  intervals: tuple[int, ...] = ()
+  saves_at_start: bool = False
+
+  def steps_to_next(self, step: int, also: int = 0) -> int:
+    """The number of steps from `step` to the next boundary; `also` is one more interval."""
+    intervals = (self.steps_per_loop, self.checkpoint_interval, *self.intervals, also)
+    return min(interval - step % interval for interval in intervals if interval > 0)
+
+  def saves_at(self, step: int) -> bool:
+    """Whether a step is a multiple of the interval of checkpoints."""
+    return self.checkpoint_interval > 0 and step % self.checkpoint_interval == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+  """The course of a training: its end and its evaluations.
+
+  Attributes:
+    train_steps: the step at which it ends.
+    saves_at_end: whether that step is saved.
+    eval_interval: the steps between evaluations; 0 for none.
+    eval_steps: the batches of an evaluation; -1 for all.
+  """
+
+  train_steps: int
+  saves_at_end: bool = True
+  eval_interval: int = 0
+  eval_steps: int = -1
+
+
+_POLL_SECONDS = 1.0
+
+
+def new_checkpoints(
+  manager: manager_lib.CheckpointManager,
+  workers: workers_lib.Workers,
+  timeout: float | None = None,
+  has_ended: Callable[[], bool] | None = None,
+  on_look: Callable[[], None] = lambda: None,
+) -> Iterator[str]:
+  """The paths of the checkpoints in a folder as they appear, the same on all workers.
+
+  Args:
+    manager: that of the folder.
+    workers: all that evaluate together.
+    timeout: how many seconds to wait for a new checkpoint; None waits for ever.
+    has_ended: whether training has ended, so that no more checkpoints will follow.
+    on_look: called before each look, and before each checkpoint.
+
+  Yields:
+    Each path, oldest first; again, if its step was rolled back and saved again.
+  """
+  seen, waiting_since = set(), time.monotonic()
+
+  def look():  # First read the end, so that the list after it is complete.
+    ended = has_ended is not None and has_ended()
+    timed_out = timeout is not None and time.monotonic() - waiting_since > timeout
+    versions = [[path, listing.num_rollbacks(path)] for path in manager.checkpoints]
+    return [ended or timed_out, [version for version in versions if tuple(version) not in seen]]
+
+  while True:
+    on_look()
+    ended, new = workers.from_chief('checkpoints to evaluate', look)
+    for path, num_rollbacks in new:
+      on_look()
+      seen.add((path, num_rollbacks))
+      yield path
+    if new:
+      waiting_since = time.monotonic()
+    elif ended:
+      return
+    else:
+      time.sleep(_POLL_SECONDS)
+
+
+def restore_unless_gone(
+  path: str, restore: Callable[[str], object], manager: manager_lib.CheckpointManager, workers: workers_lib.Workers
+) -> bool:
+  """Restores a checkpoint on all workers, or on none if it has been deleted meanwhile or cannot be read.
+
+  Args:
+    path: of the checkpoint.
+    restore: restores it.
+    manager: that of the folder.
+    workers: all that evaluate together.
+
+  Returns:
+    Whether it is restored.
+  """
+  gone = False
+  try:
+    restore(path)
+  except Exception as error:  # The type depends on the place of the reader's error.
+    unreadable = isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError))
+    if not unreadable and path in manager.checkpoints:
+      raise
+    logging.warning('%s was gone before it could be evaluated: %s', path, error)
+    gone = True
+  return not workers.any('checkpoint gone', gone)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +185,7 @@ class Observers:
   on_restored: Callable[[], None] = lambda: None
   on_stage: Callable[[str, int], None] = lambda stage, step: None
   heartbeat: Callable[[], None] = lambda: None
-  watch: preemption.PreemptionWatch = dataclasses.field(default_factory=preemption.PreemptionWatch)
+  watch: signals.PreemptionWatch = dataclasses.field(default_factory=signals.PreemptionWatch)
 
 
 class Controller(orbit.Controller):
@@ -81,7 +201,7 @@ class Controller(orbit.Controller):
     self,
     *,
     global_step: tf.Variable,
-    boundaries: boundaries_lib.Boundaries | None = None,
+    boundaries: Boundaries | None = None,
     checkpoint_manager: manager_lib.CheckpointManager | None = None,
     checkpoint: str | None = None,
     events: run_events.RunEvents | None = None,
@@ -100,7 +220,7 @@ class Controller(orbit.Controller):
       observers: hear of the progress; None for none.
       **kwargs: the base class's.
     """
-    self._boundaries = boundaries or boundaries_lib.Boundaries(steps_per_loop=kwargs.get('steps_per_loop', 1))
+    self._boundaries = boundaries or Boundaries(steps_per_loop=kwargs.get('steps_per_loop', 1))
     self.events = events or run_events.RunEvents()
     self._actions = self.events.actions
     self._observers = observers or Observers()
@@ -121,7 +241,9 @@ class Controller(orbit.Controller):
     """Whether to stop the evaluation."""
     if tf.executing_eagerly() and not self._evaluates_too_long():  # Otherwise it is only being traced.
       self._observers.heartbeat()
-    return self._observers.watch.requested is not None and not workers.are_several(self.strategy)  # Workers must agree.
+    return self._observers.watch.requested is not None and not workers_lib.are_several(
+      self.strategy
+    )  # Workers must agree.
 
   def _evaluates_too_long(self) -> bool:
     """Whether the evaluation is past its end, so that its batches are not progress."""
@@ -135,7 +257,7 @@ class Controller(orbit.Controller):
   def train(self, steps: int, checkpoint_at_completion: bool = True):
     """Trains up to step `steps`: see base class."""
     self._require('trainer', for_method='train')
-    self._run_loop(boundaries_lib.Course(steps, checkpoint_at_completion))
+    self._run_loop(Course(steps, checkpoint_at_completion))
 
   def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None):
     """Trains up to step `train_steps`, evaluating on every multiple of `eval_interval` and at the end.
@@ -145,11 +267,11 @@ class Controller(orbit.Controller):
     """
     self._require('trainer', for_method='train_and_evaluate')
     self._require('evaluator', for_method='train_and_evaluate')
-    course = boundaries_lib.Course(train_steps, eval_interval=eval_interval or train_steps, eval_steps=eval_steps)
+    course = Course(train_steps, eval_interval=eval_interval or train_steps, eval_steps=eval_steps)
     output = self._run_loop(course)
     return self.evaluate(eval_steps) if output is None else output
 
-  def _run_loop(self, course: boundaries_lib.Course):
+  def _run_loop(self, course: Course):
     """Restores; then stop? -> train -> act -> log -> evaluate -> save, until the end of the course.
 
     Returns:
@@ -192,21 +314,21 @@ class Controller(orbit.Controller):
 
   # The actions due at a step.
 
-  def _trains(self, course: boundaries_lib.Course, step: int) -> bool:
+  def _trains(self, course: Course, step: int) -> bool:
     return not self._is_last(course, step)
 
-  def _is_last(self, course: boundaries_lib.Course, step: int) -> bool:
+  def _is_last(self, course: Course, step: int) -> bool:
     return step >= course.train_steps or self._ends_early()
 
-  def _evaluates(self, course: boundaries_lib.Course, step: int) -> bool:
+  def _evaluates(self, course: Course, step: int) -> bool:
     return course.eval_interval > 0 and (step % course.eval_interval == 0 or self._is_last(course, step))
 
-  def _saves(self, course: boundaries_lib.Course, step: int) -> bool:
+  def _saves(self, course: Course, step: int) -> bool:
     return self._boundaries.saves_at(step) or (course.saves_at_end and self._is_last(course, step))
 
   def _ends_early(self) -> bool:
     """Whether an action has ended training, on any worker."""
-    if workers.are_several(self.strategy) and workers.on_any(self.strategy, bool(self._actions.stop_reason)):
+    if workers_lib.are_several(self.strategy) and workers_lib.on_any(self.strategy, bool(self._actions.stop_reason)):
       self._actions.stop_reason = self._actions.stop_reason or 'an action of another worker requested it'
     return bool(self._actions.stop_reason)
 
@@ -217,7 +339,7 @@ class Controller(orbit.Controller):
       PreemptedError: a signal has.
     """
     name = self._observers.watch.requested
-    if not workers.on_any(self.strategy, name is not None):
+    if not workers_lib.on_any(self.strategy, name is not None):
       return
     if step and self.trainer is not None and self.checkpoint_manager is not None:
       self.save_checkpoint(**extra)
@@ -273,9 +395,9 @@ class Controller(orbit.Controller):
 
   def _logs_of(self, output: Mapping[str, object]) -> dict[str, Any]:
     logs = dict(tf.nest.map_structure(orbit.utils.get_value, output))
-    names = (event_names.TOKENS, event_names.LEARNED_TOKENS)
+    names = (run_files.TOKENS, run_files.LEARNED_TOKENS)
     tokens = {name: float(logs.pop(name)) for name in names if name in logs}
-    return {**logs, **loop_logs.speed(self.trainer, self._step_now(), self._boundaries.train_steps, tokens)}
+    return {**logs, **run_events.speed(self.trainer, self._step_now(), self._boundaries.train_steps, tokens)}
 
   def _default_summary_file(self, event: str):
     if self._actions.summaries is None:
@@ -283,7 +405,7 @@ class Controller(orbit.Controller):
     return self._actions.summaries.default_file(event).as_default()
 
   def _report_plan(self):
-    values = None if self._reported_plan else loop_logs.compiled(self.trainer)
+    values = None if self._reported_plan else run_events.compiled(self.trainer)
     if values is not None:
       self._reported_plan = True
       self.events.tell('compiled', self._step_now(), values)
@@ -306,18 +428,20 @@ class Controller(orbit.Controller):
       self._stop_if_requested(step, evaluation_pending=True)
       raise
     seconds = time.perf_counter() - start
-    loop_logs.note_seconds(self.trainer, profiling.EVALUATION, seconds)
+    run_events.note_seconds(self.trainer, profiling.EVALUATION, seconds)
     for action in self.eval_actions:
       self._actions.call(action, output)
     output = tf.nest.map_structure(orbit.utils.get_value, output)
-    self._log('eval', step, {**output, **loop_logs.epoch(self.trainer, step), 'seconds': seconds})
+    self._log('eval', step, {**output, **run_events.epoch(self.trainer, step), 'seconds': seconds})
     return output
 
-  def _evaluate_in_training(self, course: boundaries_lib.Course, step: int) -> Mapping[str, Any]:
+  def _evaluate_in_training(self, course: Course, step: int) -> Mapping[str, Any]:
     """Evaluates so that a failure costs no training."""
     # The evaluation includes its actions.
-    state: dict[str, Any] = {event_actions.STATE: self._actions.state()}
-    if workers.are_several(self.strategy) and self._saves(course, step):  # Several workers cannot save on the way out.
+    state: dict[str, Any] = {triggers.STATE: self._actions.state()}
+    if workers_lib.are_several(self.strategy) and self._saves(
+      course, step
+    ):  # Several workers cannot save on the way out.
       self.save_checkpoint(evaluation_pending=True, **state)
     with self._saving.on_the_way_out(self.save_checkpoint, 'eval', step, **state):
       return self.evaluate(course.eval_steps)
@@ -340,14 +464,14 @@ class Controller(orbit.Controller):
     """
     self._require('evaluator', for_method='evaluate_continuously')
     self._require('checkpoint_manager', for_method='evaluate_continuously')
-    manager, everybody, output = self.checkpoint_manager, workers.get(self.strategy), None
+    manager, everybody, output = self.checkpoint_manager, workers_lib.get(self.strategy), None
 
     def on_look():
       self._stop_if_requested(self._step_now())
       self._observers.heartbeat()
 
-    for path in continuous_eval.new_checkpoints(manager, everybody, timeout, timeout_fn, on_look):
-      if continuous_eval.restore_unless_gone(path, self.restore_checkpoint, manager, everybody):
+    for path in new_checkpoints(manager, everybody, timeout, timeout_fn, on_look):
+      if restore_unless_gone(path, self.restore_checkpoint, manager, everybody):
         output = self.evaluate(steps)
     return output
 
@@ -377,7 +501,7 @@ class Controller(orbit.Controller):
       self._evaluation_is_pending = self.checkpoint_manager.evaluation_is_pending(path)
       if hasattr(self.trainer, 'checkpoint_restored'):
         self.trainer.checkpoint_restored(**self.checkpoint_manager.continuation(path))
-      loop_logs.report_replicas(self.strategy, self.checkpoint_manager.num_replicas(path))
+      run_events.report_replicas(self.strategy, self.checkpoint_manager.num_replicas(path))
       self._actions.restore(path)
       self.events.tell('restored', self._step_now(), {'checkpoint': path, **self._pending()})
     return path

@@ -8,15 +8,14 @@ import orbit
 
 from official_ext.base import errors
 from official_ext.base import protocols
-from official_ext.training.checkpoints import ema_checkpoints
+from official_ext.training.checkpoints import exported_weights
 from official_ext.training.checkpoints import manager
 from official_ext.training.config import definitions
-from official_ext.training.config import trainer_parts
 from official_ext.training.devices import workers
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import controller
-from official_ext.training.loop import run_events
 from official_ext.training.optimization import ema_optimizer
+from official_ext.training.record import run_events
 
 
 class RollbackAction:
@@ -69,7 +68,7 @@ class NonfiniteAction(RollbackAction):
   def __init__(
     self,
     trainer: base_trainer.Trainer,
-    config: trainer_parts.NonfiniteConfig,
+    config: definitions.NonfiniteConfig,
     events: run_events.RunEvents,
     checkpoint_manager: manager.CheckpointManager | None = None,
   ):
@@ -225,7 +224,7 @@ def get_eval_actions(
   if ema_optimizer.find(trainer.optimizer) is None:
     return []
   return [
-    ema_checkpoints.EMACheckpointing(
+    exported_weights.EMACheckpointing(
       model_dir,
       trainer.optimizer,
       trainer.checkpoint,

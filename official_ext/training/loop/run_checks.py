@@ -1,4 +1,9 @@
-"""Checks before a run writes anything: places, checkpoints, lengths, metrics that nothing reports."""
+"""Checks before a run writes anything: places, checkpoints, lengths, metrics that nothing reports.
+
+The memory that a training will take, as an estimate, beside that of the machine: before an hour is lost.
+
+A run that cannot fit is refused before its model is made; one that may not fit is warned of before its first step.
+"""
 
 from collections.abc import Mapping
 import dataclasses
@@ -8,46 +13,180 @@ import json
 from typing import Any
 
 from official.core import base_task
+import tensorflow as tf
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import flat_params
-from official_ext.base import json_types
+from official_ext.base import hardware
+from official_ext.base import json_values
 from official_ext.base import protocols
-from official_ext.base import suggestions
-from official_ext.base import yaml_text
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
 from official_ext.data import data_identity
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import named
 from official_ext.training.checkpoints import training_lines
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
+from official_ext.training.devices import device_types
 from official_ext.training.devices import workers as workers_lib
-from official_ext.training.loop import code_identity
-from official_ext.training.loop import experiment_run
-from official_ext.training.loop import run_record
-from official_ext.training.optimization import rate_checks
+from official_ext.training.loop import run_options
+from official_ext.training.model_parts import model_size
+from official_ext.training.optimization import configs
+from official_ext.training.record import code_identity
+from official_ext.training.record import run_record
 from official_ext.training.step import gradient_tap
+
+_WARN_ABOVE = 0.9
+_GB = 1e9
+_COMPILATION = int(0.6e9)  # Of a step, on a CPU: the peak of runs with tiny batches, less all else.
+# The slots of each trained number, in float32 numbers; of other optimizers there may be none.
+_SLOTS = {
+  **dict.fromkeys(
+    ('adam', 'adamw', 'adam_experimental', 'adamw_experimental', 'adamw_torch', 'adamw_legacy', 'lamb'), 2.0
+  ),
+  **dict.fromkeys(('stable_adamw', 'lion'), 1.0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryEstimate:
+  """What a training takes at its peak, and what there is. All in bytes.
+
+  Attributes:
+    resident: what the process takes before its first step: the program, weights, slots, data. On GPUs weights and
+      slots alone.
+    gradients: of the trained variables; twice if micro-batches are accumulated.
+    activations: of a micro-batch.
+    compilation: of tracing and compiling the step; 0 on GPUs, whose memory it does not take.
+    total: the memory of the machine, the limit of its cgroup, or the memory of the smallest GPU; 0 for unknown.
+    available: what is left of `total` for this process, with `resident`; 0 for unknown.
+  """
+
+  resident: int
+  gradients: int
+  activations: int
+  compilation: int
+  total: int
+  available: int
+
+  @property
+  def peak(self) -> int:
+    """Bytes at the peak of a step."""
+    return self.resident + self.gradients + self.activations + self.compilation
+
+  def describe(self) -> str:
+    """One line for people."""
+    values = {
+      'now': self.resident,
+      'gradients': self.gradients,
+      'activations': self.activations,
+      'compilation': self.compilation,
+    }
+    parts = ', '.join(f'{name} {_gb(count)}' for name, count in values.items())
+    room = f'; {_gb(self.available)} of {_gb(self.total)} GB available' if self.total else ''
+    return f'about {_gb(self.peak)} GB at the peak of a step ({parts}){room}'
+
+  def warning(self) -> str:
+    """One line if that is more than nine tenths of the available memory; ''."""
+    if not self.available or self.peak <= _WARN_ABOVE * self.available:
+      return ''
+    return (
+      f'memory: a step takes about {_gb(self.peak)} GB, and {_gb(self.available)} GB are available: the run may be '
+      'killed; halve task.train_data.global_batch_size and double trainer.gradient_accumulation_steps, or set '
+      'task.model.remat=block ("Memory" in docs/how_to/scale.md)'
+    )
+
+
+def estimate_memory(
+  experiment: run_options.Experiment, size: model_size.ModelSize, model: Any
+) -> MemoryEstimate | None:
+  """The estimate of a training; None if the task does not estimate its activations.
+
+  Args:
+    experiment: of the run.
+    size: of its model, with the optimizer's slots.
+    model: the model.
+  """
+  strategy = experiment.strategy
+  activations = getattr(experiment.task, 'activation_bytes', lambda *_: None)(model, strategy.num_replicas_in_sync)
+  if activations is None:
+    return None
+  copies = 2 if experiment.params.trainer.gradient_accumulation_steps > 1 else 1
+  gradients = copies * size.gradient_bytes
+  kind = device_types.device_type(strategy)
+  if kind == 'GPU':
+    total = _gpu_bytes()
+    return MemoryEstimate(size.weight_bytes + size.slot_bytes, gradients, activations, 0, total, total)
+  found = hardware.read_memory() if kind == 'CPU' else None
+  resident = hardware.resident_memory()
+  on_here = strategy.num_replicas_in_sync // max(1, experiment.workers.count)
+  total, free = (found.total, found.available) if found else (0, 0)
+  available = min(total, free + resident) if found else 0
+  return MemoryEstimate(resident, on_here * gradients, on_here * activations, _COMPILATION, total, available)
+
+
+def check_memory(task: Any, optimizer: str | None, strategy: tf.distribute.Strategy) -> None:
+  """Refuses a training whose weights and optimizer slots alone are more than the memory: before the model is made.
+
+  Args:
+    task: of the run; one that does not know its weights is not refused.
+    optimizer: the name of its type.
+    strategy: of the run; each of its devices holds all weights.
+
+  Raises:
+    UserError: it cannot fit.
+  """
+  kind = device_types.device_type(strategy)
+  least = getattr(task, 'least_weights', lambda: None)()
+  if least is None or kind == 'TPU':
+    return
+  weights, trained = least
+  slots = int(4 * _SLOTS.get(optimizer or '', 0.0) * trained)
+  found = hardware.read_memory()
+  total = _gpu_bytes() if kind == 'GPU' else found.total if found else 0
+  if total and weights + slots > total:
+    of_slots = f' and {_gb(slots)} GB of slots of {optimizer}' if slots else ''
+    raise errors.UserError(
+      f'task.model: {_gb(weights)} GB of weights{of_slots} are more than the {_gb(total)} GB of this '
+      f'{"GPU" if kind == "GPU" else "machine"}; train adapters on weights in 4 bits (task.use_lora=true, '
+      'task.load_in_4bit=true), or a smaller model'
+    )
+
+
+def _gpu_bytes() -> int:
+  """The memory of the smallest GPU; 0 if it is unknown, as without nvidia-ml-py."""
+  try:
+    import pynvml  # pylint: disable=g-import-not-at-top  # Optional.
+
+    pynvml.nvmlInit()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+    return min((int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles), default=0)
+  except Exception:  # pylint: disable=broad-except  # Not installed, no driver, no permission.
+    return 0
+
+
+def _gb(count: int) -> str:
+  return f'{count / _GB:,.3g}'
+
 
 # Of modules' files as code_identity.py names them: `.so` of `.cpython-312-x86_64-linux-gnu.so`.
 _EXTENSION_SUFFIXES = tuple({f'.{suffix.rpartition(".")[2]}' for suffix in machinery.EXTENSION_SUFFIXES})
 
 
-def check_run(experiment: experiment_run.Experiment) -> training_lines.Start:
+def check_run(experiment: run_options.Experiment) -> training_lines.Start:
   """Refuses invalid settings before a model is built: see `train_lib.run_experiment`. Returns the start of the run."""
   task, mode, model_dir, params = experiment.task, experiment.mode, experiment.model_dir, experiment.params
   if mode not in checks.MODES:
     raise errors.UserError(f'--mode={mode}: no such mode; the modes are {", ".join(checks.MODES)}')
   start = choose_start(experiment)
   task.evaluates = experiment.evaluates
-  task.goes_on_from = _folder_of_weights(start, mode, model_dir)
+  task.weights_folder = _folder_of_weights(start, mode, model_dir)
   run_record.check_writable(model_dir)
   if experiment.trains and experiment.is_chief:
     run_lock.check_free(model_dir)
-  if experiment.trains and params.task.init_checkpoint and not manifests.paths(model_dir):
+  if experiment.trains and params.task.init_checkpoint and not manifests.complete_paths(model_dir):
     warm_start.find(params.task.init_checkpoint)
   run_record.check_places(model_dir, mode, params.trainer)
   checks.check_replicas(params.task, mode, experiment.strategy.num_replicas_in_sync, task)
@@ -64,11 +203,11 @@ def _check_shares_batches(task: protocols.Task, num_replicas: int) -> None:
     )
 
 
-def check_same_params(experiment: experiment_run.Experiment) -> None:
+def check_same_params(experiment: run_options.Experiment) -> None:
   """Refuses workers whose configuration or flags differ from the chief's, before they build different models."""
   options, params = experiment.options, experiment.params.as_dict()
   command = {'--mode': experiment.mode, '--checkpoint': options.checkpoint, '--branch': options.branch, **params}
-  experiment.workers.check_same('params', yaml_text.dump(command), flat_params.text_differences)
+  experiment.workers.check_same('params', config_text.dump(command), config_text.text_differences)
 
 
 def check_same_on_workers(
@@ -103,7 +242,7 @@ def check_same_on_workers(
     workers.check_same(topic, json.dumps(here, sort_keys=True, default=str), differences)
 
 
-def _compared_versions(versions: Mapping[str, object]) -> json_types.JsonObject:
+def _compared_versions(versions: Mapping[str, object]) -> json_values.JsonObject:
   return {**versions, 'python': '.'.join(str(versions.get('python')).split('.')[:2])}
 
 
@@ -121,14 +260,14 @@ def _data_differences(one: str, other: str) -> list[str]:
 
 
 def _folder_of_weights(start: training_lines.Start, mode: str, model_dir: str) -> str:
-  """See `Task.goes_on_from`."""
+  """See `Task.weights_folder`."""
   if start.checkpoint:
     return manifests.folder_of(start.checkpoint)
   return model_dir if 'train' not in mode or manifests.saved_paths(model_dir) else ''
 
 
 def choose_start(
-  experiment: experiment_run.Experiment, before: training_lines.Start | None = None
+  experiment: run_options.Experiment, before: training_lines.Start | None = None
 ) -> training_lines.Start:
   """Chooses the start of the run, on the chief. A mode that does not train uses `--checkpoint`. Writes nothing.
 
@@ -144,12 +283,12 @@ def choose_start(
   if 'train' not in mode and before is not None:
     return before
   if 'train' not in mode:
-    checkpoint = checkpoint and named.path_of(checkpoint, f'--checkpoint={checkpoint}')
+    checkpoint = checkpoint and training_lines.checkpoint_named(checkpoint, f'--checkpoint={checkpoint}')
     listing.check_available(model_dir, mode, checkpoint)
     return training_lines.Start(checkpoint)
 
   def choose():
-    return dataclasses.asdict(training_lines.choose(model_dir, checkpoint, branch))
+    return dataclasses.asdict(training_lines.choose_start(model_dir, checkpoint, branch))
 
   start = training_lines.Start(**workers.from_chief('start', choose))
   if start == before:
@@ -160,7 +299,7 @@ def choose_start(
   return start
 
 
-def check_learning_rate(experiment: experiment_run.Experiment, trainer: protocols.Trainer) -> None:
+def check_learning_rate(experiment: run_options.Experiment, trainer: protocols.Trainer) -> None:
   """Refuses a training whose learning rate is 0 at each of its steps, or is not finite.
 
   Of a training that was interrupted, all steps count: if the steps before the interruption had another rate, the rest
@@ -178,7 +317,7 @@ def check_learning_rate(experiment: experiment_run.Experiment, trainer: protocol
     return
   train_steps = experiment.params.trainer.train_steps
   first = experiment.workers.from_chief('first step', lambda: _first_new_step(experiment.model_dir, experiment.start))
-  wrong = rate_checks.problem(gradient_tap.inner_optimizer(optimizer), first, train_steps)
+  wrong = configs.rate_problem(gradient_tap.inner_optimizer(optimizer), first, train_steps)
   if wrong:
     raise errors.UserError(
       f'trainer.optimizer_config: {wrong}; lower warmup_steps, or make the schedule as long as trainer.train_steps, '
@@ -190,7 +329,7 @@ def _first_new_step(model_dir: str, start: training_lines.Start) -> int:
   """The step at which a line of training begins, or begins to be longer than it was."""
   if start.checkpoint and start.origins:
     return int(start.origins[-1]['step'])
-  saved = manifests.paths(model_dir)
+  saved = manifests.complete_paths(model_dir)
   has_finished = (run_status.read(model_dir) or {}).get('status') == 'finished'
   return manifests.step_of(saved[-1]) if saved and has_finished else 0
 
@@ -208,15 +347,18 @@ def check_metrics(
     evaluates: whether the run evaluates, now or at its end.
 
   Raises:
-    UserError: the mode trains without an evaluation, or no evaluation reports the metric: it lists those that one does.
+    UserError: the mode trains without an evaluation, no evaluation reports the metric (it lists those that one does),
+      or the direction that is set contradicts the metric's name.
   """
   name = config.best_checkpoint_eval_metric
   if evaluates and config.best_checkpoint_export_subdir and name:
     _check_reported('trainer.best_checkpoint_eval_metric', name, task, trainer)
+    config.check_direction('trainer')
   for part in ('early_stopping', 'reduce_lr_on_plateau'):
     field, name = f'trainer.{part}.metric', getattr(config, part).metric
     if name and mode == 'train_and_eval':
       _check_reported(field, name, task, trainer)
+      getattr(config, part).check_direction(f'trainer.{part}')
     elif name and 'train' in mode:
       raise errors.UserError(f'{field}: {name}: mode {mode} does not evaluate while it trains; use train_and_eval')
 
@@ -230,5 +372,5 @@ def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
   reports |= {*trainer.validation_log_names(), *getattr(task, 'evaluation_end_names', ())}
   if name in reports:
     return
-  hint = suggestions.did_you_mean(name, sorted(reports), after=' ')
+  hint = errors.did_you_mean(name, sorted(reports), after=' ')
   raise errors.UserError(f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')

@@ -10,12 +10,11 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import protocols
-from official_ext.training.actions import event_actions
+from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.devices import workers
-from official_ext.training.loop import loop_logs
-from official_ext.training.loop import profiling
-from official_ext.training.loop import run_events
+from official_ext.training.record import profiling
+from official_ext.training.record import run_events
 
 _MAX_FAILED_SAVES = 3  # How many may fail in a row: so much work is risked on a disk that may have room again.
 # Errors that name the saved step themselves, or forbid a save.
@@ -82,7 +81,7 @@ class Saving:
     self._events.writers.sync()  # A run that is restored from this checkpoint does not write these events again.
     start = time.perf_counter()
     extra = {
-      event_actions.STATE: self._events.actions.state(),
+      triggers.STATE: self._events.actions.state(),
       **extra,
       'num_replicas': self._strategy.num_replicas_in_sync,
     }
@@ -94,7 +93,7 @@ class Saving:
         raise
       return
     seconds = time.perf_counter() - start
-    loop_logs.note_seconds(self._trainer, profiling.SAVE, seconds)
+    run_events.note_seconds(self._trainer, profiling.SAVE, seconds)
     self._events.tell('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
 
   def look_for_failure(self) -> None:

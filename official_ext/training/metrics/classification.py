@@ -18,8 +18,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from official_ext.base import errors
-from official_ext.base import suggestions
+from official_ext.base import registry
 
 
 class _PerClass(tf_keras.metrics.FBetaScore):
@@ -177,7 +176,7 @@ def _accuracy(num_classes: int, average: str | None, name: str) -> tf_keras.metr
   return tf_keras.metrics.SparseCategoricalAccuracy(name)
 
 
-_METRICS: dict[str, Callable[[int, str | None, str], tf_keras.metrics.Metric]] = {
+_MAKERS: dict[str, Callable[[int, str | None, str], tf_keras.metrics.Metric]] = {
   'accuracy': _accuracy,
   'auc': lambda num_classes, average, name: Auc(num_classes, name),
   'confusion_matrix': lambda num_classes, average, name: ConfusionMatrix(num_classes, name),
@@ -185,6 +184,7 @@ _METRICS: dict[str, Callable[[int, str | None, str], tf_keras.metrics.Metric]] =
   'precision': Precision,
   'recall': Recall,
 }
+_METRICS = registry.Registry('metric', _MAKERS)
 
 
 def build(names: Sequence[str], num_classes: int, average: str | None = 'macro') -> list[tf_keras.metrics.Metric]:
@@ -202,11 +202,7 @@ def build(names: Sequence[str], num_classes: int, average: str | None = 'macro')
   Raises:
     UserError: there is no metric of that name.
   """
-  for name in names:
-    if name not in _METRICS:
-      hint = suggestions.did_you_mean(name, _METRICS, after=' ')
-      raise errors.UserError(f'metrics: {name}: no such metric; {hint}There are {", ".join(_METRICS)}')
-  return [_METRICS[name](num_classes, average, name) for name in names]
+  return [_METRICS.find(name, 'metrics')(num_classes, average, name) for name in names]
 
 
 def updates(

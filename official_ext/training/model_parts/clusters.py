@@ -2,16 +2,41 @@
 
 TensorFlow's own kernels multiply bfloat16 several times as fast as XLA on some CPUs, and make a pass over memory for
 each of the many small operations between two products. Inside `compiled` these become one program each.
+
+Values that XLA may compute only after others.
+
+XLA merges equal computations into one, and its scheduler for CPUs computes as early as possible, so that cores
+have work; it heeds no control dependency. Values that are to take memory late, or again, must depend on earlier ones.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
 import threading
 
 import tensorflow as tf
 
-from official_ext.training.model_parts import ordering
+
+def after(value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+  """`value`, but only after `other`: see `all_after`."""
+  return all_after([value], other)[0]
+
+
+def all_after(values: Sequence[tf.Tensor], other: tf.Tensor) -> list[tf.Tensor]:
+  """`values`, but only after `other`.
+
+  The added value is whether an element of `other` is greater than infinity: 0 for any element, also for one that is not
+  finite, and nothing that a compiler finds out before it has ordered the operations.
+
+  Args:
+    values: of number types, of any shapes.
+    other: floating, of any shape; empty too, as on a replica without examples. No gradient flows into it.
+  """
+  element = tf.reshape(tf.stop_gradient(other), [-1])[:1]
+  never = tf.reduce_any(element > float('inf'))
+  zeros = {dtype: tf.cast(never, dtype) for dtype in dict.fromkeys(value.dtype for value in values)}
+  return [value + zeros[value.dtype] for value in values]
+
 
 _local = threading.local()
 
@@ -77,7 +102,7 @@ def cluster(function: Callable[..., tf.Tensor], num_constants: int = 0) -> Calla
 
 
 def constant_cluster(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-  """`cluster` of a function of constants, from which no gradient is asked, that is to run late: see ordering.py.
+  """`cluster` of a function of constants, from which no gradient is asked, that is to run late: see clusters.py.
 
   Args:
     function: tensors to a tensor, without variables and randomness.
@@ -91,7 +116,7 @@ def constant_cluster(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Ten
   def run(other: tf.Tensor, *args: tf.Tensor) -> tf.Tensor:
     _note(function)
     if not are_compiled():
-      return function(*ordering.all_after(args, other))
+      return function(*all_after(args, other))
     with tf.control_dependencies([other]):  # A graph heeds it, unlike XLA.
       return compiled_function(*args)
 

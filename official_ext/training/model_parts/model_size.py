@@ -1,10 +1,25 @@
-"""The numbers and the memory of a model's weights, gradients and optimizer slots."""
+"""The numbers and the memory of a model's weights, gradients and optimizer slots.
+
+Finds the frozen weights of a model, which no gradient reaches and checkpoints leave out.
+
+A layer has some if its attribute `is_frozen` is true; its method `own_weights` returns them by attribute.
+"""
 
 from collections.abc import Iterable
 import dataclasses
 from typing import Any
 
 import tensorflow as tf
+
+# Of the names of variables that hold the digest of frozen weights in their own name.
+DIGEST_PREFIX = 'frozen_weights_sha256_'
+
+
+def constants(model: Any) -> list[object]:
+  """The variables of all frozen weights of a `tf.Module`."""
+  frozen = [part for part in (model, *model.submodules) if getattr(part, 'is_frozen', False)]
+  return [variable for part in frozen for variable in part.own_weights().values()]
+
 
 _PACKED = 0.9  # Weights that take less than this part of their memory in float32 are reported beside it.
 

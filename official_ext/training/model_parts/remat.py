@@ -3,15 +3,114 @@
 `tf.recompute_grad` does the same, with traps: it calls its function again when the gradient is made (a lambda in a loop
 sees the loop's last layer), redraws dropout outside of this library's steps, and finds variables by looking at the
 tape. Here weights are arguments.
+
+Reports of layers beside their output, such as how a router spreads tokens: tensors, which may have gradients.
+
+A layer deep inside calls `report`; a reader calls the layers within `collected`. Code that runs layers a
+second time for their gradient, or in a loop, returns their reports as additional outputs.
+
+Weights that are handed to a layer from outside, instead of its variables.
+
+A layer of the decoder reads its variables by `value_of`. Code that runs it once more for its gradient, or once for
+every row of stacked weights, passes tensors: so all dependencies are known to the gradient.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import threading
+from typing import Any
 
 import tensorflow as tf
 
-from official_ext.training.model_parts import layer_reports
-from official_ext.training.model_parts import layer_weights
-from official_ext.training.model_parts import ordering
+from official_ext.training.model_parts import clusters
+
+
+class _Local(threading.local):
+  """Of one thread, as replicas are traced in separate threads."""
+
+  found: list[tf.Tensor] | None = None
+
+
+_LOCAL = _Local()
+
+
+def is_wanted() -> bool:
+  """Whether somebody collects reports here."""
+  return _LOCAL.found is not None
+
+
+def report(value: tf.Tensor) -> None:
+  """Reports a tensor; ignored without a reader."""
+  if _LOCAL.found is not None:
+    _LOCAL.found.append(value)
+
+
+@contextlib.contextmanager
+def collected(wanted: bool = True) -> Iterator[list[tf.Tensor]]:
+  """Within, reports are added to the list that it yields; unless not `wanted`."""
+  before = _LOCAL.found
+  found: list[tf.Tensor] = []
+  _LOCAL.found = found if wanted else None
+  try:
+    yield found
+  finally:
+    _LOCAL.found = before
+
+
+class _Weights(threading.local):
+  """Of one thread, as replicas are traced in separate threads: variable's id -> its replacement."""
+
+  def __init__(self):
+    self.values: dict[int, tf.Tensor] = {}
+    self.seed: tf.Tensor | None = None
+
+
+_WEIGHTS = _Weights()
+
+
+@contextlib.contextmanager
+def handed_in(variables: Sequence[object], values: Sequence[tf.Tensor]) -> Iterator[None]:
+  """Within, `value_of` each of the variables is the tensor at its place."""
+  before = _WEIGHTS.values
+  _WEIGHTS.values = {**before, **{id(variable): value for variable, value in zip(variables, values)}}
+  try:
+    yield
+  finally:
+    _WEIGHTS.values = before
+
+
+def value_of(variable: tf.Variable) -> tf.Tensor:
+  """The value of a variable here, in its own dtype."""
+  handed = _WEIGHTS.values.get(id(variable))
+  return tf.convert_to_tensor(variable) if handed is None else handed
+
+
+@contextlib.contextmanager
+def seeded(seed: tf.Tensor | None) -> Iterator[None]:
+  """Within, `seed_here` is this one, for random draws inside of a layer without a seed argument."""
+  before = _WEIGHTS.seed
+  _WEIGHTS.seed = seed
+  try:
+    yield
+  finally:
+    _WEIGHTS.seed = before
+
+
+def seed_here() -> tf.Tensor | None:
+  """The seed of the dropout of the layer that runs: int64 [2]; None for no dropout."""
+  return _WEIGHTS.seed
+
+
+def split_weights(parts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+  """The variables of layers: (those that are trained, the others: frozen ones, and integers such as packed weights).
+
+  Args:
+    parts: Keras layers, whose `trainable` counts.
+  """
+  trained = [variable for part in parts for variable in part.trainable_variables if variable.dtype.is_floating]
+  known = {id(variable) for variable in trained}
+  return trained, [variable for part in parts for variable in part.variables if id(variable) not in known]
+
 
 Extras = Mapping[str, tf.Tensor]
 
@@ -28,15 +127,15 @@ def remat(
     parts: the layers that it calls, `layers.Part` all of them. Frozen ones get no gradient.
     extras: tensors by name, which are handed to `function`; floating ones have gradients.
   """
-  trained, others = layer_weights.split(parts)
-  fixed = [layer_weights.value_of(variable) for variable in others]
+  trained, others = split_weights(parts)
+  fixed = [value_of(variable) for variable in others]
   names = differentiable(extras)
-  wanted = layer_reports.is_wanted()
+  wanted = is_wanted()
 
   def run(x, *tensors):
     with (
-      layer_weights.handed_in([*trained, *others], [*tensors[len(names) :], *fixed]),
-      layer_reports.collected(wanted) as reports,
+      handed_in([*trained, *others], [*tensors[len(names) :], *fixed]),
+      collected(wanted) as reports,
     ):
       y = function(x, {**extras, **dict(zip(names, tensors))})
     return y, *reports
@@ -45,7 +144,7 @@ def remat(
   def once(x, *tensors):
     def gradient(*dys):
       with tf.control_dependencies(dys):
-        inputs = [ordering.after(x, dys[0]), *map(tf.identity, tensors)]
+        inputs = [clusters.after(x, dys[0]), *map(tf.identity, tensors)]
         with tf.GradientTape() as tape:
           tape.watch(inputs)
           outputs = run(*inputs)
@@ -53,9 +152,9 @@ def remat(
 
     return run(x, *tensors), gradient
 
-  y, *reports = once(x, *(extras[name] for name in names), *map(layer_weights.value_of, trained))
+  y, *reports = once(x, *(extras[name] for name in names), *map(value_of, trained))
   for value in reports:
-    layer_reports.report(value)
+    report(value)
   return y
 
 

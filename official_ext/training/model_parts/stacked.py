@@ -1,4 +1,15 @@
-"""One block, run once for every row of stacked weights: the program does not grow with the depth."""
+"""One block, run once for every row of stacked weights: the program does not grow with the depth.
+
+Rows of stacked weights in a loop that TensorFlow differentiates: each row's gradient is written once.
+
+rows = listed_rows(stacks)
+... in the loop: values, rows = read_row(rows, i, stacks)
+y = closed_rows(y, rows, stacks)          # after the loop
+
+TensorFlow's own gradient of an array that a loop reads starts with zeros, and adds an array for every read. Here the
+array of gradients passes backwards through the reads, each of which sets its row: the gradient of a stack costs one
+copy more than those of separate weights. The rows share the memory of their stack.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
@@ -7,10 +18,61 @@ from typing import Any
 import tensorflow as tf
 
 from official_ext.training.model_parts import clusters
-from official_ext.training.model_parts import layer_reports
-from official_ext.training.model_parts import layer_weights
 from official_ext.training.model_parts import remat
-from official_ext.training.model_parts import weight_rows
+
+
+def listed_rows(stacks: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """A TensorList (variant scalar) of the rows of each stack [rows, ...] of known shape."""
+  return [tf.raw_ops.TensorListFromTensor(tensor=stack, element_shape=_row_shape(stack)) for stack in stacks]
+
+
+def read_row(
+  lists: Sequence[tf.Tensor], i: tf.Tensor, stacks: Sequence[tf.Tensor]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+  """(row i of each stack, the lists for the next read), for lists of `listed_rows`; each row is read once."""
+  read_lists = [_read(rows, i, stack) for rows, stack in zip(lists, stacks)]
+  return [row for row, _ in read_lists], [rows for _, rows in read_lists]
+
+
+def closed_rows(y: tf.Tensor, lists: Sequence[tf.Tensor], stacks: Sequence[tf.Tensor]) -> tf.Tensor:
+  """y, whose gradient begins the gradients of the lists, which the last read has returned: rows without values."""
+
+  @tf.custom_gradient
+  def joined(y, *lists):
+    del lists
+
+    def gradient(dy):
+      return dy, *(
+        tf.raw_ops.TensorListReserve(
+          element_shape=_row_shape(stack), num_elements=stack.shape[0], element_dtype=stack.dtype
+        )
+        for stack in stacks
+      )
+
+    return tf.identity(y), gradient
+
+  return joined(y, *lists)
+
+
+def _read(rows, i, stack):
+  @tf.custom_gradient
+  def once(rows):
+    row = tf.raw_ops.TensorListGetItem(
+      input_handle=rows, index=i, element_shape=_row_shape(stack), element_dtype=stack.dtype
+    )
+    row.set_shape(stack.shape[1:])
+
+    def gradient(of_row, of_rows):
+      return tf.raw_ops.TensorListSetItem(input_handle=of_rows, index=i, item=of_row)
+
+    return (row, tf.identity(rows)), gradient
+
+  return once(rows)
+
+
+def _row_shape(stack):
+  return tf.constant(stack.shape[1:].as_list(), tf.int32)
+
 
 Block = Callable[[tf.Tensor, tf.Tensor, Mapping[str, tf.Tensor]], tf.Tensor]
 
@@ -36,23 +98,23 @@ def scan(
     part: a `layers.Part` with stacked weights. Its frozen weights get no gradient.
     num_layers: how many rows.
     extras: tensors by name, the same for all layers; floating ones have gradients.
-    reports: of each layer, see layer_reports.py, if requested. Those of all layers are reported as one
+    reports: of each layer, see remat.py, if requested. Those of all layers are reported as one
       tensor, with a row for each.
     keeps_activations: whether the activations of all blocks are kept, if clusters are compiled (see clusters.py). XLA
       cannot compile such a loop inside of a loop of steps: TensorListReserve of a size that it does not know.
   """
-  trained, others = layer_weights.split([part])
-  stacks = [layer_weights.value_of(variable) for variable in trained]
-  fixed = [layer_weights.value_of(variable) for variable in others]
+  trained, others = remat.split_weights([part])
+  stacks = [remat.value_of(variable) for variable in trained]
+  fixed = [remat.value_of(variable) for variable in others]
   names = remat.differentiable(extras)
   shape = x.shape
-  specs = list(reports) if layer_reports.is_wanted() else []
+  specs = list(reports) if remat.is_wanted() else []
 
   def run(x, i, shared, rows, fixed_rows=None):
     fixed_rows = [value[i] for value in fixed] if fixed_rows is None else fixed_rows
     with (
-      layer_weights.handed_in([*trained, *others], [*rows, *fixed_rows]),
-      layer_reports.collected(bool(specs)) as found,
+      remat.handed_in([*trained, *others], [*rows, *fixed_rows]),
+      remat.collected(bool(specs)) as found,
     ):
       y = block(x, i, {**extras, **dict(zip(names, shared))})
     assert len(found) == len(specs), (found, specs)
@@ -65,7 +127,7 @@ def scan(
   else:
     y, *found = _recomputing_loop(run, x, shared, stacks, num_layers, specs)
   for value in found:
-    layer_reports.report(value)
+    remat.report(value)
   return y
 
 
@@ -81,9 +143,9 @@ def unrolled(
   """`scan` without a loop, for a graph that has no place for one: i is an integer, and each layer reports by itself."""
   del reports, keeps_activations
   variables = part.variables
-  rows = [tf.unstack(layer_weights.value_of(variable)) for variable in variables]
+  rows = [tf.unstack(remat.value_of(variable)) for variable in variables]
   for i in range(num_layers):
-    with layer_weights.handed_in(variables, [of_layers[i] for of_layers in rows]):
+    with remat.handed_in(variables, [of_layers[i] for of_layers in rows]):
       x = remat.remat(functools.partial(_run_row, block, i), x, [part], extras)
   return x
 
@@ -132,18 +194,18 @@ def _keeping_loop(run, x, shared, stacks, fixed, num_layers, specs):
   fixed_rows = [array_of(value.dtype, value.shape[1:]).unstack(tf.stop_gradient(value)) for value in fixed]
 
   def body(i, x, lists, reports):
-    rows, lists = weight_rows.read(lists, i, stacks)
+    rows, lists = read_row(lists, i, stacks)
     y, *found = run(x, i, shared, rows, [array.read(i) for array in fixed_rows])
     return i + 1, y, lists, [array.write(i, value) for array, value in zip(reports, found)]
 
   _, y, lists, reports = tf.while_loop(
     lambda i, *_: i < num_layers,
     body,
-    (tf.constant(0), x, weight_rows.listed(stacks), [array_of(spec.dtype, spec.shape) for spec in specs]),
+    (tf.constant(0), x, listed_rows(stacks), [array_of(spec.dtype, spec.shape) for spec in specs]),
     maximum_iterations=num_layers,
     parallel_iterations=1,
   )
-  return weight_rows.closed(y, lists, stacks), *(array.stack() for array in reports)
+  return closed_rows(y, lists, stacks), *(array.stack() for array in reports)
 
 
 def _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers):
@@ -195,10 +257,10 @@ def loop(step: Callable[..., Any], x: tf.Tensor, state: Any, part: Any, num_laye
     The last x and state.
   """
   variables = part.variables
-  stacks = [layer_weights.value_of(variable) for variable in variables]
+  stacks = [remat.value_of(variable) for variable in variables]
 
   def body(i, x, state):
-    with layer_weights.handed_in(variables, [stack[i] for stack in stacks]):
+    with remat.handed_in(variables, [stack[i] for stack in stacks]):
       return i + 1, *step(x, i, state)
 
   _, x, state = tf.while_loop(

@@ -1,4 +1,4 @@
 """Optimizers, schedules, moving averages of weights, parameter groups.
 
-Start with `optimizer_configs.py`.
+Start with `configs.py`.
 """

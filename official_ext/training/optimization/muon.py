@@ -7,7 +7,7 @@ import re
 import tensorflow as tf
 import tf_keras
 
-from official_ext.training.optimization import base_optimizer
+from official_ext.training.optimization import optimizers
 
 # The coefficients of a*x + b*x^3 + c*x^5, which maps singular values from (0, 1] to about 0.7 ... 1.2 in five rounds.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -52,7 +52,7 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int] | None:
   return min(matrices, key=max) if matrices else None
 
 
-class Muon(base_optimizer.Optimizer):
+class Muon(optimizers.Optimizer):
   """Muon for matrices, AdamW for everything else.
 
   Jordan et al. 2024, https://kellerjordan.github.io/posts/muon, at the scale of Liu et al. 2025,
@@ -121,7 +121,7 @@ class Muon(base_optimizer.Optimizer):
   def update_step(self, gradient, variable):
     """Updates one variable: see base class."""
     index = self.index_of(variable)
-    gradient = base_optimizer.dense(gradient, variable)
+    gradient = optimizers.dense(gradient, variable)
     update = self._adamw_update(index, gradient) if index in self._velocity_of else self._muon_update(index, gradient)
     self.note_update(update)
     variable.assign_sub(tf.cast(tf.cast(self.learning_rate, tf.float32) * update, variable.dtype))
@@ -139,11 +139,11 @@ class Muon(base_optimizer.Optimizer):
 
   def _adamw_update(self, index, gradient):
     momentum, velocity = self._momentums[index], self._velocities[self._velocity_of[index]]
-    first, second = base_optimizer.adam_moments(gradient, momentum, velocity, self.beta_1, self.beta_2)
+    first, second = optimizers.adam_moments(gradient, momentum, velocity, self.beta_1, self.beta_2)
     momentum.assign(first)
     velocity.assign(second)
-    first = first / base_optimizer.correction(self.beta_1, self.iterations)
-    second = second / base_optimizer.correction(self.beta_2, self.iterations)
+    first = first / optimizers.correction(self.beta_1, self.iterations)
+    second = second / optimizers.correction(self.beta_2, self.iterations)
     return first / (tf.sqrt(second) + self.epsilon)
 
   def get_config(self) -> dict[str, object]:

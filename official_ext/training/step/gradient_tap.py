@@ -5,10 +5,22 @@ A task's `train_step` computes gradients and ends in `optimizer.apply_gradients(
 need to own is between the two: accumulation, reduction over replicas, the test for finite values, clipping. While a
 step is traced inside `GradientTap.capture`, `apply_gradients` on that optimizer instance only records its pairs, so
 that a task's step, unmodified, becomes a function from inputs to gradients.
+
+Lets replicas meet inside a model without a search of the whole graph for each of their meetings.
+
+`ReplicaContext.all_reduce` and `all_gather`, which synchronised batch normalisation and contrastive losses call, have a
+custom gradient. For each call, and for the gradient of each, TensorFlow walks backwards from the result to find the
+variables behind it. The walk stops at this replica's own values: it goes through all that the other replicas have
+computed so far, and compares each operation with all those that it has met. These functions use no variables,
+and would fail if the walk found one. Tracing DeepLab v3 on MobileNet v2 for two replicas took 170 s, of which 546
+walks took 155 s.
+
+Statistics that each replica gathers separately, such as those of batch normalisation.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import functools
 import threading
 from typing import Any
 
@@ -18,8 +30,79 @@ import tf_keras
 
 from official_ext.base import model_garden_internals
 from official_ext.base import tf_internals
-from official_ext.training.optimization import parameter_groups
-from official_ext.training.step import updates_watch
+from official_ext.training.optimization import groups as groups_lib
+from official_ext.training.step import observers
+
+
+class _Local(threading.local):
+  """Whether one thread is inside such a function. Other replicas are traced in threads that take turns."""
+
+  def __init__(self):
+    self.is_meeting = False
+
+
+_LOCAL = _Local()
+
+
+def _noting(meet: Callable[..., object]) -> Callable[..., Any]:
+  @functools.wraps(meet)
+  def noted(*args, **kwargs):
+    before, _LOCAL.is_meeting = _LOCAL.is_meeting, True
+    try:
+      return meet(*args, **kwargs)
+    finally:
+      _LOCAL.is_meeting = before
+
+  return noted
+
+
+def _skipping(find: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+  @functools.wraps(find)
+  def found(*args, **kwargs):
+    return [] if _LOCAL.is_meeting else find(*args, **kwargs)
+
+  return found
+
+
+_PATCHES = (
+  *(observers.MethodPatch(tf.distribute.ReplicaContext, name, _noting) for name in ('all_reduce', 'all_gather')),
+  observers.MethodPatch(tf_internals.custom_gradients, tf_internals.DEPENDENT_VARIABLES, _skipping),
+)
+
+
+@contextlib.contextmanager
+def without_searches() -> Iterator[None]:
+  """A context for traces of a step, in which a meeting of replicas costs the same, however large the graph is."""
+  with observers.all_of(_PATCHES):
+    yield
+
+
+class ReplicaStatistics:
+  """The variables of a model whose values differ between replicas."""
+
+  def __init__(self, model: tf_keras.Model):
+    """Takes a model, whose variables may be made later."""
+    self._model = model
+    self._agree_fn: Callable[[], None] | None = None
+
+  def agree(self) -> None:
+    """Gives every replica the mean of all replicas' values.
+
+    A checkpoint holds only that mean, and a run that resumes from it must have the same values as the uninterrupted
+    one.
+    """
+    statistics = [v for v in self._model.variables if isinstance(v, tf_internals.SyncOnReadVariable)]
+    if not statistics:
+      return
+    if self._agree_fn is None:
+
+      def agree():
+        for variable in statistics:
+          variable.assign(variable.read_value())
+
+      self._agree_fn = tf.function(agree, autograph=False)
+    self._agree_fn()
+
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 GradientsAndVariables = list[tuple[Gradient, tf.Variable]]
@@ -38,7 +121,7 @@ def other_updates() -> Iterator[list[Any]]:
     optimizers.append(optimizer)
     return True
 
-  with updates_watch.observed(note):
+  with observers.observed(note):
     yield optimizers
 
 
@@ -86,7 +169,7 @@ class GradientTap:
     calls = getattr(self._local, 'calls', None)
     if calls is None:
       return self._apply_gradients(grads_and_vars, *args, **kwargs)
-    groups = parameter_groups.of(inner_optimizer(self.optimizer))
+    groups = groups_lib.of(inner_optimizer(self.optimizer))
     calls.append(groups.without_frozen(grads_and_vars) if groups is not None else list(grads_and_vars))
     return None
 
@@ -215,14 +298,23 @@ def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tenso
   return tf.sqrt(tf.add_n(squares)) if squares else tf.constant(0.0)
 
 
-def build(optimizer: tf_keras.optimizers.Optimizer, variables: Sequence[tf.Variable]) -> None:
-  """Creates the variables of an optimizer (slots, iterations), as its first `apply_gradients` would."""
+def build_optimizer(optimizer: tf_keras.optimizers.Optimizer, variables: Sequence[tf.Variable]) -> None:
+  """Creates the variables of an optimizer (slots, iterations), as its first `apply_gradients` would.
+
+  Example:
+
+    >>> weight = tf.Variable([1.0, 2.0])
+    >>> optimizer = tf_keras.optimizers.Adam()
+    >>> ext.build_optimizer(optimizer, [weight])
+    >>> len(optimizer.variables)
+    3
+  """
   tf_internals.create_legacy_variables(optimizer, variables)
   if hasattr(optimizer, 'build'):
     optimizer.build(variables)
   inner = inner_optimizer(optimizer)
   if inner is not optimizer:
-    build(inner, variables)
+    build_optimizer(inner, variables)
 
 
 def variables_of(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:

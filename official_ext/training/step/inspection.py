@@ -18,12 +18,11 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import tf_internals
-from official_ext.training.config import trainer_parts
-from official_ext.training.optimization import variable_names
+from official_ext.training.config import definitions
+from official_ext.training.optimization import groups
 from official_ext.training.step import gradient_tap
-from official_ext.training.step import layer_calls
+from official_ext.training.step import observers
 from official_ext.training.step import training_step
-from official_ext.training.step import updates_watch
 
 _SCALARS, _HISTOGRAMS = 'scalars', 'histograms'
 _NUM_BUCKETS = 30  # As tf.summary.histogram has.
@@ -38,7 +37,7 @@ class Inspector:
 
   def __init__(
     self,
-    config: trainer_parts.InspectConfig,
+    config: definitions.InspectConfig,
     step: training_step.TrainingStep,
     optimizer: tf_keras.optimizers.Optimizer,
     take_batches: Callable[[tf.data.Iterator, int], list[Any]],
@@ -52,13 +51,13 @@ class Inspector:
       optimizer: the trainer's.
       take_batches: takes the micro-batches of one step from an iterator; its second argument is the number of steps
         between the current one and that.
-      model: whose networks name the variables, where it is a container of several: see variable_names.py.
+      model: whose networks name the variables, where it is a container of several: see groups.py.
     """
     self._model = model
     self.seconds = 0.0
     self._config = config
     self._step = step
-    self._calls = updates_watch.CallsOf(optimizer)
+    self._calls = observers.CallsOf(optimizer)
     self._take_batches = take_batches
     self._programs: dict[int, tuple[Any, Any, Any]] = {}  # By their lengths.
     self._names: dict[str, list[str]] = {}
@@ -188,8 +187,8 @@ class _View:
     self._num_passes += 1
     with contextlib.ExitStack() as stack:
       if self._config.activations and self._num_passes == 1:
-        stack.enter_context(layer_calls.followed(self._on_output))
-      stack.enter_context(updates_watch.observed(self._on_update))
+        stack.enter_context(observers.followed(self._on_output))
+      stack.enter_context(observers.observed(self._on_update))
       stack.enter_context(self._calls.observed(self._on_update))
       yield
 
@@ -231,9 +230,9 @@ class _View:
 
   def _show_weights(self, variables, before, gradients):
     sums: dict[str, dict[str, tf.Tensor]] = {}
-    names = variable_names.by_attribute(self._model)
+    names = groups.by_attribute(self._model)
     for variable, value, gradient in zip(variables, before, gradients):
-      name = names.get(variable_names.key_of(variable), variable.name.partition(':')[0])
+      name = names.get(groups.key_of(variable), variable.name.partition(':')[0])
       layer = name.rpartition('/')[0] or name
       if not self._is_wanted(layer):
         continue

@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.base import protocols
 from official_ext.base import tf_internals
-from official_ext.training.devices import failures
+from official_ext.base import tracebacks
 
 _HINT = 'use tf_keras'
 
@@ -75,10 +75,10 @@ def building(task: protocols.Task) -> Iterator[None]:
   except (AttributeError, TypeError, ValueError) as error:
     if isinstance(error, errors.UserError) or not tf_internals.names_keras_3(str(error)):
       raise
-    place = failures.place_of(error)
+    place = tracebacks.place_of(error)
     raise errors.UserError(
       f'{place or _place(task, "build_model")}: {type(task).__name__}.build_model: mixes Keras 3 and tf_keras; {_HINT} '
-      f'({failures.message_of(error)})'
+      f'({tracebacks.message_of(error)})'
     ) from error
 
 
@@ -109,5 +109,5 @@ def _named(value: object) -> str:
 
 def _place(task: protocols.Task, method: str) -> str:
   """`file:line: Task.method`."""
-  place = failures.of_function(getattr(task, method), with_name=False)
+  place = tracebacks.of_function(getattr(task, method), with_name=False)
   return f'{place}: {type(task).__name__}.{method}'

@@ -2,6 +2,11 @@
 
 A draw that takes its seed from here is the same whenever the same step runs again: after a restart, in another step
 shape, on another machine. Nothing about it is stored.
+
+Lets a function that is run again for its gradient draw the same random numbers as before.
+
+`tf.recompute_grad` calls a function again when the gradient is made. The seeds of its first run are remembered, as
+tensors, and given to the second.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +19,155 @@ import threading
 import types
 from typing import Any
 
+from absl import logging
 import tensorflow as tf
 import tf_keras
 
-from official_ext.base import keyed_draws
 from official_ext.base import tf_internals
-from official_ext.training.step import recomputation
+from official_ext.data import keyed_random
+from official_ext.training.step import observers
+
+_RECOMPUTING = 'recompute_grad.<locals>.inner'  # TensorFlow's own, and the copy in Model Garden's BigBird.
+
+
+class _Region:
+  """One run of a function under `recompute_grad`.
+
+  Attributes:
+    home: the graph in which it was called; None if Python runs the step.
+    seeds: (salt, seed) of its draws, in their order.
+    is_again: whether this is the second run, which takes `seeds` instead of adding to them.
+  """
+
+  def __init__(self, home: object, seeds: list[tuple[str | None, tf.Tensor]], is_again: bool):
+    self.home = home
+    self.seeds = seeds
+    self.is_again = is_again
+    self._num_taken = 0
+    self.difference = ''  # How the draws of the second run differ.
+
+  def take(self, salt: str | None) -> tf.Tensor | None:
+    """The next seed of the first run; None if that run drew something else."""
+    before = self.seeds[self._num_taken] if self._num_taken < len(self.seeds) else ('nothing', None)
+    self._num_taken += 1
+    if before[0] == salt:
+      return before[1]
+    name = lambda salt: (salt or 'a number').strip()
+    self.difference = f'draws {name(salt)} when it is run for its gradient, and drew {name(before[0])} at first'
+    return None
+
+
+class _Recomputation(threading.local):
+  """The state of one thread: the regions that it is in, from the outside in."""
+
+  def __init__(self):
+    self.regions: list[_Region] = []
+
+
+_RECOMPUTATION = _Recomputation()
+
+
+@contextlib.contextmanager
+def _inside(region: _Region) -> Iterator[None]:
+  _RECOMPUTATION.regions.append(region)
+  try:
+    yield
+  finally:
+    _RECOMPUTATION.regions.pop()
+
+
+def is_in(graph: tf.Graph) -> bool:
+  """Whether a function that `recompute_grad` may run again is being run in a graph."""
+  return any(region.home is graph for region in _RECOMPUTATION.regions)
+
+
+def warn_of_other_draws() -> None:
+  """Warns of a draw that no region can remember."""
+  if _RECOMPUTATION.regions:
+    logging.log_first_n(
+      logging.WARNING,
+      "tf.recompute_grad: a tf.function inside of it draws by TensorFlow's own random ops, and "
+      'draws other numbers when it is run for its gradient, which is wrong then: call the tf.function around '
+      'tf.recompute_grad, or give it self.make_seed()',
+      1,
+    )
+
+
+def seed_of(graph: tf.Graph, salt: str | None, make_seed: Callable[[], tf.Tensor]) -> tf.Tensor:
+  """The seed of a draw: `make_seed()`, or if a function is run again, that of its first run.
+
+  Args:
+    graph: the present graph; None if Python runs the step.
+    salt: the name of the draw.
+    make_seed: makes a new seed in `graph`.
+  """
+  noting, seed = [], None
+  for region in reversed([region for region in _RECOMPUTATION.regions if region.home is graph]):
+    if region.is_again:
+      seed = region.take(salt)
+      break
+    noting.append(region)
+  if seed is None:
+    seed = make_seed()
+  for region in noting:
+    region.seeds.append((salt, seed))
+  return seed
+
+
+def _remembering(decorate: Callable[..., object]) -> Callable[..., Any]:
+  """TensorFlow's `decorate(f, args, kwargs)`, which calls a function that has a custom gradient."""
+
+  @functools.wraps(decorate)
+  def decorated(f, args, kwargs):
+    if getattr(f, '__qualname__', '').endswith(_RECOMPUTING):
+      return decorate(_remembers_seeds(f), args, kwargs)
+    return decorate(f, args, kwargs)
+
+  return decorated
+
+
+def _remembers_seeds(f: Callable[..., Any]) -> Callable[..., Any]:
+  """`f`, which returns a result and its gradient function, with the same draws in both."""
+
+  @functools.wraps(f)
+  def first(*args, **kwargs):
+    seeds: list[tuple[str | None, tf.Tensor]] = []
+    with _inside(_Region(graph_here(), seeds, is_again=False)):
+      result, gradient = f(*args, **kwargs)
+
+    def again(*result_gradients, variables=None):
+      region = _Region(graph_here(), seeds, is_again=True)
+      with _inside(region):
+        gradients = gradient(*result_gradients, **({} if variables is None else {'variables': variables}))
+      if region.difference:
+        raise ValueError(
+          f'tf.recompute_grad: the function {region.difference}; let it do the same both times (a lambda in a loop '
+          "sees the loop's last value: bind it, lambda x, layer=layer: layer(x))"
+        )
+      return gradients
+
+    return result, again
+
+  return first
+
+
+def graph_here() -> Any:
+  """The graph that ops are made in; None if they run at once."""
+  return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+# Held while a step is traced or run: functions made by `recompute_grad`, at any time, come through these.
+_PATCHES = [
+  observers.MethodPatch(tf_internals.custom_gradients, name, _remembering)
+  for name in tf_internals.CUSTOM_GRADIENT_CALLERS
+]
+
+
+@contextlib.contextmanager
+def draws_the_same() -> Iterator[None]:
+  """A context in which functions that are run again for their gradient get the seeds of their first run."""
+  with observers.all_of(_PATCHES):
+    yield
 
 
 @dataclasses.dataclass
@@ -68,10 +216,10 @@ def current_key() -> StepKey | None:
 def step_key(key: StepKey) -> Iterator[StepKey]:
   """Makes `key` the current one in this thread. TensorFlow's own random ops use it too: see `_RAW_OPS`."""
   before = current_key()
-  key.graph = recomputation.graph_here()
+  key.graph = graph_here()
   _LOCAL.key = key
   try:
-    with _RAW_OPS_ARE_KEYED, recomputation.draws_the_same():
+    with _RAW_OPS_ARE_KEYED, draws_the_same():
       yield key
   finally:
     _LOCAL.key = before
@@ -100,10 +248,10 @@ def make_seed(salt: str | None = None) -> tf.Tensor:
 
 def _seed_here(salt: str | None) -> tf.Tensor:
   """`make_seed`, for the present graph: the body of a loop draws anew in every iteration."""
-  graph = recomputation.graph_here()
-  seed = recomputation.seed_of(graph, salt, lambda: _seed_in(graph, salt))
+  graph = graph_here()
+  seed = seed_of(graph, salt, lambda: _seed_in(graph, salt))
   element = _vectorized_element(graph)
-  return seed if element is None else keyed_draws.numbered(seed, element)
+  return seed if element is None else keyed_random.numbered_seed(seed, element)
 
 
 def _seed_in(graph: tf.Graph, salt: str | None) -> tf.Tensor:
@@ -118,7 +266,7 @@ def _seed_in(graph: tf.Graph, salt: str | None) -> tf.Tensor:
     return seed
   iteration = graph.get_operations()[0].outputs[0]  # TensorFlow's own counter is the body's first argument.
   assert iteration.op.type == 'Placeholder' and iteration.dtype == tf.int32 and iteration.shape.rank == 0, iteration
-  return keyed_draws.numbered(seed, iteration)
+  return keyed_random.numbered_seed(seed, iteration)
 
 
 def _is_inline(graph: tf.Graph) -> bool:
@@ -169,8 +317,15 @@ def uniform(shape: object, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.
 
   Returns:
     A tensor of `shape` and `dtype`: multiples of 2^-24, or of the type's precision.
+
+  Example:
+
+    >>> seed = tf.constant([1, 7], tf.int64)
+    >>> first, again = (ext.keyed_uniform([2, 3], seed) for _ in range(2))
+    >>> first.shape, bool(tf.reduce_all(first == again))
+    (TensorShape([2, 3]), True)
   """
-  bits = keyed_draws.bits(shape, seed)
+  bits = keyed_random.random_bits(shape, seed)
   # Half precision keeps the leading bits: rounding could give 1.
   num_bits = {tf.bfloat16: 8, tf.float16: 11}.get(dtype, 24)
   return tf.cast(tf.bitwise.right_shift(bits, 32 - num_bits), dtype) * tf.cast(2.0**-num_bits, dtype)
@@ -187,6 +342,12 @@ def normal(shape: object, seed: tf.Tensor, dtype: tf.DType = tf.float32, limit: 
 
   Returns:
     A tensor of `shape` and `dtype`.
+
+  Example:
+
+    >>> noise = ext.keyed_normal([1000], tf.constant([1, 7], tf.int64), limit=2.0)
+    >>> noise.dtype, bool(tf.reduce_max(tf.abs(noise)) <= 2)
+    (tf.float32, True)
   """
   tail = 0.0 if limit is None else 0.5 * math.erfc(limit / math.sqrt(2))
   probability = tail + (uniform(shape, seed) + 2.0**-25) * (1 - 2 * tail)
@@ -271,11 +432,11 @@ def _raw_truncated_normal(shape, dtype, **_):
 
 
 def _raw_shuffle(value, **_):
-  return keyed_draws.shuffled(tf.convert_to_tensor(value), _raw_seed())
+  return keyed_random.shuffled(tf.convert_to_tensor(value), _raw_seed())
 
 
 def _raw_multinomial(logits, num_samples, output_dtype=tf.int64, **_):
-  return keyed_draws.categorical(tf.convert_to_tensor(logits), num_samples, _raw_seed(), tf.as_dtype(output_dtype))
+  return keyed_random.categorical(tf.convert_to_tensor(logits), num_samples, _raw_seed(), tf.as_dtype(output_dtype))
 
 
 def _raw_gamma(shape, alpha, **_):
@@ -314,7 +475,7 @@ def _raw_seed() -> tf.Tensor:
   salt = f'tf.random{_NUMBERED}'
   if _belongs_to_step():
     return make_seed(salt)
-  return recomputation.seed_of(recomputation.graph_here(), salt, _stateful_seed)
+  return seed_of(graph_here(), salt, _stateful_seed)
 
 
 def _stateful_seed() -> tf.Tensor:
@@ -333,7 +494,7 @@ def _belongs_to_step() -> bool:
   key = current_key()
   if key is None:
     return False
-  graph = recomputation.graph_here()
+  graph = graph_here()
   while graph is not key.graph and _is_inline(graph):
     graph = graph.outer_graph
   return graph is key.graph
@@ -342,8 +503,8 @@ def _belongs_to_step() -> bool:
 def _keyed_or(original: Callable[..., object], keyed: Callable[..., object]) -> Callable[..., Any]:
   @functools.wraps(original)
   def op(*args, **kwargs):
-    if not (_belongs_to_step() or recomputation.is_in(recomputation.graph_here())):
-      recomputation.warn_of_other_draws()
+    if not (_belongs_to_step() or is_in(graph_here())):
+      warn_of_other_draws()
       return original(*args, **kwargs)
     kwargs.pop('name', None)
     return keyed(*args, **kwargs)

@@ -1,20 +1,221 @@
-"""Traces a task's step, and turns it from a function that updates into one from inputs to gradients."""
+"""Traces a task's step, and turns it from a function that updates into one from inputs to gradients.
 
-from collections.abc import Callable, Sequence
+The state that steps keep from one to the next, as variables in the checkpoint.
+
+The objects and settings that all parts of a training step share.
+
+The means that a training loop logs, over the updates that were made.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
+import dataclasses
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import tf_internals
+from official_ext.training.config import definitions
+from official_ext.training.config import mesh_config
 from official_ext.training.devices import device_types
 from official_ext.training.model_parts import clusters
-from official_ext.training.optimization import shared_updates
-from official_ext.training.step import collective_traces
+from official_ext.training.optimization import optimizers
 from official_ext.training.step import gradient_tap
-from official_ext.training.step import step_parts
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
+
+NUM_REMEMBERED_SKIPS = 16
+NUM_REMEMBERED_LOSSES = definitions.LossSpikeConfig.MAX_WINDOW
+
+
+class StepState(tf.Module):
+  """The updates that were skipped, and the last losses.
+
+  Attributes:
+    num_skips: int64 scalar variable, updates skipped since the start or the last rollback.
+    skipped_steps: int64 variable of shape [16], the numbers (first step: 1) of the last ones, a ring.
+    num_losses: int64 scalar variable, how many losses were noted.
+    losses: float32 variable of shape [128], the last ones, a ring.
+  """
+
+  def __init__(self):
+    super().__init__(name='step_state')
+    kwargs = dict(trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    self.num_skips = tf.Variable(0, dtype=tf.int64, name='num_skips', **kwargs)
+    self.skipped_steps = tf.Variable([0] * NUM_REMEMBERED_SKIPS, dtype=tf.int64, name='skipped_steps', **kwargs)
+    self.num_losses = tf.Variable(0, dtype=tf.int64, name='num_losses', **kwargs)
+    self.losses = tf.Variable([0.0] * NUM_REMEMBERED_LOSSES, dtype=tf.float32, name='losses', **kwargs)
+
+  # Skipped updates.
+
+  def record_skip(self, ok: tf.Tensor, step: tf.Tensor) -> None:
+    """Counts step number `step` if it is skipped (not `ok`). Cross-replica context, or a single replica."""
+    slot = tf.range(NUM_REMEMBERED_SKIPS, dtype=tf.int64) == self.num_skips % NUM_REMEMBERED_SKIPS
+    self.skipped_steps.assign(tf.where(tf.logical_and(slot, tf.logical_not(ok)), step, self.skipped_steps))
+    self.num_skips.assign_add(tf.where(ok, tf.constant(0, tf.int64), 1))
+
+  def last_skips(self, number: int) -> list[int]:
+    """The step numbers of the last `number` skips (16 at most), oldest first."""
+    total = int(self.num_skips.numpy())
+    ring = self.skipped_steps.numpy()
+    number = min(number, total, NUM_REMEMBERED_SKIPS)
+    return [int(ring[i % NUM_REMEMBERED_SKIPS]) for i in range(total - number, total)]
+
+  def forget_skips(self) -> None:
+    """Starts to count anew."""
+    self.num_skips.assign(0)
+    self.skipped_steps.assign([0] * NUM_REMEMBERED_SKIPS)
+
+  # Losses that stand out.
+
+  def is_spike(self, loss: tf.Tensor, factor: float, window: int) -> tf.Tensor:
+    """Whether a loss is above `factor` times the median of the last `window` losses that were noted.
+
+    It is not if fewer were noted, or if their median is not above 0.
+
+    Args:
+      loss: float32 scalar.
+      factor: above 1.
+      window: 1 to 128; of an even number, the median is the lower of the two in the middle.
+
+    Returns:
+      bool scalar.
+    """
+    last = (self.num_losses - 1 - tf.range(window, dtype=tf.int64)) % NUM_REMEMBERED_LOSSES
+    median = tf.sort(tf.gather(self.losses.read_value(), last))[(window - 1) // 2]
+    return (self.num_losses >= window) & (median > 0.0) & (loss > factor * median)
+
+  def record_loss(self, loss: tf.Tensor, ok: tf.Tensor) -> None:
+    """Notes the loss (float32 scalar) of a step that was not skipped (`ok`). Context as for `record_skip`."""
+    slot = tf.range(NUM_REMEMBERED_LOSSES, dtype=tf.int64) == self.num_losses % NUM_REMEMBERED_LOSSES
+    self.losses.assign(tf.where(tf.logical_and(slot, ok), loss, self.losses))
+    self.num_losses.assign_add(tf.where(ok, tf.constant(1, tf.int64), 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class StepParts:
+  """The objects that a step reads and writes.
+
+  Attributes:
+    task: the task, whose `train_step` is run.
+    model: the task's model.
+    optimizer: the trainer's, with its wrappers.
+    metrics: the training metrics.
+    train_loss: the mean of the training loss.
+    global_step: int64 scalar variable, the number of updates done.
+    state: which updates were skipped, and what the losses were.
+    strategy: the strategy in whose scope all of these were made.
+  """
+
+  task: Any
+  model: Any
+  optimizer: Any
+  metrics: list[Any]
+  train_loss: tf_keras.metrics.Mean
+  global_step: tf.Variable
+  state: StepState
+  strategy: tf.distribute.Strategy
+
+  @property
+  def single_trace(self) -> bool:
+    """Whether replica code may contain the update: one replica without a separate thread, or TPU."""
+    if isinstance(self.strategy, (tf.distribute.OneDeviceStrategy, tf.distribute.TPUStrategy)):
+      return True
+    with self.strategy.scope():
+      return not tf.distribute.has_strategy()  # The default strategy.
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSettings:
+  """The configuration of a step.
+
+  Attributes:
+    seed: `runtime.seed`.
+    gradient_accumulation_steps: `trainer.gradient_accumulation_steps`, micro-batches of one update.
+    loss_spike: `trainer.loss_spike`.
+    mesh: `runtime.mesh`.
+    sharding: `trainer.sharding`.
+  """
+
+  seed: int = 0
+  gradient_accumulation_steps: int = 1
+  loss_spike: definitions.LossSpikeConfig = dataclasses.field(default_factory=definitions.LossSpikeConfig)
+  mesh: mesh_config.MeshConfig = dataclasses.field(default_factory=mesh_config.MeshConfig)
+  sharding: mesh_config.ShardingConfig = dataclasses.field(default_factory=mesh_config.ShardingConfig)
+
+
+class StepMeans:
+  """Means over the steps of a training loop. Made and read in the cross-replica context, updated in replica context.
+
+  All but the training loss, which is Model Garden's, are in one variable: a step adds to it once.
+  """
+
+  def __init__(self, parts: StepParts, log_names: Sequence[str]):
+    """Makes the variables.
+
+    Args:
+      parts: the step's.
+      log_names: the names of the task's logs.
+    """
+    self._optimizer = parts.optimizer
+    self._train_loss = parts.train_loss
+    self._names = [*log_names, *gradient_tap.logs_of(parts.optimizer), 'grad_norm']
+    sums = lambda name, count: tf.Variable(
+      tf.zeros([2, count]),
+      name=name,
+      trainable=False,
+      synchronization=tf.VariableSynchronization.ON_READ,
+      aggregation=tf.VariableAggregation.SUM,
+    )
+    with parts.strategy.scope():  # Sums of values times their weights, and of the weights.
+      self._sums = sums('log_sums', len(self._names))
+      self._skipped_loss = sums('skipped_loss_sums', 1)
+
+  def update(self, loss: tf.Tensor, logs: Mapping[str, tf.Tensor], norm: tf.Tensor | None = None) -> None:
+    """Counts a step that was made, with what the optimizer logs about its update.
+
+    Args:
+      loss: of the step, a float32 scalar.
+      logs: the scalars that it logs.
+      norm: of the gradient, a float32 scalar, which counts if it is finite, as do the optimizer's logs: an overflow
+        that loss scaling handles makes no update. None if the task owns its updates.
+    """
+    self._train_loss.total.assign_add(loss)
+    self._train_loss.count.assign_add(1.0)
+    finite = tf.constant(True) if norm is None else tf.math.is_finite(norm)
+    made = tf.cast(finite, tf.float32)
+    zero = tf.constant(0.0)
+    counted = {
+      **{name: (value, 1.0) for name, value in logs.items()},
+      **{name: (value, made) for name, value in gradient_tap.logs_of(self._optimizer).items()},
+      'grad_norm': (zero, zero) if norm is None else (tf.where(finite, norm, 0.0), made),
+    }
+    values, weights = zip(*(counted[name] for name in self._names))
+    weights = tf.stack(weights)
+    self._sums.assign_add(tf.stack([tf.stack(values) * weights, weights]))
+
+  def note_skipped_loss(self, loss: tf.Tensor, ok: tf.Tensor) -> None:
+    """Counts the loss of a step if it is skipped (not `ok`)."""
+    self._skipped_loss.assign_add(tf.where(ok, 0.0, tf.stack([[loss], [1.0]])))
+
+  @property
+  def variables(self) -> list[tf.Variable]:
+    """The variables that are written by a step that is not skipped."""
+    return [*self._train_loss.variables, self._sums]
+
+  def skipped_loss(self) -> Any:
+    """The mean loss of the loop, if all its steps were skipped, or None. Call it before the loss is reset."""
+    total, count = self._skipped_loss.numpy()[:, 0]
+    return total / count if count and not self._train_loss.count.numpy() else None
+
+  def take_logs(self) -> dict[str, Any]:
+    """Returns and forgets the means of the loop, without the training loss."""
+    totals, counts = self._sums.numpy()
+    for variable in (self._sums, self._skipped_loss):
+      variable.assign(tf.zeros_like(variable))
+    return {name: total / count for name, total, count in zip(self._names, totals, counts) if count}
+
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 
@@ -55,7 +256,7 @@ class TaskStep:
     log_names: the names of the step's logs.
   """
 
-  def __init__(self, parts: step_parts.StepParts, settings: step_parts.StepSettings):
+  def __init__(self, parts: StepParts, settings: StepSettings):
     """Puts the tap on the optimizer; traces nothing yet."""
     self._parts = parts
     self._settings = settings
@@ -69,7 +270,7 @@ class TaskStep:
     self._compiles_clusters = False  # In `_function`.
     self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=device_types.device_type(parts.strategy) == 'CPU')
     if not settings.mesh.sizes():  # A mesh has variables that no function may write.
-      shared_updates.share(gradient_tap.inner_optimizer(parts.optimizer))
+      optimizers.share_updates(gradient_tap.inner_optimizer(parts.optimizer))
     self.variables: list[tf.Variable] = []
     self.input_specs: Any = None
     self.log_names: list[str] = []
@@ -95,7 +296,7 @@ class TaskStep:
   def _around_task(self, micro_step):
     """A context for the task's step: its random key, AutoGraph if a graph is traced, no search behind all-reduces."""
     with tf_internals.autograph_in_graphs(), step_random.step_key(self._key(micro_step)):
-      with collective_traces.without_searches():
+      with gradient_tap.without_searches():
         yield
 
   @do_not_convert

@@ -7,13 +7,10 @@ from typing import Any
 from absl import logging
 import tensorflow as tf
 
-from official_ext.data import in_memory as in_memory_lib
+from official_ext.data import batch_reader
 from official_ext.training.devices import mesh as mesh_lib
-from official_ext.training.step import executions
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import mesh_execution
-from official_ext.training.step import step_means
-from official_ext.training.step import step_parts
 from official_ext.training.step import step_plan
 from official_ext.training.step import task_step as task_step_lib
 from official_ext.training.step import updates
@@ -35,7 +32,7 @@ class TrainingStep:
     input_shapes: the shapes that a compiled step has seen.
   """
 
-  def __init__(self, parts: step_parts.StepParts, settings: step_parts.StepSettings):
+  def __init__(self, parts: task_step_lib.StepParts, settings: task_step_lib.StepSettings):
     """Initializes the step; it is not traced yet.
 
     Args:
@@ -45,12 +42,12 @@ class TrainingStep:
     self.parts = parts
     self._settings = settings
     self._task_step = task_step_lib.TaskStep(parts, settings)
-    self._execution: executions.Execution | None = None
+    self._execution: updates.Execution | None = None
     self._mesh_execution: mesh_execution.MeshExecution | None = None
     self.probe: Callable[..., step_plan.StepTraits] = self._task_step.probe
     self.xla_error: Callable[[], str] = self._task_step.xla_error
     self.plan: step_plan.StepPlan | None = None
-    self.means: step_means.StepMeans | None = None
+    self.means: task_step_lib.StepMeans | None = None
     self.input_shapes = InputShapes(parts.strategy)
 
   # Planning.
@@ -59,7 +56,7 @@ class TrainingStep:
     self,
     plan: step_plan.StepPlan,
     traits: step_plan.StepTraits,
-    in_memory: in_memory_lib.InMemoryBatches | None = None,
+    in_memory: batch_reader.InMemoryBatches | None = None,
   ) -> None:
     """Fixes how the step is run and makes its parts, after `probe`.
 
@@ -72,7 +69,7 @@ class TrainingStep:
     """
     with self.parts.strategy.scope():
       self._build_optimizer(plan)
-    self.means = step_means.StepMeans(self.parts, self._task_step.log_names)
+    self.means = task_step_lib.StepMeans(self.parts, self._task_step.log_names)
     if plan.execution == 'fused' and traits.sparse_gradients and traits.static_shapes:
       xla_error = self._compiler_error(plan)
       plan = step_plan.without_fused_update(plan, xla_error) if xla_error else plan
@@ -81,13 +78,13 @@ class TrainingStep:
       self._task_step.tap.on_cpu = False
     update = self._update(plan, self._task_step.functions(plan))
     if plan.execution == 'fused':
-      self._execution = executions.FusedExecution(
+      self._execution = updates.FusedExecution(
         update, plan, self.parts, self._settings.gradient_accumulation_steps, in_memory if plan.gathers else None
       )
     elif plan.execution == 'mesh':
       self._execution = self._mesh_execution = self._make_mesh_execution(update)
     else:
-      self._execution = executions.GraphExecution(update, self.parts)
+      self._execution = updates.GraphExecution(update, self.parts)
     if plan.jit_compile and not traits.static_shapes:
       self.input_shapes.start()
 
@@ -99,11 +96,11 @@ class TrainingStep:
   def _build_optimizer(self, plan):
     optimizer = self.parts.optimizer
     if not plan.manual_optimization:
-      gradient_tap.build(optimizer, self._task_step.variables)
+      gradient_tap.build_optimizer(optimizer, self._task_step.variables)
     elif callable(getattr(gradient_tap.inner_optimizer(optimizer), 'logs', None)):
-      gradient_tap.build(optimizer, self.parts.model.trainable_variables)
+      gradient_tap.build_optimizer(optimizer, self.parts.model.trainable_variables)
 
-  def _update(self, plan, functions) -> executions.Update:
+  def _update(self, plan, functions) -> updates.Update:
     assert self.means is not None
     if plan.manual_optimization:
       return updates.ManualUpdate(self.parts, functions, self.means)
@@ -143,8 +140,8 @@ class TrainingStep:
 
   @do_not_convert
   def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:
-    """Runs steps in one program: see `executions.FusedExecution.run_gathering`."""
-    assert isinstance(self._execution, executions.FusedExecution)
+    """Runs steps in one program: see `updates.FusedExecution.run_gathering`."""
+    assert isinstance(self._execution, updates.FusedExecution)
     self._execution.run_gathering(first_batch, num_steps)
 
   @do_not_convert

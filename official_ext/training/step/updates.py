@@ -1,24 +1,35 @@
-"""The arithmetic of one update: forward and backward, accumulate, all-reduce, test for finite, clip, apply.
+"""One update, and the ways to execute it: graph, fused, compiled by XLA.
 
-The order is a contract, and the same in every execution (see executions.py). A step is one update: it takes
-`gradient_accumulation_steps` micro-batches and applies their mean once. A task may weigh them
-(`Task.micro_batch_weight`), over all replicas.
+The arithmetic of one update: forward and backward, accumulate, all-reduce, test for finite, clip, apply.
+
+The order is a contract, and the same in every execution (see updates.py). A step is one update: it takes
+`gradient_accumulation_steps` micro-batches and applies their mean once, over all replicas: weighted by
+`Task.micro_batch_weight`, or by their numbers of examples if these vary.
 
 A step whose loss or reduced gradient is not finite, or whose loss is a spike if that rule is on, changes nothing but
 `global_step`: weights, slots, `optimizer.iterations`, the model's own state (batch normalisation) and the metrics are
 unchanged, on all replicas.
+
+Runs steps: one class for each execution that a plan can name, behind `run(batches)`.
+
+| execution | compiled by XLA | update |
+|---|---|---|
+| fused | the whole step, several of them in one program | in the program: see `GuardedUpdate.run_in_xla` |
+| split | forward and backward, on each replica | in the graph; under a condition |
+| plain | nothing (on TPU the strategy compiles) | in the graph; under a condition |
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 import tf_keras
 
-from official_ext.training.model_parts import frozen_weights
+from official_ext.data import batch_axes
+from official_ext.data import batch_reader
+from official_ext.training.model_parts import model_size
 from official_ext.training.step import gradient_tap
-from official_ext.training.step import step_means
-from official_ext.training.step import step_parts
+from official_ext.training.step import step_plan
 from official_ext.training.step import task_step as task_step_lib
 
 do_not_convert = tf.autograph.experimental.do_not_convert
@@ -69,11 +80,11 @@ class GuardedUpdate:
 
   def __init__(
     self,
-    parts: step_parts.StepParts,
-    settings: step_parts.StepSettings,
+    parts: task_step_lib.StepParts,
+    settings: task_step_lib.StepSettings,
     task_step: task_step_lib.TaskStep,
     functions: task_step_lib.StepFunctions,
-    means: step_means.StepMeans,
+    means: task_step_lib.StepMeans,
   ):
     """Makes it.
 
@@ -109,7 +120,7 @@ class GuardedUpdate:
     model = self._parts.model
     variables += [v for v in getattr(model, 'non_trainable_variables', ()) if not v.trainable]
     # A constant that a program in XLA writes, even unchanged, is an output of it: a second copy in memory.
-    constants = frozen_weights.constants(model) if isinstance(model, tf.Module) else []
+    constants = model_size.constants(model) if isinstance(model, tf.Module) else []
     constant_ids = {id(variable) for variable in constants}
     return list({id(v): v for v in variables if id(v) not in constant_ids}.values())
 
@@ -150,10 +161,12 @@ class GuardedUpdate:
 
   def _weights(self, micro_batches):
     """The weight of each micro-batch; None if all count the same, as the only one of an update does."""
-    weight_of = getattr(self._parts.task, 'micro_batch_weight', lambda inputs: None)
-    if len(micro_batches) == 1 and self._parts.strategy.num_replicas_in_sync == 1:
+    weight_of = getattr(self._parts.task, 'micro_batch_weight', None)  # Model Garden's tasks have no weights.
+    if weight_of is None or (len(micro_batches) == 1 and self._parts.strategy.num_replicas_in_sync == 1):
       return None
     weights = [weight_of(inputs) for inputs in micro_batches]
+    if weights[0] is None:
+      weights = [_varying_num_examples(inputs) for inputs in micro_batches]
     return None if weights[0] is None else [tf.cast(weight, tf.float32) for weight in weights]
 
   def _accumulated(self, micro_batches, weights):
@@ -307,9 +320,9 @@ class ManualUpdate:
 
   def __init__(
     self,
-    parts: step_parts.StepParts,
+    parts: task_step_lib.StepParts,
     functions: task_step_lib.StepFunctions,
-    means: step_means.StepMeans,
+    means: task_step_lib.StepMeans,
   ):
     """Makes it: see `GuardedUpdate`."""
     self._parts = parts
@@ -345,3 +358,126 @@ class ManualUpdate:
     """Runs a whole step. Cross-replica context."""
     self._parts.strategy.run(self.make, args=(micro_batches[0],))
     self._parts.global_step.assign_add(1)
+
+
+def _varying_num_examples(inputs):
+  """The number of examples in a micro-batch: float32 scalar; None if all of them have the same."""
+  axes = batch_axes.of_spec(inputs)
+  varies = any(
+    isinstance(part, tf.Tensor) and part.shape.rank and part.shape[0] is None for part in tf.nest.flatten(inputs)
+  )
+  if axes is None or not varies:
+    return None
+  return tf.where(axes.agree(inputs), axes.num_examples(inputs), 1.0)
+
+
+Update = GuardedUpdate | ManualUpdate
+
+
+class Execution(Protocol):
+  """Runs steps. Cross-replica context."""
+
+  def run(self, batches: Sequence[Sequence[object]]) -> None:
+    """Runs one step for each element, which has the micro-batches of the step."""
+
+
+class GraphExecution:
+  """Plain and split: the update is in TensorFlow's graph, one step after the other.
+
+  The two differ in the calls of `update`: see `TaskStep.functions`.
+  """
+
+  def __init__(self, update: Update, parts: task_step_lib.StepParts):
+    """Initializes the execution.
+
+    Args:
+      update: of a step.
+      parts: the step's.
+    """
+    self._update = update
+    self._strategy = parts.strategy
+    self._run_one: Callable[[Any], None] = self._on_one_replica if parts.single_trace else update.run_on_replicas
+
+  def _on_one_replica(self, micro_batches):
+    self._strategy.run(self._update.run, args=(micro_batches,))
+
+  @do_not_convert
+  def run(self, batches: Sequence[Sequence[object]]) -> None:
+    """See `Execution`."""
+    for micro_batches in batches:
+      self._run_one(list(micro_batches))
+
+
+class FusedExecution:
+  """Runs whole steps in one XLA program, on one replica.
+
+  The program has one step, or a loop: over `plan.steps_per_execution` batches that are stacked, or over any number of
+  batches that it gathers by itself. How many are run does not change the result of one of them.
+  """
+
+  def __init__(
+    self,
+    update: Update,
+    plan: step_plan.StepPlan,
+    parts: task_step_lib.StepParts,
+    num_micro_steps: int,
+    in_memory: batch_reader.InMemoryBatches | None = None,
+  ):
+    """Makes the programs; each is compiled when it first runs.
+
+    Args:
+      update: of a step.
+      plan: how many steps a program has, and whether they are unrolled.
+      parts: the step's.
+      num_micro_steps: micro-batches of one step.
+      in_memory: computes the batches, if the plan gathers.
+    """
+    self._update = update
+    self._plan = plan
+    self._in_memory = in_memory
+    self._num_micro_steps = num_micro_steps
+    self._strategy = parts.strategy
+    compiled = lambda function: tf.function(function, jit_compile=True, autograph=False)
+    self._one = compiled(update.run_in_xla)
+    self._many = compiled(self._run_steps)
+
+  @do_not_convert
+  def run(self, batches: Sequence[Sequence[object]]) -> None:
+    """See `Execution`. `batches` has one or `plan.steps_per_execution` steps."""
+    if len(batches) == 1:
+      self._strategy.run(self._one, args=(list(batches[0]),))
+      return
+    flat = [micro_batch for micro_batches in batches for micro_batch in micro_batches]
+    stacked = tf.nest.map_structure(lambda *tensors: tf.stack(tensors), *flat)
+    self._strategy.run(self._many, args=(stacked, tf.constant(len(batches))))
+
+  @do_not_convert
+  def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:
+    """Runs steps that gather their batches. Cross-replica context.
+
+    Args:
+      first_batch: int64 scalar, the number of the batch with which they begin.
+      num_steps: int32 scalar, at most `plan.steps_per_execution`.
+    """
+    self._strategy.run(self._many, args=(first_batch, num_steps))
+
+  def _run_steps(self, inputs, num_steps):
+    """Runs `num_steps` steps on micro-batches stacked, or from a number on. Replica context."""
+    micro_steps = self._num_micro_steps
+    gather = lambda part: part
+    if self._in_memory is not None:
+      gather = self._in_memory.gather
+      inputs = self._in_memory.indices(inputs + tf.range(self._plan.steps_per_execution * micro_steps, dtype=tf.int64))
+
+    def body(step):
+      parts = [
+        tf.nest.map_structure(lambda tensor, i=i: tensor[step * micro_steps + i], inputs) for i in range(micro_steps)
+      ]
+      self._update.run_in_xla([gather(part) for part in parts])
+      return [step + 1]
+
+    if self._plan.unroll:
+      for step in range(self._plan.steps_per_execution):
+        body(step)
+    else:
+      tf.while_loop(lambda step: step < num_steps, body, [tf.constant(0)])

@@ -1,8 +1,13 @@
-"""A SavedModel that is tried: its signatures, and its answer to values as people write them."""
+"""A SavedModel that is tried: its signatures, and its answer to values as people write them.
+
+Pictures of outputs: the classes of pixels in colours, the masks of objects.
+"""
 
 import base64
 import binascii
 from collections.abc import Mapping
+import colorsys
+import dataclasses
 import json
 import math
 import os
@@ -12,14 +17,67 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.base.files import paths
-from official_ext.base.run_folder import export_notes
-from official_ext.training.trained import output_pictures
+from official_ext.base.run_folder import model_folders
+from official_ext.data import image_preprocessing
+
+_LOGITS, _MASKS = 'logits', 'detection_masks'
+_MOST_CLASSES = 256
+_ALPHA = 150
+_MOST_OBJECTS = 100
+_FINER = 4  # Masks of 28 x 28 values are interpolated before the threshold: their outline would be of steps.
+_GOLDEN = 0.618034  # Hues at multiples of it differ as much as possible.
+
+
+def pictures_of(name: str, tensor: tf.Tensor) -> json_values.JsonObject:
+  """{'mask': see `mask`} for the logits of a segmentation, {'masks': see `object_masks`}; {} for other outputs."""
+  shape = tensor.shape
+  if name == _MASKS and shape.rank == 4 and shape[0] == 1 and tensor.dtype.is_floating:
+    return {'masks': object_masks(tensor[0, :_MOST_OBJECTS].numpy())}
+  is_mask = name == _LOGITS and shape.rank == 4 and shape[0] == 1 and 2 <= shape[3] <= _MOST_CLASSES
+  return {'mask': mask(tf.argmax(tensor[0], -1).numpy())} if is_mask and tensor.dtype.is_floating else {}
+
+
+def mask(classes: np.ndarray) -> json_values.JsonObject:
+  """The classes of pixels as a picture.
+
+  Args:
+    classes: int `[height, width]`. Class 0 is transparent.
+
+  Returns:
+    {'png': an RGBA image in base 64, 'classes': [{'number', 'share', 'colour': [red, green, blue]}]}, the classes by
+    their share of the pixels.
+  """
+  numbers, counts = np.unique(classes, return_counts=True)
+  pixels = np.zeros([*classes.shape, 4], np.uint8)
+  found = []
+  for number, count in sorted(zip(numbers.tolist(), counts.tolist()), key=lambda pair: -pair[1]):
+    colour = [round(255 * part) for part in colorsys.hsv_to_rgb(number * _GOLDEN % 1, 0.85, 0.95)]
+    if number:
+      pixels[classes == number] = (*colour, _ALPHA)
+    found.append({'number': number, 'share': count / classes.size, 'colour': colour})
+  return {'png': base64.b64encode(tf.io.encode_png(pixels).numpy()).decode(), 'classes': found}
+
+
+def object_masks(shares: np.ndarray) -> list[str]:
+  """The masks of objects as pictures that fill the objects' boxes.
+
+  Args:
+    shares: float `[objects, height, width]`, how probably a part of the box belongs to the object, from 0 to 1.
+
+  Returns:
+    For each object an RGBA image in base 64: white where it is, transparent elsewhere.
+  """
+  height, width = shares.shape[1] * _FINER, shares.shape[2] * _FINER
+  is_object = tf.image.resize(shares[..., np.newaxis], [height, width]) > 0.5
+  pixels = tf.where(is_object, tf.constant(255, tf.uint8), tf.zeros([4], tf.uint8))
+  return [base64.b64encode(tf.io.encode_png(each).numpy()).decode() for each in pixels]
+
 
 LABELS = 'labels.txt'
 _MAX_VALUES = 4096  # Of an output, that are printed.
-_RANGES = {'0..255': (255.0, 0.0), '0..1': (1.0, 0.0), '-1..1': (2.0, -1.0)}
+_RANGES = ('0..255', '0..1', '-1..1')
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
@@ -41,7 +99,7 @@ class SavedModel:
     except Exception as error:  # pylint: disable=broad-except  # Its files may contain anything.
       reason = ' '.join(str(error).split())[:300]
       raise errors.UserError(f'{folder}: cannot be loaded: {type(error).__name__}: {reason}') from error
-    note = export_notes.read(folder)
+    note = model_folders.read_export(folder)
     self.labels = paths.lines(os.path.join(folder, LABELS))
     self._preprocessing = note.get('preprocessing') or {}
     if not self._loaded.signatures:
@@ -67,10 +125,10 @@ class SavedModel:
   def _range_of(self, name: str) -> dict[str, str]:
     """{'range': the range of an input's values} if export.json states it; {}."""
     found = self._preprocessing.get('range') if self._preprocessing.get('input') == name else None
-    text = '..'.join(map(str, found)) if isinstance(found, list) else ''
+    text = '..'.join(f'{each:g}' for each in found) if isinstance(found, list) else ''
     return {'range': text} if text in _RANGES else {}
 
-  def predict(self, signature: str, inputs: json_types.JsonMapping) -> json_types.JsonObject:
+  def predict(self, signature: str, inputs: json_values.JsonMapping) -> json_values.JsonObject:
     """Calls a signature.
 
     Args:
@@ -81,7 +139,7 @@ class SavedModel:
 
     Returns:
       By name: {dtype, shape, values: nested lists, or null if there are too many}. The logits of a segmentation have
-      `mask` too, and the masks of objects `masks`: see `output_pictures`.
+      `mask` too, and the masks of objects `masks`: see `pictures_of`.
 
     Raises:
       UserError: for each input that is missing or wrong, `inputs.NAME: MESSAGE`.
@@ -95,25 +153,26 @@ class SavedModel:
       for name, spec in specs.items():
         with mistakes.noted():
           given = {**self._range_of(name), **{key: value for key, value in (inputs.get(name) or {}).items() if value}}
-          tensors[name] = _tensor(given, spec, f'inputs.{name}')
+          facts = self._preprocessing if self._preprocessing.get('input') == name else {}
+          tensors[name] = _tensor(given, spec, f'inputs.{name}', facts)
     try:
       outputs = function(**tensors)
     except Exception as error:  # pylint: disable=broad-except  # The model may raise anything.
       reason = ' '.join(str(getattr(error, 'message', error)).split())[:300]
       raise errors.UserError(f'signature: the model fails on these inputs: {reason}') from error
-    return {name: {**_told(tensor), **output_pictures.of(name, tensor)} for name, tensor in sorted(outputs.items())}
+    return {name: {**_told(tensor), **pictures_of(name, tensor)} for name, tensor in sorted(outputs.items())}
 
 
-def _specs(specs: json_types.JsonMapping) -> list[json_types.JsonObject]:
+def _specs(specs: json_values.JsonMapping) -> list[json_values.JsonObject]:
   return [
     {'name': name, 'dtype': spec.dtype.name, 'shape': None if spec.shape.rank is None else spec.shape.as_list()}
     for name, spec in specs.items()
   ]
 
 
-def _tensor(given: Mapping[str, object], spec: tf.TypeSpec, where: str) -> tf.Tensor:
+def _tensor(given: Mapping[str, object], spec: tf.TypeSpec, where: str, facts: json_values.JsonMapping) -> tf.Tensor:
   if given.get('image'):
-    return _image(given, spec, where)
+    return _image(given, spec, where, facts)
   text = given.get('text')
   if not isinstance(text, str) or not text.strip():
     raise errors.UserError(f'{where}: is missing: {spec.dtype.name} {spec.shape}')
@@ -149,8 +208,15 @@ def _of_shape(array: Any, shape: tf.TensorShape, where: str) -> Any:
   return array
 
 
-def _image(given: json_types.JsonMapping, spec: tf.TypeSpec, where: str) -> tf.Tensor:
-  """An image at the size and with the channels of a tensor; a flat one of a square number of values is grey."""
+def _image(given: json_values.JsonMapping, spec: tf.TypeSpec, where: str, facts: json_values.JsonMapping) -> tf.Tensor:
+  """An image at the size and with the channels of a tensor; a flat one of a square number of values is grey.
+
+  Args:
+    given: see `SavedModel.predict`.
+    spec: of the tensor.
+    where: for messages.
+    facts: the preprocessing that export.json states for the tensor; {}.
+  """
   try:
     content = base64.b64decode(str(given['image']), validate=True)
   except binascii.Error:
@@ -165,15 +231,20 @@ def _image(given: json_types.JsonMapping, spec: tf.TypeSpec, where: str) -> tf.T
   else:
     raise errors.UserError(f'{where}: {spec.shape} is not the shape of an image; write its values')
   try:
-    image = tf.io.decode_image(content, channels=channels, expand_animations=False)
-  except tf.errors.InvalidArgumentError:
-    raise errors.UserError(f'{where}: the file is not a PNG, JPEG, GIF or BMP') from None
-  pixels = tf.cast(image, tf.float32)
-  if None not in size:
-    pixels = tf.image.resize(pixels, size, antialias=True)
+    if channels == 4:
+      image = tf.io.decode_image(content, channels=4, expand_animations=False)
+    else:
+      image = image_preprocessing.decode(tf.constant(content), channels)
+  except tf.errors.InvalidArgumentError as error:
+    reason = 'a GIF with transparent pixels is unsupported' if 'transparent' in error.message else ''
+    raise errors.UserError(f'{where}: {reason or "the file is not a PNG, JPEG, WebP, GIF or BMP"}') from None
+  if None in size:
+    pixels = tf.cast(image, tf.float32)
+  else:
+    pixels = _resized(image, (*size, channels), facts)
   if spec.dtype.is_floating:
-    scale, least = _RANGES.get(given.get('range', '0..255'), _RANGES['0..255'])
-    pixels = pixels / 255.0 * scale + least
+    least, most = _range(given, facts, where)
+    pixels = pixels / 255.0 * (most - least) + least
   else:
     pixels = tf.round(pixels)
   pixels = tf.cast(pixels, spec.dtype)[tf.newaxis]
@@ -181,7 +252,24 @@ def _image(given: json_types.JsonMapping, spec: tf.TypeSpec, where: str) -> tf.T
   return tf.constant(_of_shape(pixels.numpy(), spec.shape, where))
 
 
-def _told(tensor: tf.Tensor) -> json_types.JsonObject:
+def _range(given: json_values.JsonMapping, facts: json_values.JsonMapping, where: str) -> tuple[float, float]:
+  """The least and the greatest value of an image: as given, or stated by export.json, or 0 and 255."""
+  text = given.get('range')
+  if text and text not in _RANGES:
+    raise errors.UserError(f'{where}: range {text}: expected {", ".join(_RANGES)}')
+  least, most = str(text).split('..') if text else facts.get('range') or (0, 255)
+  return float(least), float(most)
+
+
+def _resized(image: tf.Tensor, shape: tuple[int, ...], facts: json_values.JsonMapping) -> tf.Tensor:
+  """An image of the size of a tensor, from 0 to 255: as export.json states, or else by TensorFlow's defaults."""
+  found = image_preprocessing.of_facts(facts)
+  if found is None or (*found.size, found.channels) != shape:
+    return tf.image.resize(tf.cast(image, tf.float32), shape[:2])
+  return dataclasses.replace(found, range=(0, 255)).of_pixels(image)
+
+
+def _told(tensor: tf.Tensor) -> json_values.JsonObject:
   array = tensor.numpy()
   values = None
   if array.size <= _MAX_VALUES:

@@ -6,10 +6,12 @@ of tensors.
 """
 
 from collections.abc import Callable, Mapping
+import functools
 import importlib
 import re
 from typing import Any
 
+from official.vision.ops import preprocess_ops
 import tensorflow as tf
 import tf_keras
 
@@ -17,16 +19,23 @@ from official_ext.base import errors
 from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.data import bad_examples
+from official_ext.data import image_preprocessing as image_preprocessing_lib
+from official_ext.training.tasks import base_task
 from official_ext.training.trained import trained_model
 
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
+_CLASSIFICATION, _DETECTION, _SEGMENTATION = (
+  'image_classification.ClassificationModule',
+  'detection.DetectionModule',
+  'semantic_segmentation.SegmentationModule',
+)
 # Model Garden's configurations of tasks for images, and the classes that serve them.
 _OF_IMAGES = {
-  'image_classification.ImageClassificationTask': 'image_classification.ClassificationModule',
-  'retinanet.RetinaNetTask': 'detection.DetectionModule',
-  'maskrcnn.MaskRCNNTask': 'detection.DetectionModule',
-  'semantic_segmentation.SemanticSegmentationTask': 'semantic_segmentation.SegmentationModule',
+  'image_classification.ImageClassificationTask': _CLASSIFICATION,
+  'retinanet.RetinaNetTask': _DETECTION,
+  'maskrcnn.MaskRCNNTask': _DETECTION,
+  'semantic_segmentation.SemanticSegmentationTask': _SEGMENTATION,
 }
 
 
@@ -77,32 +86,90 @@ def input_size(params: Any) -> list[int]:
   return [*size, channels]
 
 
-def image_module(trained: trained_model.TrainedModel, input_type: str = 'image_tensor') -> Any | None:
+def image_preprocessing(trained: trained_model.TrainedModel) -> image_preprocessing_lib.ImagePreprocessing | None:
+  """The way from an image to the input of the model, as in an evaluation.
+
+  Returns:
+    For Model Garden's tasks on images, the preprocessing of `task.validation_data` up to the normalization; for others
+    what the task states; None if it states nothing.
+  """
+  if isinstance(trained.task, base_task.Task):
+    return trained.task.image_preprocessing()
+  served_by = _served_by(trained)
+  if served_by is None:
+    return None
+  data = trained.evaluated_data
+  height, width, channels = input_size(trained.params)
+  if channels not in (1, 3):
+    return None
+  found = functools.partial(
+    image_preprocessing_lib.ImagePreprocessing, (height, width), range=(0, 255), channels=channels
+  )
+  if served_by == _CLASSIFICATION:
+    return found(crop=data.center_crop_fraction if data.aug_crop else None, resize=data.tf_resize_method)
+  if served_by == _DETECTION:
+    return found(padding=tuple(preprocess_ops.MEAN_RGB) if data.parser.keep_aspect_ratio else None)
+  padding = tuple(data.image_feature.mean) if data.preserve_aspect_ratio else None
+  return found(padding=padding, is_centered=data.centered_crop)
+
+
+def _served_by(trained: trained_model.TrainedModel) -> str | None:
+  """The class that serves one of Model Garden's tasks on images; None for other tasks."""
+  kinds = [f'{cls.__module__}.{cls.__qualname__}' for cls in type(trained.params.task).__mro__]
+  return next((name for config, name in _OF_IMAGES.items() if f'official.vision.configs.{config}' in kinds), None)
+
+
+def image_module(
+  trained: trained_model.TrainedModel,
+  input_type: str = 'image_tensor',
+  decode: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> Any | None:
   """Builds the module with which Model Garden serves one of its tasks on images.
+
+  Its own preprocessing reads `train_data`, and neither the share of a crop nor the method of resizing. Here it is that
+  of an evaluation, see `image_preprocessing`.
 
   Args:
     trained: the model.
     input_type: as in `official.vision.serving`: with 'tflite' the module takes batches of one normalized image.
+    decode: from an element of the module's input to the pixels of an image; None: they are the element.
 
   Returns:
     The module; None for other tasks.
   """
-  params = trained.params
-  kinds = [f'{cls.__module__}.{cls.__qualname__}' for cls in type(params.task).__mro__]
-  for config, served_by in _OF_IMAGES.items():
-    if f'official.vision.configs.{config}' in kinds:
-      file, name = served_by.split('.')
-      module_cls = getattr(importlib.import_module(f'official.vision.serving.{file}'), name)
-      *size, channels = input_size(params)
-      return module_cls(
-        params=params,
-        batch_size=1 if input_type == 'tflite' else None,
-        input_image_size=list(size),
-        num_channels=channels,
-        input_type=input_type,
-        model=trained.model,
-      )
-  return None
+  params: Any = trained.params
+  served_by = _served_by(trained)
+  if served_by is None:
+    return None
+  params = params.replace(task=params.task.replace(train_data=trained.evaluated_data))
+  file, name = served_by.split('.')
+  module_cls: Any = getattr(importlib.import_module(f'official.vision.serving.{file}'), name)
+  *size, channels = input_size(params)
+  preprocessing: Any = image_preprocessing(trained)
+
+  class Module(module_cls):
+    """The module, with the preprocessing of an evaluation."""
+
+    def _build_inputs(self, image):
+      image = image if decode is None else decode(image)
+      if served_by == _CLASSIFICATION:
+        return preprocess_ops.normalize_image(
+          preprocessing.of_pixels(image), offset=preprocess_ops.MEAN_RGB, scale=preprocess_ops.STDDEV_RGB
+        )
+      if served_by == _SEGMENTATION and params.task.train_data.centered_crop:
+        feature = params.task.train_data.image_feature
+        image = preprocess_ops.normalize_image(tf.cast(image, tf.float32), feature.mean, feature.stddev)
+        return preprocess_ops.resize_and_crop_image(image, size, size, centered_crop=True)
+      return super()._build_inputs(image)
+
+  return Module(
+    params=params,
+    batch_size=1 if input_type == 'tflite' else None,
+    input_image_size=list(size),
+    num_channels=channels,
+    input_type=input_type,
+    model=trained.model,
+  )
 
 
 def text_module(trained: trained_model.TrainedModel, **values: object) -> Any | None:

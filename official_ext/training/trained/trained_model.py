@@ -1,10 +1,18 @@
-"""Loads the model that a run has trained, with its weights, outside of any strategy and on any machine."""
+"""Loads the model of a run, with its weights, outside of any strategy and on any machine: `official_ext.load`.
 
-from collections.abc import Iterator
+Loads the model that a run has trained, with its weights, outside of any strategy and on any machine.
+
+Loads the model of a run by its folder: `official_ext.load`.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import functools
 import os
+import shlex
+import types
 from typing import Any
 
 from official.core import task_factory
@@ -13,16 +21,20 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.base import protocols
-from official_ext.base.files import readable_paths
-from official_ext.training.checkpoints import averaged_weights
+from official_ext.base.files import paths
+from official_ext.base.files import storage
+from official_ext.base.run_folder import run_status
 from official_ext.training.checkpoints import best
 from official_ext.training.checkpoints import contents as contents_lib
+from official_ext.training.checkpoints import exported_weights
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import named
-from official_ext.training.checkpoints import state_file
+from official_ext.training.checkpoints import training_lines
 from official_ext.training.config import definitions
+from official_ext.training.config import parser as parser_lib
+from official_ext.training.config import registries
 from official_ext.training.step import keras_version
 
 BEST, LATEST = 'best', 'latest'
@@ -50,15 +62,20 @@ class TrainedModel:
   weights: str
 
   @property
+  def evaluated_data(self) -> Any:
+    """The configuration of the data of an evaluation; of training if the experiment has no validation data."""
+    return self.params.task.validation_data or self.params.task.train_data
+
+  @property
   def step(self) -> int:
     """The number of updates of the weights. The name of Model Garden's best checkpoint holds another number."""
-    reader = tf.train.load_checkpoint(readable_paths.readable(self.checkpoint))
+    reader = storage.open_checkpoint(self.checkpoint)
     if not manifests.has_manifest(self.checkpoint) and reader.has_tensor(_GLOBAL_STEP):
       return int(reader.get_tensor(_GLOBAL_STEP))
     return manifests.step_of(self.checkpoint)
 
 
-def load(
+def load_model(
   params: definitions.ExperimentConfig,
   model_dir: str,
   which: str | int | None = None,
@@ -80,7 +97,7 @@ def load(
   path = find_checkpoint(model_dir, params, which)
   with _mixed_precision(dtype or params.runtime.mixed_precision_dtype or 'float32'):
     task = task_factory.get_task(params.task)
-    task.goes_on_from = manifests.folder_of(path)
+    task.weights_folder = manifests.folder_of(path)
     with keras_version.building(task):
       model = task.build_model()
     keras_version.check_model(task, model)
@@ -95,8 +112,8 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
     model_dir: the run's folder.
     params: its experiment.
     which: 'best': that of the best evaluation; 'latest': the newest that is not damaged; the step of one, or the path
-      of any or of a folder (see `named.path_of`). None: the best, if the experiment names the metric for it, or else
-      the latest.
+      of any or of a folder (see `training_lines.checkpoint_named`). None: the best, if the experiment names the metric
+      for it, or else the latest.
 
   Raises:
     UserError: there is no such checkpoint, or it is damaged.
@@ -112,7 +129,7 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
       )
     path = exporter.best_ckpt_path
     if path is None:  # Model Garden's exporter keeps one, without a manifest.
-      path = state_file.newest(os.path.join(model_dir, params.trainer.best_checkpoint_export_subdir))
+      path = manifests.newest_in_state_file(os.path.join(model_dir, params.trainer.best_checkpoint_export_subdir))
     if path is None:
       raise errors.UserError(f'{model_dir}: no best checkpoint yet; which={LATEST} is its newest')
   elif which == LATEST:
@@ -120,20 +137,20 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
   elif str(which).isdigit():
     path = os.path.join(model_dir, f'ckpt-{which}')
     with _as_user_error():
-      steps = [manifests.step_of(each) for each in listing.paths(model_dir)]
-    is_rolled_back = int(which) not in steps and tf.io.gfile.exists(path + manifests.SUFFIX)
-    if is_rolled_back or not tf.io.gfile.exists(f'{path}.index'):
+      steps = [manifests.step_of(each) for each in listing.checkpoint_paths(model_dir)]
+    is_rolled_back = int(which) not in steps and paths.exists(path + manifests.SUFFIX)
+    if is_rolled_back or not paths.exists(f'{path}.index'):
       there = f'there are those of steps {", ".join(map(str, steps))}' if steps else 'there is none at all'
       raise errors.UserError(f'{model_dir}: no checkpoint of step {which}; {there}')
   else:
-    if not tf.io.gfile.exists(f'{which}.index') and not tf.io.gfile.isdir(str(which)):
+    if not paths.exists(f'{which}.index') and not paths.is_folder(str(which)):
       raise errors.UserError(f'{which}: no such checkpoint; {BEST}, {LATEST}, a step, or a path such as DIR/ckpt-100')
-    path = named.path_of(str(which), str(which))
-  if tf.io.gfile.exists(path + manifests.SUFFIX):
+    path = training_lines.checkpoint_named(str(which), str(which))
+  if paths.exists(path + manifests.SUFFIX):
     damage = manifests.find_damage(path)
     if damage is not None:
       raise errors.UserError(f'{path}: it is damaged: {damage}')
-  elif not tf.io.gfile.exists(f'{path}.index'):
+  elif not paths.exists(f'{path}.index'):
     raise errors.UserError(f'{path}: it is not there any more')
   return path
 
@@ -142,7 +159,7 @@ def _latest(model_dir: str) -> str:
   with _as_user_error():
     path = listing.newest(model_dir)
   if path is None:
-    undamaged = 'undamaged ' if manifests.paths(model_dir) else ''
+    undamaged = 'undamaged ' if manifests.complete_paths(model_dir) else ''
     raise errors.UserError(f'{model_dir}: no {undamaged}checkpoint in this folder')
   return path
 
@@ -177,9 +194,9 @@ def _restore(model: tf_keras.Model, task: protocols.Task, path: str, ema: bool) 
     create_variables(task, model)
     match = contents.match(root, _OF_TRAINING)
   match.check(path)
-  root.read(readable_paths.readable(path)).expect_partial()
-  held, averages = averaged_weights.held(path, contents), contents.slots(averaged_weights.SLOT)
-  wanted = averaged_weights.AVERAGED if ema and averages else averaged_weights.RAW
+  root.read(storage.readable_checkpoint(path)).expect_partial()
+  held, averages = exported_weights.held_weights(path, contents), contents.slots(exported_weights.SLOT)
+  wanted = exported_weights.AVERAGED if ema and averages else exported_weights.RAW
   if wanted != held:
     for place in match.places.values():
       if place.key in averages:
@@ -203,3 +220,97 @@ def create_variables(task: Any, model: tf_keras.Model) -> None:
       return
     except Exception:  # pylint: disable=broad-except  # The caller names the variables that were not made.
       continue
+
+
+_RECORDS = ('train', 'continuous_eval', 'eval')
+
+
+def load(
+  model_dir: str,
+  which: str | int | None = None,
+  ema: bool = True,
+  experiment: str | None = None,
+  registry: Sequence[str] = (),
+) -> tf_keras.Model:
+  """Loads the model that a run has trained, with all its weights: without a strategy, on any machine.
+
+  Args:
+    model_dir: the run's folder, with params.yaml, run.json and a checkpoint.
+    which: 'best', 'latest', the step of a checkpoint, or the path of one. None: the best, if the experiment names
+      the metric for it, or else the latest.
+    ema: whether to use the moving averages of the weights, if the run has kept any; or else the raw weights.
+    experiment: the name of the experiment, if run.json does not have it.
+    registry: further modules to import, which register experiments.
+
+  Returns:
+    The result of the task's `build_model`.
+
+  Raises:
+    UserError: something is missing, damaged, or does not fit, as its one line says.
+  """
+  return load_run(model_dir, which, ema, experiment, registry).model
+
+
+def load_run(
+  model_dir: str,
+  which: str | int | None = None,
+  ema: bool = True,
+  experiment: str | None = None,
+  registry: Sequence[str] = (),
+) -> TrainedModel:
+  """Does the same as `load`, but returns the task, the experiment, and the origin of the weights too."""
+  model_dir = paths.expanded(os.fspath(model_dir))
+  return load_model(read_params(model_dir, experiment, registry), model_dir, which, ema)
+
+
+def read_params(
+  model_dir: str, experiment: str | None = None, registry: Sequence[str] = ()
+) -> definitions.ExperimentConfig:
+  """Reads the configuration of the run in a folder, after importing the modules that register its experiment.
+
+  Raises:
+    UserError: the folder is not that of a run, or the experiment is not available.
+  """
+  path = os.path.join(model_dir, 'params.yaml')
+  if not paths.exists(path):
+    raise errors.UserError(f'{model_dir}: not the folder of a run: it has no params.yaml')
+  noted = _origin(model_dir)
+  experiment = experiment or noted.get('experiment')
+  if not experiment:
+    raise errors.UserError(f'{model_dir}: run.json does not name the experiment; name it: experiment=NAME')
+  _register(experiment, [*noted.get('registry', ()), *registry])
+  parser = parser_lib.ExperimentParser(types.SimpleNamespace(experiment=experiment, config_file=[path]))
+  params = parser.parse()
+  definitions.lock(params)
+  return params
+
+
+def _origin(model_dir: str) -> json_values.JsonObject:
+  """The origin of a run's experiment, from its record: {experiment, registry}."""
+  records = [record for record in (run_status.read(model_dir, mode) for mode in _RECORDS) if record]
+  for record in records:
+    if isinstance(record.get('experiment'), str):
+      registry = record.get('registry') or []
+      return {'experiment': record['experiment'], 'registry': [name for name in registry if isinstance(name, str)]}
+  for record in records:  # Older records have it only in the command.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument('--experiment', '-experiment')
+    parser.add_argument('--registry', '-registry', action='append', default=[])
+    try:
+      known, _ = parser.parse_known_args(shlex.split(str(record.get('command', ''))))
+    except (argparse.ArgumentError, ValueError):
+      continue
+    if known.experiment:
+      return vars(known)
+  return {}
+
+
+def _register(experiment: str, registry: Sequence[str]) -> None:
+  """Imports the modules that register experiments: installed packages, those named, registry_imports if needed."""
+  registries.import_registries()
+  for name in dict.fromkeys(registry):
+    registries.import_registry(name, 'the run was started with --registry')
+  for more in (registries.import_own, registries.import_shipped, registries.import_last):
+    if experiment not in parser_lib.experiment_names():
+      more()
+  registries.check_registered(experiment, registry)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from official.modeling.hyperparams import base_config
 
 from official_ext.base import errors
-from official_ext.base import receivers
-from official_ext.base.run_folder import event_names
-from official_ext.training.writers import background
+from official_ext.base import notify
+from official_ext.base.run_folder import run_files
 from official_ext.training.writers import progress
+from official_ext.training.writers import registry
 from official_ext.training.writers import writers
 
 _FIELD = 'trainer.notifications.urls'
@@ -38,9 +38,9 @@ class NotificationsConfig(base_config.Config):
   def check_values(self, path: str) -> None:
     """See `config.checks.check`."""
     for event in self.events:
-      if event not in event_names.EVENTS:
+      if event not in run_files.EVENTS:
         raise errors.UserError(
-          f'{path}.events: {event}: there is no such event; expected any of {", ".join(event_names.EVENTS)}'
+          f'{path}.events: {event}: there is no such event; expected any of {", ".join(run_files.EVENTS)}'
         )
 
   def check_run(self, path: str, params: Any, mode: str | None) -> None:
@@ -48,7 +48,7 @@ class NotificationsConfig(base_config.Config):
     del params
     if not self.urls or mode is None:
       return
-    receivers.read_and_check(self.urls, _FIELD)
+    notify.read_and_check(self.urls, _FIELD)
 
 
 class NotificationWriter(writers.Writer):
@@ -69,7 +69,7 @@ class NotificationWriter(writers.Writer):
     self._events = tuple(events)
     self._name = name
     self._last: dict[str, Any] = {}
-    self._sender = background.BackgroundWriter(_Sender(urls), _MAX_PENDING, timeout_seconds)
+    self._sender = registry.BackgroundWriter(_Sender(urls), _MAX_PENDING, timeout_seconds)
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
@@ -78,8 +78,8 @@ class NotificationWriter(writers.Writer):
       self._last.update(flat)
     if event not in self._events:
       return
-    shown = {**(self._last if event in event_names.LAST_EVENTS else {}), **flat}
-    message = receivers.compose(event, self._name, f'{event} at step {step}', progress.format_values(shown))
+    shown = {**(self._last if event in run_files.LAST_EVENTS else {}), **flat}
+    message = notify.compose(event, self._name, f'{event} at step {step}', progress.format_values(shown))
     self._sender.write(event, step, dataclasses.asdict(message))
 
   def close(self) -> None:
@@ -99,9 +99,9 @@ class _Sender(writers.Writer):
     Raises:
       RuntimeError: one of them did not accept it.
     """
-    message = receivers.Message(**values)
-    made = receivers.make(self._urls, _FIELD)
-    failed = [type(each).__name__ for each in made if receivers.send(each, message) != receivers.TAKEN]
+    message = notify.Message(**values)
+    made = notify.make_receivers(self._urls, _FIELD)
+    failed = [type(each).__name__ for each in made if not notify.send(each, message)]
     if failed:
       raise RuntimeError(f'the message {event!r} was not taken by {", ".join(failed)}')
 
@@ -114,4 +114,4 @@ def make(config: NotificationsConfig, model_dir: str) -> NotificationWriter:
     model_dir: the run's folder, after which messages call the run.
   """
   name = os.path.basename(os.path.abspath(model_dir))
-  return NotificationWriter(receivers.read_urls(config.urls, _FIELD), config.events, name, config.timeout_seconds)
+  return NotificationWriter(notify.read_urls(config.urls, _FIELD), config.events, name, config.timeout_seconds)

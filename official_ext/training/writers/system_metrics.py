@@ -11,13 +11,12 @@ from absl import logging
 import psutil
 
 from official_ext.base.files import paths
-from official_ext.base.run_folder import event_names
-from official_ext.base.run_folder import heartbeat
-from official_ext.training.writers import events_writer
+from official_ext.base.run_folder import run_files
+from official_ext.base.run_folder import run_status
 from official_ext.training.writers import writers
 
 SECONDS = 15.0
-FILE = f'events.{event_names.SYSTEM}.jsonl'
+FILE = f'events.{run_files.SYSTEM_EVENT}.jsonl'
 _GB, _MB = 1e9, 1e6
 
 
@@ -43,14 +42,14 @@ class SystemMetrics:
     self._step_now = step
     self._seconds = seconds
     self._step: int | None = None
-    self._writer = writers.Writers([events_writer.EventsWriter(os.path.join(model_dir, FILE))])
+    self._writer = writers.Writers([writers.EventsWriter(os.path.join(model_dir, FILE))])
     self._sampler: Sampler | None = None
     self._has_failed = False
-    self._heartbeat: heartbeat.Heartbeat | None = None
+    self._heartbeat: run_status.Heartbeat | None = None
 
   def __enter__(self) -> 'SystemMetrics':
     self._sample()  # Begins the first interval.
-    self._heartbeat = heartbeat.Heartbeat(self._write, self._seconds)
+    self._heartbeat = run_status.Heartbeat(self._write, self._seconds)
     return self
 
   def __exit__(self, *_: object) -> None:
@@ -77,7 +76,7 @@ class SystemMetrics:
     if self._step is None or step < self._step:
       self._writer.write('restored', step, {})
     self._step = step
-    self._writer.write(event_names.SYSTEM, step, values)
+    self._writer.write(run_files.SYSTEM_EVENT, step, values)
 
 
 class Sampler:
@@ -137,9 +136,8 @@ class Sampler:
     (busy_before, total_before), self._cpu_before = self._cpu_before, (busy, total)
     if total <= total_before:  # Some containers count nothing.
       return {}
-    return {
-      'cpu_percent': 100.0 * max(0.0, busy - busy_before) / (total - total_before)
-    }  # Linux may count iowait back.
+    share = (busy - busy_before) / (total - total_before)
+    return {'cpu_percent': 100.0 * min(1.0, max(0.0, share))}  # Linux may count idle time and iowait back.
 
 
 def _cpu_seconds() -> tuple[float, float]:

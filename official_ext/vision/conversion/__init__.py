@@ -1,5 +1,5 @@
 """Images and annotations of common formats as TFRecord files of tf.Examples. No TensorFlow.
 
-`input_formats.py` reads the annotations, `image_plan.py` divides the images into splits and shards, and
+`input_formats.py` reads the annotations, `converting.py` divides the images into splits and shards, and
 `example_rows.py` writes a shard.
 """

@@ -1,12 +1,11 @@
 """Boxes and masks from COCO's JSON. No TensorFlow. Format: https://cocodataset.org/#format-data."""
 
 import glob
-import json
 import os
 
 from official_ext.base import errors
-from official_ext.base import json_types
-from official_ext.data.prepare import splits
+from official_ext.base import json_values
+from official_ext.data.prepare import conversions
 from official_ext.vision.conversion import image_set
 
 _PREFIXES = ('instances_', 'annotations_', '_annotations.')
@@ -25,26 +24,12 @@ def files_in(folder: str) -> list[tuple[str, str]]:
 
 def _is_coco(path: str) -> bool:
   """Whether a file has the keys of COCO's annotations, by its content."""
-  try:
-    values = _load(path)
-  except errors.UserError:
-    return False
-  return isinstance(values, dict) and {'images', 'annotations', 'categories'} <= set(values)
+  return {'images', 'annotations', 'categories'} <= set(json_values.read_file(path, max_bytes=None) or ())
 
 
 def _split_of(path: str) -> str:
   words = os.path.basename(path).lower().replace('.', '_').replace('-', '_').split('_')
-  return next((split for word in words if (split := splits.split_of(word.rstrip('0123456789')))), '')
-
-
-def _load(path: str) -> json_types.Json:
-  try:
-    with open(path, encoding='utf-8') as f:
-      return json.load(f)
-  except OSError as error:
-    raise errors.UserError(f'{path}: cannot be read: {error.strerror}') from error
-  except ValueError as error:
-    raise errors.UserError(f'{path}: is invalid JSON: {error}') from error
+  return next((split for word in words if (split := conversions.split_of(word.rstrip('0123456789')))), '')
 
 
 def read(path: str, images_folder: str = '') -> image_set.ImageSet:
@@ -57,7 +42,7 @@ def read(path: str, images_folder: str = '') -> image_set.ImageSet:
   Raises:
     UserError: the file is damaged, or its images are not found.
   """
-  values = _load(path)
+  values = json_values.read_required_file(path)
   try:
     images, categories = values['images'], {each['id']: str(each['name']) for each in values['categories']}
     folder = images_folder or _folder_of(path, [each['file_name'] for each in images])
@@ -65,7 +50,7 @@ def read(path: str, images_folder: str = '') -> image_set.ImageSet:
     if len(set(found.labels)) < len(found.labels):
       raise errors.UserError(f'{path}: two categories have one name; rename one')
     known = {each['id'] for each in images}
-    objects: dict[object, list[json_types.JsonObject]] = {}
+    objects: dict[object, list[json_values.JsonObject]] = {}
     for each in values['annotations']:
       if each['image_id'] not in known:
         found.problems['annotations of images that are not listed'] += 1
@@ -88,7 +73,7 @@ def read(path: str, images_folder: str = '') -> image_set.ImageSet:
   return found
 
 
-def _object(each: json_types.JsonObject, categories: dict[object, str]) -> json_types.JsonObject:
+def _object(each: json_values.JsonObject, categories: dict[object, str]) -> json_values.JsonObject:
   segmentation = each.get('segmentation') or None
   box: list[float] = each.get('bbox') or []
   if not box and isinstance(segmentation, list):

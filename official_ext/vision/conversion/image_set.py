@@ -1,15 +1,59 @@
-"""Annotated images, as every input format yields them. No TensorFlow."""
+"""Annotated images, as every input format yields them, and the targets of their conversion. No TensorFlow.
+
+The targets of a conversion: the tasks of Model Garden's vision experiments. No TensorFlow.
+
+Annotated images, as every input format yields them. No TensorFlow.
+"""
 
 import collections
 from collections.abc import Iterable, Sequence
 import dataclasses
 import os
+import re
 
-from official_ext.base import json_types
-from official_ext.data.prepare import splits
+from official_ext.base import errors
+from official_ext.base import json_values
+from official_ext.data import input_files
+from official_ext.data.prepare import conversions
 
-TRAIN, VALIDATION, TEST, SPLITS = splits.TRAIN, splits.VALIDATION, splits.TEST, splits.SPLITS
+CLASSIFICATION = 'image_classification'
+DETECTION = 'object_detection'
+INSTANCES = 'instance_segmentation'
+SEGMENTATION = 'semantic_segmentation'
+TARGETS = (CLASSIFICATION, DETECTION, INSTANCES, SEGMENTATION)
+WITH_BOXES = (DETECTION, INSTANCES)
+
+EXPERIMENTS = {
+  CLASSIFICATION: 'mobilenet_imagenet',
+  DETECTION: 'retinanet_mobile_coco',
+  INSTANCES: 'maskrcnn_mobilenet_coco',
+  SEGMENTATION: 'mnv2_deeplabv3_pascal',
+}
+IGNORED = 255  # The class number that Model Garden's losses and metrics ignore.
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion(conversions.Conversion):
+  """The settings of a conversion: see base class.
+
+  Attributes:
+    target: one of `TARGETS`.
+    image_format: 'jpeg' or 'png'.
+    quality: of JPEG, 1 to 100.
+    coordinates: whether boxes and masks refer to the image as 'shown', after the rotation in its EXIF data, or as
+      'stored'; 'auto' decides by the size that the annotations state.
+    mask_values: the values of pixels in masks that are the classes 0, 1, ...; (): values are class numbers.
+  """
+
+  image_format: str = 'jpeg'
+  quality: int = input_files.JPEG_QUALITY
+  coordinates: str = 'auto'
+  mask_values: tuple[int, ...] = ()
+
+
+TRAIN, VALIDATION, TEST, SPLITS = conversions.TRAIN, conversions.VALIDATION, conversions.TEST, conversions.SPLITS
 _PASCAL_VOC_SETS = {'train': TRAIN, 'val': VALIDATION, 'test': TEST}
+_YEAR = re.compile(r'\d{4}$')  # Of COCO's train2017.
 ENDINGS = ('.avif', '.bmp', '.gif', '.jfif', '.jpe', '.jpeg', '.jpg', '.png', '.ppm', '.tif', '.tiff', '.webp')
 
 
@@ -35,7 +79,7 @@ class AnnotatedImage:
   row: int = -1
   split: str = ''
   label: str | None = None
-  objects: tuple[json_types.JsonObject, ...] = ()
+  objects: tuple[json_values.JsonObject, ...] = ()
   unit: str = 'pixels'
   size: tuple[int, ...] = ()
   mask: str = ''
@@ -51,6 +95,7 @@ class ImageSet:
     files: the files of annotations that were read.
     dropped: (name, reason) of images that cannot be used.
     problems: counts of annotations that cannot be used, by reason.
+    notes: further lines for people: what was found and not read.
   """
 
   images: list[AnnotatedImage] = dataclasses.field(default_factory=list)
@@ -58,6 +103,7 @@ class ImageSet:
   files: list[str] = dataclasses.field(default_factory=list)
   dropped: list[tuple[str, str]] = dataclasses.field(default_factory=list)
   problems: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+  notes: list[str] = dataclasses.field(default_factory=list)
 
   def in_split(self, split: str, prefix: str = '') -> 'ImageSet':
     """The same images in a split, with a prefix to their names."""
@@ -75,14 +121,45 @@ def merged(sets: Iterable[ImageSet]) -> ImageSet:
     found.files += [file for file in each.files if file not in found.files]
     found.dropped += each.dropped
     found.problems.update(each.problems)
+    found.notes += [note for note in each.notes if note not in found.notes]
   return found
 
 
 def split_folders(folder: str) -> dict[str, str]:
-  """The subfolders that are named after splits, by split; {} unless one is for training."""
-  found = {split: os.path.join(folder, name) for name in sorted(os.listdir(folder)) if (split := splits.split_of(name))}
-  found = {split: path for split, path in found.items() if os.path.isdir(path)}
-  return found if TRAIN in found else {}
+  """The subfolders that are named after splits, such as `train` or `val2017`, by split; {} unless one is for training.
+
+  Raises:
+    UserError: two are for one split.
+  """
+  found: dict[str, list[str]] = {}
+  for name in sorted(os.listdir(folder)):
+    split = split_of_folder(name)
+    if split and os.path.isdir(os.path.join(folder, name)):
+      found.setdefault(split, []).append(name)
+  if TRAIN not in found:
+    return {}
+  for split, names in found.items():
+    if len(names) > 1:
+      raise errors.UserError(f'{folder}: {" and ".join(names)} are all for {split}; move the images into one of them')
+  return {split: os.path.join(folder, names[0]) for split, names in found.items()}
+
+
+def split_of_folder(name: str) -> str:
+  """The split that a folder is named after, such as `train` or `val2017`; '' if there is none."""
+  return conversions.split_of(_YEAR.sub('', name))
+
+
+def unread_folders(folder: str, chosen: dict[str, str]) -> list[str]:
+  """A line for each subfolder with images that is not among the chosen ones."""
+  found = []
+  for name in sorted(os.listdir(folder)):
+    path = os.path.join(folder, name)
+    if name.startswith('.') or not os.path.isdir(path) or path in chosen.values():
+      continue
+    number = len(images_in(path))
+    if number:
+      found.append(f'{path}: is in no split beside {", ".join(chosen)}: its images, {number}, are not read')
+  return found
 
 
 def is_image(name: str) -> bool:
@@ -106,14 +183,21 @@ def first_folder(folder: str, names: Sequence[str]) -> str:
 
 
 def pascal_voc_splits(folder: str, kind: str) -> list[tuple[str, str]]:
-  """The lines of `ImageSets/KIND/train.txt`, `val.txt` and `test.txt`, each with its split; [] without train.txt."""
+  """The lines of the lists of splits in `ImageSets/KIND`, each with its split; [] without a list for training.
+
+  These are `train.txt`, `val.txt` and `test.txt`. Without train.txt, the images of `trainval.txt` that are in no other
+  list are for training.
+  """
   place = os.path.join(folder, 'ImageSets', kind)
-  if not os.path.isfile(os.path.join(place, 'train.txt')):
-    return []
-  found = []
-  for name, split in _PASCAL_VOC_SETS.items():
+  lists: dict[str, list[str]] = {}
+  for name in ('train', 'val', 'test', 'trainval'):
     path = os.path.join(place, f'{name}.txt')
     if os.path.isfile(path):
-      with open(path, encoding='utf-8') as f:
-        found += [(line.strip(), split) for line in f if line.strip()]
-  return found
+      with open(path, encoding='utf-8-sig') as f:
+        lists[name] = [line.strip() for line in f if line.strip()]
+  if 'train' not in lists and 'trainval' in lists:
+    others = {*lists.get('val', ()), *lists.get('test', ())}
+    lists['train'] = [line for line in lists['trainval'] if line not in others]
+  if 'train' not in lists:
+    return []
+  return [(line, split) for name, split in _PASCAL_VOC_SETS.items() for line in lists.get(name, ())]

@@ -9,13 +9,12 @@ from official_ext.vision.conversion import coco_annotations
 from official_ext.vision.conversion import image_set
 from official_ext.vision.conversion import mask_images
 from official_ext.vision.conversion import object_records
-from official_ext.vision.conversion import targets
 from official_ext.vision.conversion import voc_annotations
 from official_ext.vision.conversion import yolo_annotations
 
 _EXPECTED = {
-  targets.CLASSIFICATION: 'a folder with a subfolder for each class, or a CSV file with the columns path and label',
-  targets.SEGMENTATION: 'a folder with the subfolders images and masks',
+  image_set.CLASSIFICATION: 'a folder with a subfolder for each class, or a CSV file with the columns path and label',
+  image_set.SEGMENTATION: 'a folder with the subfolders images and masks',
 }
 _EXPECTED_BOXES = (
   'COCO JSON, a folder of Pascal VOC or YOLO, or records with the column objects (metadata.jsonl, Parquet)'
@@ -40,7 +39,7 @@ def read_inputs(inputs: dict[str, list[str]], target: str, reading: Reading) -> 
 
   Args:
     inputs: the paths by split; '' for those whose split is decided by their folders or by shares.
-    target: one of `targets.TARGETS`.
+    target: one of `image_set.TARGETS`.
     reading: how annotations are read.
 
   Raises:
@@ -81,9 +80,11 @@ def read(path: str, given: str, target: str, reading: Reading) -> image_set.Imag
 
 def _read_file(path: str, target: str, reading: Reading) -> image_set.ImageSet | None:
   ending = os.path.splitext(path)[1].lower()
-  if target == targets.CLASSIFICATION:
+  if target == image_set.CLASSIFICATION:
     return class_images.read_csv(path) if ending in ('.csv', '.txt') else None
-  if target in targets.WITH_BOXES:
+  if target in image_set.WITH_BOXES:
+    if ending in ('.yaml', '.yml'):
+      return yolo_annotations.read_file(path)
     if ending == '.json':
       return coco_annotations.read(path, reading.images)
     if ending in ('.jsonl', '.ndjson', '.parquet', '.arrow'):
@@ -92,9 +93,9 @@ def _read_file(path: str, target: str, reading: Reading) -> image_set.ImageSet |
 
 
 def _read_folder(folder: str, target: str, reading: Reading) -> image_set.ImageSet | None:
-  if target == targets.SEGMENTATION:
+  if target == image_set.SEGMENTATION:
     return mask_images.read_folder(folder)
-  if target in targets.WITH_BOXES:
+  if target in image_set.WITH_BOXES:
     found = _read_boxes(folder, reading)
     if found is not None:
       return found
@@ -102,8 +103,10 @@ def _read_folder(folder: str, target: str, reading: Reading) -> image_set.ImageS
   if splits:
     parts = {split: _read_folder(path, target, reading) for split, path in splits.items()}
     if all(part is not None for part in parts.values()):
-      return image_set.merged(part.in_split(split, f'{split}/') for split, part in parts.items() if part is not None)
-  return class_images.read_folder(folder) if target == targets.CLASSIFICATION else None
+      merged = image_set.merged(part.in_split(split, f'{split}/') for split, part in parts.items() if part is not None)
+      merged.notes += image_set.unread_folders(folder, splits)
+      return merged
+  return class_images.read_folder(folder) if target == image_set.CLASSIFICATION else None
 
 
 def _read_boxes(folder: str, reading: Reading) -> image_set.ImageSet | None:
@@ -113,7 +116,13 @@ def _read_boxes(folder: str, reading: Reading) -> image_set.ImageSet | None:
     raise errors.UserError(f'{folder}: has several files of annotations: {named}; name one as INPUT')
   if coco:
     parts = [(coco_annotations.read(path, reading.images), split) for path, split in coco if split or len(coco) == 1]
-    return image_set.merged(part.in_split(split, f'{split}/') if split else part for part, split in parts)
+    merged = image_set.merged(part.in_split(split, f'{split}/') if split else part for part, split in parts)
+    merged.notes += [
+      f'{path}: its name has no split, as those beside it have: it is not read'
+      for path, split in coco
+      if not split and len(coco) > 1
+    ]
+    return merged
   tables = object_records.files_in(folder)
   if tables:
     parts = [(object_records.read(path, reading.box_format), split) for path, split in tables]

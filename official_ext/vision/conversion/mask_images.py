@@ -20,22 +20,31 @@ def read_folder(folder: str) -> image_set.ImageSet | None:
   above = image_set.split_folders(folder)
   if above:
     parts = {split: read_folder(path) for split, path in above.items()}
-    return image_set.merged(part.in_split(split, f'{split}/') for split, part in parts.items() if part is not None)
+    found = image_set.merged(part.in_split(split, f'{split}/') for split, part in parts.items() if part is not None)
+    found.notes += image_set.unread_folders(folder, above)
+    found.notes += [
+      f'{above[split]}: holds no images with masks: not read' for split, part in parts.items() if part is None
+    ]
+    return found
   images, masks = (image_set.first_folder(folder, names) for names in (_IMAGES, _MASKS))
   if not images or not masks:
     return None
   below = image_set.split_folders(images)
   if below:
-    return image_set.merged(
+    found = image_set.merged(
       _read(path, os.path.join(masks, os.path.basename(path))).in_split(split, f'{split}/')
       for split, path in below.items()
     )
+    found.notes += image_set.unread_folders(images, below)
+    return found
   found = _read(images, masks)
   splits = dict(image_set.pascal_voc_splits(folder, 'Segmentation'))
   if image_set.TRAIN in splits.values():
     chosen = [(image, splits.get(os.path.splitext(image.name)[0], '')) for image in found.images]
     found.images = [image_set.AnnotatedImage(**{**vars(image), 'split': split}) for image, split in chosen if split]
-    found.dropped = []  # Pascal VOC has masks for few of its images.
+    # Pascal VOC has masks for few of its images, and lists those.
+    found.dropped = [pair for pair in found.dropped if os.path.splitext(pair[0])[0] in splits]
+    found.dropped += [(image.name, 'is in no list of ImageSets/Segmentation') for image, split in chosen if not split]
   return found
 
 

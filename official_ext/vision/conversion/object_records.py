@@ -5,14 +5,15 @@ the images, or in Parquet files that hold the images.
 """
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import json
 import os
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.data import record_files
-from official_ext.data.prepare import splits
+from official_ext.data.prepare import conversions
 from official_ext.vision.conversion import image_set
 
 _METADATA = ('metadata.jsonl', 'metadata.parquet')
@@ -26,7 +27,7 @@ def files_in(folder: str) -> list[tuple[str, str]]:
     if os.path.isfile(os.path.join(folder, name)):
       return [(os.path.join(folder, name), '')]
   files = [file for file in record_files.data_files(folder) if file.endswith(('.parquet', '.arrow'))]
-  return [(file, splits.split_of(os.path.basename(file).split('-')[0].split('.')[0])) for file in files]
+  return [(file, conversions.split_of(os.path.basename(file).split('-')[0].split('.')[0])) for file in files]
 
 
 def read(file: str, box_format: str = 'xywh') -> image_set.ImageSet:
@@ -57,14 +58,38 @@ def read(file: str, box_format: str = 'xywh') -> image_set.ImageSet:
     size = (record['width'], record['height']) if record.get('width') and record.get('height') else ()
     image, row = _image(record, file, place)
     name = image if row < 0 else f'{os.path.basename(file)}/{number}'
+    split = _split_of(record, place)
     image = os.path.join(os.path.dirname(file), image) if row < 0 else file
     found.images.append(
-      image_set.AnnotatedImage(name, image, row=number if row >= 0 else -1, objects=tuple(objects), size=size)
+      image_set.AnnotatedImage(
+        name, image, row=number if row >= 0 else -1, split=split, objects=tuple(objects), size=size
+      )
     )
+  _split_by_folders(found)
   found.labels = list(names) or sorted(
     seen, key=lambda name: (len(name), name) if name.startswith('class_') else (0, name)
   )
   return found
+
+
+def _split_of(record: Mapping[str, Any], place: str) -> str:
+  """The split in the column `split`; '' without one."""
+  given = record.get('split')
+  if given in (None, ''):
+    return ''
+  if not isinstance(given, str) or not conversions.split_of(given):
+    raise errors.UserError(f'{place}: split {given!r}: expected {", ".join(image_set.SPLITS)}')
+  return conversions.split_of(given)
+
+
+def _split_by_folders(found: image_set.ImageSet) -> None:
+  """Gives images in folders such as `train/` and `validation/` their splits, as `datasets` does."""
+  tops = [image_set.split_of_folder(image.name.split('/')[0]) if '/' in image.name else '' for image in found.images]
+  if any(image.split or image.row >= 0 for image in found.images) or image_set.TRAIN not in tops:
+    return
+  pairs = list(zip(found.images, tops))
+  found.images = [dataclasses.replace(image, split=split) for image, split in pairs if split]
+  found.dropped += [(image.name, 'is in no folder of a split') for image, split in pairs if not split]
 
 
 def _image(record: Mapping[str, Any], file: str, place: str) -> tuple[str, int]:
@@ -118,7 +143,7 @@ def _class_names(file: str) -> list[str]:
   return _find_names(json.loads(stored)) if stored else []
 
 
-def _find_names(value: json_types.Json) -> list[str]:
+def _find_names(value: json_values.Json) -> list[str]:
   """The names of the first ClassLabel below a key for categories."""
   if isinstance(value, dict):
     for key in _CATEGORIES:

@@ -28,12 +28,22 @@ def read_folder(folder: str, images_folder: str = '') -> image_set.ImageSet | No
   for name in image_set.images_in(images):
     by_stem.setdefault(os.path.splitext(name)[0], name)
   found = image_set.ImageSet(files=files)
-  splits = {line.split()[0]: split for line, split in image_set.pascal_voc_splits(folder, 'Main')}
+  lines = image_set.pascal_voc_splits(folder, 'Main')
+  stems = {os.path.splitext(os.path.basename(file))[0] for file in files}
+  # A name may have blanks. A list of one class has 1 or -1 after each name.
+  splits = {line if line in stems else line.split()[0]: split for line, split in lines}
   for file in files:
     found_image = _read(file, images, by_stem, found)
-    if found_image is not None and (not splits or found_image.name in splits):
-      split = splits.get(found_image.name, '')
-      found.images.append(image_set.AnnotatedImage(**{**vars(found_image), 'split': split}))
+    if found_image is None:
+      continue
+    if splits and found_image.name not in splits:
+      found.dropped.append((found_image.name, 'is in no list of ImageSets/Main'))
+      continue
+    split = splits.get(found_image.name, '')
+    found.images.append(image_set.AnnotatedImage(**{**vars(found_image), 'split': split}))
+  found.dropped += [
+    (name, f'is in a list of ImageSets/Main, and {place} has no XML file of it') for name in splits if name not in stems
+  ]
   found.labels = sorted({each['category'] for image in found.images for each in image.objects})
   return found
 

@@ -10,14 +10,13 @@ from official.vision.ops import mask_ops
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.data import input_faults
-from official_ext.training.evaluation import class_figures
+from official_ext.training.evaluation import classifier_result
 from official_ext.training.evaluation import evaluated_data
 from official_ext.training.evaluation import results
 from official_ext.training.trained import trained_model
-from official_ext.vision.evaluation import mistakes
-from official_ext.vision.preview import batch_pictures
+from official_ext.vision.preview import pictures as pictures_lib
 
 _AREAS = ('all', 'small', 'medium', 'large')  # In pixels: below 32 x 32, below 96 x 96, others.
 _SHOWN_SCORE, _SAME_OVERLAP = 0.5, 0.5  # Of the boxes that are counted as mistakes and drawn.
@@ -40,7 +39,7 @@ def evaluate(
   """
   if not data.annotation_file:
     raise errors.UserError('task.annotation_file: is not set; name a prepared folder: --on=FOLDER')
-  task, worst = trained.task, mistakes.Worst(num_mistakes)
+  task, worst = trained.task, pictures_lib.Worst(num_mistakes)
 
   @tf.function
   def predict(images: tf.Tensor, labels: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -49,7 +48,7 @@ def evaluate(
     )
     return {name: outputs[name] for name in _BATCH_OUTPUTS if name in outputs}
 
-  detections: list[json_types.JsonObject] = []
+  detections: list[json_values.JsonObject] = []
   ids: list[int] = []
   with input_faults.explained(data.path, data.config, task.build_inputs):
     for images, labels in task.build_inputs(data.config):
@@ -63,13 +62,13 @@ def evaluate(
   if not ids:
     raise input_faults.no_examples(data.path, data.config, data.config.global_batch_size)
   figures, tables = of_detections(data.annotation_file, detections, ids, 'detection_masks' in found)
-  pictures = {'mistakes': mistakes.drawn(worst.found, data.names)} if worst.found else {}
+  pictures = {'mistakes': pictures_lib.drawn_mistakes(worst.found, data.names)} if worst.found else {}
   return results.Result({'examples': len(ids), **figures}, tables, pictures)
 
 
 def of_detections(
-  annotation_file: str, detections: list[json_types.JsonObject], ids: Sequence[int], with_masks: bool
-) -> tuple[json_types.JsonObject, list[results.Table]]:
+  annotation_file: str, detections: list[json_values.JsonObject], ids: Sequence[int], with_masks: bool
+) -> tuple[json_values.JsonObject, list[results.Table]]:
   """COCO's figures overall, of each class and each size of objects.
 
   Args:
@@ -81,8 +80,8 @@ def of_detections(
   from pycocotools import coco  # pylint: disable=g-import-not-at-top
   from pycocotools import cocoeval  # pylint: disable=g-import-not-at-top
 
-  figures: json_types.JsonObject = {}
-  classes: dict[str, json_types.JsonObject] = {}
+  figures: json_values.JsonObject = {}
+  classes: dict[str, json_values.JsonObject] = {}
   tables = []
   with contextlib.redirect_stdout(io.StringIO()):  # It prints its progress.
     truth = coco.COCO(annotation_file)
@@ -99,7 +98,7 @@ def of_detections(
 
 
 def _add_figures(
-  figures: json_types.JsonObject, classes: dict[str, json_types.JsonObject], evaluation: Any, truth: Any, prefix: str
+  figures: json_values.JsonObject, classes: dict[str, json_values.JsonObject], evaluation: Any, truth: Any, prefix: str
 ) -> list[list[object]]:
   """Adds the figures of one evaluation of pycocotools; returns the rows of its table."""
   precision, recall = evaluation.eval['precision'], evaluation.eval['recall']  # [T, R, K, A, M], [T, K, A, M]
@@ -124,12 +123,12 @@ def _add_figures(
 def _mean(values: np.ndarray) -> float | None:
   """The mean of precisions or recalls; pycocotools has -1 where no object is."""
   known = values[values > -1]
-  return class_figures.rounded(known.mean()) if known.size else None
+  return classifier_result.rounded(known.mean()) if known.size else None
 
 
 def _annotations(
   found: Mapping[str, np.ndarray], info: np.ndarray, number: int, image_id: int
-) -> list[json_types.JsonObject]:
+) -> list[json_values.JsonObject]:
   """The detections in one image as COCO's results, in pixels of the original image."""
   count = int(found['num_detections'][number])
   height, width = (int(value) for value in info[0])
@@ -139,7 +138,7 @@ def _annotations(
   results_of_image = []
   for index in range(count):
     top, left, bottom, right = (float(value) for value in boxes[index])
-    entry: json_types.JsonObject = {
+    entry: json_values.JsonObject = {
       'image_id': image_id,
       'category_id': int(found['detection_classes'][number, index]),
       'bbox': [left, top, right - left, bottom - top],
@@ -161,10 +160,10 @@ def _encoded(masks: np.ndarray, boxes: np.ndarray, height: int, width: int) -> l
 
 
 def _keep_worst(
-  worst: mistakes.Worst, first: int, batch: tuple[Any, Any], found: Mapping[str, np.ndarray], task: Any
+  worst: pictures_lib.Worst, first: int, batch: tuple[Any, Any], found: Mapping[str, np.ndarray], task: Any
 ) -> None:
   """Adds the images of a batch by the number of their missed and wrong boxes."""
-  truths, _ = batch_pictures.of_batch(batch, task)
+  truths, _ = pictures_lib.pictures_of_batch(batch, task)
   for number, truth in enumerate(truths):
     count = int(found['num_detections'][number])
     kept = found['detection_scores'][number, :count] >= _SHOWN_SCORE
@@ -173,18 +172,16 @@ def _keep_worst(
     right = _matches(truth.boxes, truth.classes, boxes, classes)
     missed, wrong = len(truth.boxes) - right, len(boxes) - right
     if missed + wrong and worst.accepts(missed + wrong):
-      prediction = batch_pictures.Picture(truth.image, boxes=boxes, classes=classes)
+      prediction = pictures_lib.Picture(truth.image, boxes=boxes, classes=classes)
       words = f'annotation and detection: {missed} missed, {wrong} wrong'
-      worst.add(missed + wrong, first + number, mistakes.Mistake(words, [truth, prediction]))
+      worst.add(missed + wrong, first + number, pictures_lib.Mistake(words, [truth, prediction]))
 
 
 def _matches(true_boxes: np.ndarray, true_classes: Sequence[int], boxes: np.ndarray, classes: Sequence[int]) -> int:
   """How many boxes, the best first, find another true box of their class."""
   free = set(range(len(true_boxes)))
   for box, number in zip(boxes, classes):
-    overlaps = {
-      index: batch_pictures.overlap(true_boxes[index], box) for index in free if true_classes[index] == number
-    }
+    overlaps = {index: pictures_lib.overlap(true_boxes[index], box) for index in free if true_classes[index] == number}
     best = max(overlaps, key=lambda index: overlaps[index], default=None)
     if best is not None and overlaps[best] >= _SAME_OVERLAP:
       free.discard(best)

@@ -11,8 +11,7 @@ from official_ext.training.evaluation import classifier_result
 from official_ext.training.evaluation import evaluated_data
 from official_ext.training.evaluation import results
 from official_ext.training.trained import trained_model
-from official_ext.vision.evaluation import mistakes
-from official_ext.vision.preview import batch_pictures
+from official_ext.vision.preview import pictures
 
 
 def evaluate(
@@ -39,7 +38,7 @@ def evaluate(
     return outputs if is_softmax else tf.nn.softmax(outputs)
 
   probabilities, labels = list[np.ndarray](), list[np.ndarray]()
-  worst, count = mistakes.Worst(num_mistakes), 0
+  worst, count = pictures.Worst(num_mistakes), 0
   with input_faults.explained(data.path, data.config, task.build_inputs):
     for images, batch_labels in task.build_inputs(data.config):
       found, truth = predict(images).numpy(), batch_labels.numpy().reshape(-1).astype(int)
@@ -51,12 +50,12 @@ def evaluate(
     raise input_faults.no_examples(data.path, data.config, data.config.global_batch_size)
   result = classifier_result.of_probabilities(np.concatenate(probabilities), np.concatenate(labels), names)
   if worst.found:
-    result.pictures['mistakes'] = mistakes.drawn(worst.found, data.names)
+    result.pictures['mistakes'] = pictures.drawn_mistakes(worst.found, data.names)
   return result
 
 
 def _keep_worst(
-  worst: mistakes.Worst,
+  worst: pictures.Worst,
   first: int,
   images: np.ndarray,
   probabilities: np.ndarray,
@@ -68,6 +67,6 @@ def _keep_worst(
   for number, (row, label) in enumerate(zip(probabilities, labels)):
     predicted = int(row.argmax())
     if predicted != label and worst.accepts(row[predicted]):
-      shown, _ = batch_pictures.restored(images[number : number + 1], task)
+      shown, _ = pictures.restored(images[number : number + 1], task)
       words = f'{names[label]}, predicted {names[predicted]} {row[predicted]:.2f}'
-      worst.add(float(row[predicted]), first + number, mistakes.Mistake(words, [batch_pictures.Picture(shown[0])]))
+      worst.add(float(row[predicted]), first + number, pictures.Mistake(words, [pictures.Picture(shown[0])]))

@@ -8,13 +8,12 @@ from official.core import task_factory
 
 from official_ext.base import errors
 from official_ext.base.files import paths
-from official_ext.data import class_names
 from official_ext.data import input_faults
+from official_ext.data import input_files
 from official_ext.training.config import definitions
 from official_ext.training.devices import distribute
-from official_ext.training.diagnosis import first_batches
-from official_ext.vision.preview import batch_pictures
-from official_ext.vision.preview import drawing
+from official_ext.training.diagnosis import data_checks
+from official_ext.vision.preview import pictures as pictures_lib
 
 ENDINGS = ('.png', '.html')
 
@@ -53,14 +52,14 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
   if os.path.splitext(output)[1].lower() not in ENDINGS:
     raise errors.UserError(f'--output: {output}: expected a name that ends with {" or ".join(ENDINGS)}')
   distribute.configure(params.runtime)
-  data, path = first_batches.data_of(params.task, options.split)
+  data, path = data_checks.data_of(params.task, options.split)
   task = task_factory.get_task(params.task)
   pictures, how = _pictures(task, data, path, options.rows * options.columns)
-  names = class_names.find(data)
+  names = input_files.find_class_names(data)
   if output.lower().endswith('.html'):
-    content = drawing.page(pictures, names, options.tile, f'{experiment}: {options.split} examples')
+    content = pictures_lib.page(pictures, names, options.tile, f'{experiment}: {options.split} examples')
   else:
-    content = drawing.grid(pictures, options.columns, names, options.tile)
+    content = pictures_lib.grid(pictures, options.columns, names, options.tile)
   folder = os.path.dirname(os.path.abspath(output))
   paths.make_folder(folder)
   paths.write_atomically(output, content)
@@ -69,13 +68,13 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
   print(f'pixels: {how}; class names: {len(names) or "none found beside the input, numbers are shown"}')
 
 
-def _pictures(task: Any, data: Any, path: str, number: int) -> tuple[list[batch_pictures.Picture], str]:
+def _pictures(task: Any, data: Any, path: str, number: int) -> tuple[list[pictures_lib.Picture], str]:
   """The first pictures of an input, and how their pixels were restored."""
-  pictures: list[batch_pictures.Picture] = []
+  pictures: list[pictures_lib.Picture] = []
   how = ''
-  with first_batches.opened(task, data, path) as (dataset, _):
+  with data_checks.open_batches(task, data, path) as (dataset, _):
     for batch in dataset:
-      found, how = batch_pictures.of_batch(batch, task)
+      found, how = pictures_lib.pictures_of_batch(batch, task)
       pictures += found
       if len(pictures) >= number:
         break

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from official_ext.base.files import crc32c
+from official_ext.base.files import tf_records
 
 
 @pytest.mark.parametrize(('data', 'crc'), [(b'', 0), (b'123456789', 0xE3069283), (b'\0' * 32, 0x8A9136AA)])
 def test_the_checksums_of_rfc_3720(data, crc):
-  assert crc32c.crc32c(data) == crc
+  assert tf_records.crc32c(data) == crc
 
 
 def test_short_and_long_data_have_the_same_checksum(monkeypatch):
@@ -16,6 +16,6 @@ def test_short_and_long_data_have_the_same_checksum(monkeypatch):
   parts = [data[:length] for length in (4, 63, 64, 65, 2047, 2048, 2049, 5000)]
   found = []
   for shortest in (4, len(data) + 1):  # By numpy, byte by byte.
-    monkeypatch.setattr(crc32c, '_SHORT', shortest)
-    found.append(list(map(crc32c.crc32c, parts)))
+    monkeypatch.setattr(tf_records, '_SHORT', shortest)
+    found.append(list(map(tf_records.crc32c, parts)))
   assert found[0] == found[1] and len(set(found[0])) == len(parts)

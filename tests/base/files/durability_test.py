@@ -11,8 +11,8 @@ from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.base.files import storage
 from official_ext.base.files import whole_folders
-from official_ext.training.writers import events_writer
-from official_ext.training.writers import summary_files
+from official_ext.training.writers import tensorboard
+from official_ext.training.writers import writers
 from tests import file_calls
 
 
@@ -72,7 +72,7 @@ def test_a_folder_whose_new_name_the_disk_may_not_have_stored_is_as_it_was(tmp_p
 
 def test_events_that_the_disk_may_have_lost_are_written_again(tmp_path):
   path = tmp_path / 'events.jsonl'
-  writer = events_writer.EventsWriter(str(path))
+  writer = writers.EventsWriter(str(path))
   writer.write('train', 1, {'loss': 1.0})
   writer.sync()
   kept = path.stat().st_size
@@ -96,13 +96,13 @@ def test_events_that_the_disk_may_have_lost_are_written_again(tmp_path):
     writer.sync()  # Later: the same.
   assert ('sync', str(path)) in calls
   writer.close()
-  assert [event['step'] for event in events_writer.read_events(str(path))] == [1, 2, 2]
+  assert [event['step'] for event in writers.read_events(str(path))] == [1, 2, 2]
 
 
 def test_events_of_a_file_that_was_deleted_are_not_written_into_the_next_one(tmp_path):
   # Before: a sync that had failed was repaired in the new file, at an offset of the old one.
   path = tmp_path / 'events.jsonl'
-  writer = events_writer.EventsWriter(str(path))
+  writer = writers.EventsWriter(str(path))
   for step in (1, 2):
     writer.write('train', step, {})
   with file_calls.failing_syncs(lambda found: found == str(path), errno.EIO), pytest.raises(errors.StorageError):
@@ -110,12 +110,12 @@ def test_events_of_a_file_that_was_deleted_are_not_written_into_the_next_one(tmp
   path.unlink()
   writer.write('train', 3, {})
   writer.close()
-  assert [event['step'] for event in events_writer.read_events(str(path))] == [3]
+  assert [event['step'] for event in writers.read_events(str(path))] == [3]
 
 
 def test_numbers_that_the_disk_may_have_lost_are_written_to_another_file(tmp_path):
   # Before: only those since the last flush were.
-  file = summary_files.SummaryFile(str(tmp_path))
+  file = tensorboard.SummaryFile(str(tmp_path))
   file.scalar('loss', 1.0, 1)
   file.sync()
   file.scalar('loss', 2.0, 2)

@@ -10,7 +10,7 @@ import pytest
 from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.base.files import whole_folders
-from official_ext.training.devices import preemption
+from official_ext.training.devices import signals
 from tests import file_calls
 
 
@@ -108,7 +108,7 @@ def test_a_signal_leaves_the_folder_as_it_was(tmp_path, replace):
     signal.sigtimedwait([], 5)  # Returns at the signal, or never.
 
   before = signal.getsignal(signal.SIGTERM)
-  with pytest.raises(KeyboardInterrupt), preemption.interrupting():
+  with pytest.raises(KeyboardInterrupt), signals.interrupting():
     whole_folders.write(str(folder), make, replace=replace)
   assert signal.getsignal(signal.SIGTERM) == before
   assert os.listdir(tmp_path) == ['kept'] * replace
@@ -127,6 +127,16 @@ def test_a_folder_on_remote_storage_has_its_subfolders():
   assert paths.read(f'{folder}/additional_chat_templates/tool_use.jinja') == b'additional_chat_templates/tool_use.jinja'
   with pytest.raises(errors.UserError, match='exists already'):
     whole_folders.write(folder, make, replace=False)
+
+
+def test_a_folder_on_remote_storage_has_nothing_of_the_one_before():
+  folder = 'ram://whole_folders_test/weights'
+  for names in (['model-00001-of-00002.safetensors', 'model.safetensors.index.json'], ['model.safetensors']):
+    write = lambda partial, names=(*names, 'config.json'): [pathlib.Path(partial, name).touch() for name in names]
+    whole_folders.write(folder, write)
+    assert paths.names(folder) == sorted(
+      [*names, 'config.json']
+    )  # Before: the index, by which the old weights were read.
 
 
 @pytest.mark.parametrize('can_exchange', [True, False])

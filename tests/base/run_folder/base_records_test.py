@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base.run_folder import base_records
+from official_ext.base.run_folder import model_folders
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import lora
@@ -213,12 +213,12 @@ def test_a_quantization_that_is_unknown_is_refused(place, tmp_path, fields):
   path = tmp_path / 'adapter/base_model.json'
   path.write_text(json.dumps({**json.loads(path.read_text()), 'quantization': fields}))
   with pytest.raises(errors.UserError, match=r'base_model\.json: not a record of a base; save the adapters again'):
-    base_records.read(str(tmp_path / 'adapter'))
+    model_folders.read_base(str(tmp_path / 'adapter'))
 
 
 def test_a_record_knows_all_fields_of_a_quantization(place, tmp_path):
   write_adapter(str(place / 'base'), tmp_path, NF4)
-  record = base_records.read(str(tmp_path))
+  record = model_folders.read_base(str(tmp_path))
   assert record.quantization == {**NF4.as_dict(), 'skip_modules': ['lm_head']}
 
 

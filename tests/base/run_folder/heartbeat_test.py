@@ -3,7 +3,7 @@
 import threading
 import time
 
-from official_ext.base.run_folder import heartbeat
+from official_ext.base.run_folder import run_status
 
 
 class _Heart:
@@ -30,7 +30,7 @@ def _threads():
 
 def test_it_beats_until_it_is_closed():
   heart = _Heart()
-  beating = heartbeat.Heartbeat(heart.beat, 0.01)
+  beating = run_status.Heartbeat(heart.beat, 0.01)
   assert _wait_for(lambda: heart.beats > 2)
   beating.close()
   before = heart.beats
@@ -40,7 +40,7 @@ def test_it_beats_until_it_is_closed():
 
 def test_a_beat_that_fails_is_told_once_and_the_next_one_comes(caplog):
   heart = _Heart(fails=True)
-  beating = heartbeat.Heartbeat(heart.beat, 0.01)
+  beating = run_status.Heartbeat(heart.beat, 0.01)
   assert _wait_for(lambda: heart.beats > 3)
   beating.close()
   assert len([message for message in caplog.messages if 'no space left' in message]) == 1
@@ -49,7 +49,7 @@ def test_a_beat_that_fails_is_told_once_and_the_next_one_comes(caplog):
 def test_it_ends_with_its_object():
   before = len(_threads())
   heart = _Heart()
-  beating = heartbeat.Heartbeat(heart.beat, 0.01)
+  beating = run_status.Heartbeat(heart.beat, 0.01)
   assert len(_threads()) == before + 1
   del heart
   assert _wait_for(lambda: len(_threads()) == before)

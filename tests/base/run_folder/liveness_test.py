@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from official_ext.base.processes import process_identity
-from official_ext.base.run_folder import liveness
+from official_ext.base import processes
+from official_ext.base.run_folder import run_status
 
-_OWN = process_identity.own()
+_OWN = processes.own_identity()
 _GONE = dataclasses.replace(_OWN, pid_start=(_OWN.pid_start or 0) - 1)  # Its number is another process's by now.
 _FAR = dataclasses.replace(_OWN, host='far', boot_id='another', machine_id='another')
 _UNKNOWN_START = dataclasses.replace(_OWN, pid_start=None)
@@ -32,15 +32,15 @@ def _record(process, launcher=None, status='running'):
   ids=['living', 'gone', 'beating', 'silent', 'without heartbeat', 'beating number', 'silent number'],
 )
 def test_a_process_is_seen_or_judged_by_its_heartbeat(process, silence, expected):
-  assert liveness.is_dead(_record(process), silence) is expected
+  assert run_status.is_dead(_record(process), silence) is expected
 
 
 def test_a_run_whose_launcher_lives_is_not_dead():
-  assert not liveness.is_dead(_record(_GONE, launcher=_OWN), 0.0)
-  assert liveness.is_dead(_record(_GONE, launcher=_GONE), 0.0)
-  assert liveness.launcher_of(_record(_GONE, launcher=_OWN)) == _OWN
+  assert not run_status.is_dead(_record(_GONE, launcher=_OWN), 0.0)
+  assert run_status.is_dead(_record(_GONE, launcher=_GONE), 0.0)
+  assert run_status.living_launcher(_record(_GONE, launcher=_OWN)) == _OWN
 
 
 def test_only_a_run_that_says_that_it_runs_is_out_of_sight():
-  assert liveness.is_out_of_sight(_record(_FAR)) and not liveness.is_out_of_sight(_record(_FAR, status='finished'))
-  assert not liveness.is_out_of_sight(_record(_OWN)) and liveness.is_out_of_sight({'status': 'running'})
+  assert run_status.is_out_of_sight(_record(_FAR)) and not run_status.is_out_of_sight(_record(_FAR, status='finished'))
+  assert not run_status.is_out_of_sight(_record(_OWN)) and run_status.is_out_of_sight({'status': 'running'})

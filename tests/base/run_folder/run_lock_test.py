@@ -11,9 +11,9 @@ import time
 import pytest
 
 from official_ext.base import errors
-from official_ext.base.files import file_lock
+from official_ext.base import processes as processes_lib
+from official_ext.base.files import local_files
 from official_ext.base.files import paths
-from official_ext.base.processes import process_identity
 from official_ext.base.run_folder import run_lock
 
 _OTHER_BOOT = '00000000-0000-4000-8000-000000000000'
@@ -21,11 +21,11 @@ _OTHER_BOOT = '00000000-0000-4000-8000-000000000000'
 _HOLD = """
 import sys
 from official_ext.base import errors
-from official_ext.base.files import file_lock
+from official_ext.base.files import local_files
 from official_ext.base.run_folder import run_lock
 lock = run_lock.RunLock(sys.argv[1], 'train_and_eval', silence_seconds=float(sys.argv[2]))
 if sys.argv[3] == 'lease':
-  file_lock.fcntl = None  # As on a file system without locks.
+  local_files.fcntl = None  # As on a file system without locks.
 try:
   lock.acquire()
 except errors.UserError as error:
@@ -79,7 +79,7 @@ def _finish(process):
 
 def _lease(folder, **changes):
   """The files of another process."""
-  process = dataclasses.replace(process_identity.own(), **changes)
+  process = dataclasses.replace(processes_lib.own_identity(), **changes)
   lease = {**process.as_dict(), 'mode': 'train', 'since': 'yesterday', 'token': 'x', 'heartbeat': '1'}
   (folder / run_lock.NAME).write_text(json.dumps(lease))
 
@@ -88,7 +88,7 @@ def _lease(folder, **changes):
 def kind(request, monkeypatch):
   """With locks, and as on a file system without."""
   if request.param == 'lease':
-    monkeypatch.setattr(file_lock, 'fcntl', None)
+    monkeypatch.setattr(local_files, 'fcntl', None)
     monkeypatch.setattr(run_lock, '_SETTLE_SECONDS', 0.2)
   return request.param
 
@@ -177,8 +177,8 @@ def test_a_lease_of_a_host_that_crashed_ends_when_it_stays_silent(tmp_path, capl
 
 
 def test_a_lease_from_before_this_machine_was_started_is_over_at_once(tmp_path, monkeypatch):
-  here = dataclasses.replace(process_identity.own(), pid_namespace='pid:[4026531836]')
-  monkeypatch.setattr(process_identity, 'own', lambda: here)  # Tests may themselves be in a container.
+  here = dataclasses.replace(processes_lib.own_identity(), pid_namespace='pid:[4026531836]')
+  monkeypatch.setattr(processes_lib, 'own_identity', lambda: here)  # Tests may themselves be in a container.
   _lease(tmp_path, boot_id=_OTHER_BOOT)
   lock = run_lock.RunLock(str(tmp_path))
   lock.acquire()

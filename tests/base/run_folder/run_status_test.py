@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from official_ext.base.processes import process_identity
+from official_ext.base import processes
 from official_ext.base.run_folder import run_status
 
 _OTHER_BOOT = '00000000-0000-4000-8000-000000000000'
@@ -13,7 +13,7 @@ _ELSEWHERE = {'host': 'elsewhere', 'boot_id': _OTHER_BOOT}
 
 
 def _write(folder, **values):
-  record = {'status': 'running', 'step': 3, 'attempt': 1, 'heartbeat': '1', **process_identity.own().as_dict()}
+  record = {'status': 'running', 'step': 3, 'attempt': 1, 'heartbeat': '1', **processes.own_identity().as_dict()}
   record.update(values)
   (folder / 'run.json').write_text(json.dumps(record))
 
@@ -35,12 +35,12 @@ def test_a_number_that_is_used_again_does_not_keep_a_dead_training_alive(tmp_pat
   _write(tmp_path)
   watch = _watch(tmp_path)
   assert not watch.has_ended()
-  _write(tmp_path, pid_start=process_identity.own().pid_start - 1)  # This process now has the number of the dead one.
+  _write(tmp_path, pid_start=processes.own_identity().pid_start - 1)  # This process now has the number of the dead one.
   assert watch.has_ended()
 
 
 def test_a_training_whose_launcher_is_about_to_restart_it_has_not_ended(tmp_path):
-  own = process_identity.own()
+  own = processes.own_identity()
   _write(tmp_path, pid_start=own.pid_start - 1, launcher=own.as_dict())
   assert not _watch(tmp_path).has_ended()
   _write(tmp_path, pid_start=own.pid_start - 1, launcher={**own.as_dict(), 'pid_start': own.pid_start - 1})

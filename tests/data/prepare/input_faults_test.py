@@ -65,13 +65,13 @@ def test_an_image_that_was_replaced_is_another_input(tmp_path):
 def test_input_that_changes_while_it_is_prepared_makes_no_folder(tmp_path, monkeypatch):
   path = inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n} for n in range(10, 90)])
   other = inputs.write_lines(tmp_path / 'b.jsonl', [{'m': n} for n in range(10, 90)])
-  text, write = path.read_text(), shards.write_or_tell
+  text, write = path.read_text(), shards.write_or_report
 
   def write_and_change(job):
     path.write_text(text.replace('{"n": 88}', '{"n": 99}'))
     return write(job)
 
-  monkeypatch.setattr(shards, 'write_or_tell', write_and_change)
+  monkeypatch.setattr(shards, 'write_or_report', write_and_change)
   with pytest.raises(errors.UserError, match=f'^{path}: has changed during the preparation; prepare another folder$'):
     inputs.prepare([path, other], tmp_path / 'out', shard_bytes=200)
   monkeypatch.undo()

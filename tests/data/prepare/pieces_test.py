@@ -46,7 +46,7 @@ def test_the_pieces_of_a_file_are_the_file(kind, tmp_path):
   path = write(tmp_path, kind)
   counts = set()
   for size in (1, 7, 64, 300, 10**9) if kind == 'jsonl' else (1, 200, 10**9):
-    found = list(pieces.of_file(str(path), path.stat().st_size, size))
+    found = list(pieces.pieces_of_file(str(path), path.stat().st_size, size))
     assert list(read(found)) == RECORDS, size
     counts.add(len(found))
   assert (max(counts), min(counts)) == ({'parquet': 7, 'arrow': 7}.get(kind, path.stat().st_size), 1) or (
@@ -77,9 +77,9 @@ def test_what_cannot_be_read_is_named(tmp_path):
   path = tmp_path / 'a.parquet'
   path.write_bytes(b'PAR1 but no more')
   with pytest.raises(errors.UserError, match=rf'^{path}: cannot be read: '):
-    list(pieces.of_file(str(path), 16, 100))
+    list(pieces.pieces_of_file(str(path), 16, 100))
   path = write(tmp_path, 'parquet')
-  piece = list(pieces.of_file(str(path), path.stat().st_size, 10**9))[-1]
+  piece = list(pieces.pieces_of_file(str(path), path.stat().st_size, 10**9))[-1]
   parquet.write_table(pyarrow.Table.from_pylist(RECORDS[:3]), path)
   with pytest.raises(errors.UserError, match='has changed since the preparation began'):
     pieces.open_piece(piece, [], [])

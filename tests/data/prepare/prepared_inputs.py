@@ -10,8 +10,8 @@ import sys
 from PIL import Image
 
 from official_ext.cli import main
+from official_ext.data.prepare import planning
 from official_ext.data.prepare import preparing
-from official_ext.data.prepare import settings as settings_lib
 from official_ext.data.prepare import shards
 from official_ext.language.text import text_formats
 from official_ext.language.text import token_rows
@@ -29,7 +29,7 @@ class Here:
     jobs = list(jobs)
     for job in reversed(jobs) if self._reverse else jobs:
       yield None
-      yield shards.write_or_tell(json.loads(json.dumps(job)))
+      yield shards.write_or_report(json.loads(json.dumps(job)))
 
 
 def prepare(inputs, folder, tokenizer=None, reverse=False, stopped_by=lambda: None, **settings):
@@ -38,7 +38,7 @@ def prepare(inputs, folder, tokenizer=None, reverse=False, stopped_by=lambda: No
   row_format = token_rows.TokenRows(text_formats.TextFields(**text), tokenizer) if tokenizer else None
   engine = lambda num_shards: contextlib.nullcontext(Here(reverse))
   inputs = [str(inputs)] if not isinstance(inputs, list) else [str(path) for path in inputs]
-  made = settings_lib.Settings(**settings)
+  made = planning.Settings(**settings)
   return preparing.prepare(inputs, str(folder), made, engine, row_format, stopped_by=stopped_by)
 
 

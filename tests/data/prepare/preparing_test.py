@@ -13,11 +13,10 @@ import tensorflow as tf
 
 import official_ext as ext
 from official_ext.base import errors
-from official_ext.data import prepared_folders
+from official_ext.data import input_files
 from official_ext.data import row_encoding
 from official_ext.data import step_indexed
 from official_ext.data.prepare import planning
-from official_ext.data.prepare import settings as settings_lib
 from official_ext.data.prepare import shards
 from official_ext.language.text import text_formats
 from official_ext.language.text import token_rows
@@ -79,7 +78,7 @@ def test_images_and_their_classes(tokenizer, tmp_path):
   (batch,) = step_indexed.build_dataset(source, ext.DataConfig(is_training=False, global_batch_size=10)).take(1)
   assert tf.io.decode_image(batch['image'][9]).shape == (4, 8, 3)
   with pytest.raises(errors.UserError, match='--tokenizer: has no meaning for'):
-    planning.make([str(folder)], settings_lib.Settings(), token_rows.TokenRows(text_formats.TextFields(), tokenizer))
+    planning.make_plan([str(folder)], planning.Settings(), token_rows.TokenRows(text_formats.TextFields(), tokenizer))
 
 
 def test_an_image_that_cannot_be_decoded_is_named_or_left_out(tmp_path):
@@ -218,13 +217,13 @@ def test_a_full_disk_ends_it_in_a_line_and_leaves_no_half_shard(tmp_path):
 
 def test_a_shard_that_was_written_elsewhere_is_told(tmp_path, monkeypatch):
   path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
-  write = shards.write_or_tell
+  write = shards.write_or_report
 
   def write_elsewhere(job):
     (tmp_path / 'other').mkdir(exist_ok=True)
     return write({**job, 'folder': str(tmp_path / 'other')})
 
-  monkeypatch.setattr(shards, 'write_or_tell', write_elsewhere)
+  monkeypatch.setattr(shards, 'write_or_report', write_elsewhere)
   shard = tmp_path / 'out' / 'rows-00000-of-00001.array_record'
   with pytest.raises(errors.StorageError, match=rf'^{shard}: has been written, and No such file or directory; '):
     inputs.prepare(path, tmp_path / 'out')
@@ -237,10 +236,10 @@ def test_what_a_prepared_folder_lacks_is_told(tmp_path):
   content = shard.read_bytes()
   shard.write_bytes(content[:-1])
   with pytest.raises(errors.UserError, match=rf'^input_path: {shard}: has {len(content) - 1} bytes in place of'):
-    prepared_folders.read(str(tmp_path / 'out'))
+    input_files.read_prepared(str(tmp_path / 'out'))
   shard.unlink()
   with pytest.raises(errors.UserError, match=rf'^input_path: {shard}: cannot be read: No such file'):
-    prepared_folders.read(str(tmp_path / 'out'))
+    input_files.read_prepared(str(tmp_path / 'out'))
   with pytest.raises(errors.UserError, match='has no prepared.json; `official-ext prepare` makes such a folder'):
     ext.PreparedRows(str(tmp_path / 'nothing'))
 

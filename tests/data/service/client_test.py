@@ -16,15 +16,12 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.data import bad_examples
-from official_ext.data import local_maker
-from official_ext.data import position
+from official_ext.data import pipelines
 from official_ext.data import sources
 from official_ext.data import step_indexed
 from official_ext.data.service import client
-from official_ext.data.service import request as service_request
-from official_ext.data.service import served_inputs
 from official_ext.data.service import worker
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 from tests import tiers
 
 service_lib = tf.data.experimental.service
@@ -65,11 +62,11 @@ def _augment(batch, seeds):
 
 def _params(address=None, **fields):
   fields = {'is_training': True, 'seed': 3, 'global_batch_size': BATCH_SIZE, **fields}
-  return cfg.DataConfig(enable_tf_data_service=bool(address), tf_data_service_address=address, **fields)
+  return definitions.DataConfig(enable_tf_data_service=bool(address), tf_data_service_address=address, **fields)
 
 
 def _build(address=None, source=None, context=None, start=0, **fields):
-  with position.starting_at(start):
+  with pipelines.starting_at(start):
     source = source or Numbers(seconds=0.01 if address else 0.0)
     return step_indexed.build_dataset(source, _params(address, **fields), context, _augment)
 
@@ -126,7 +123,7 @@ class Service:
 
   def add_worker(self, *sources_, answer=None, **fields):
     """Adds one that knows the inputs of `_build` for some sources; returns its answers."""
-    with served_inputs.collected() as inputs, bad_examples.logged_in(bad_examples.ExampleLog()):
+    with worker.collected() as inputs, bad_examples.logged_in(bad_examples.ExampleLog()):
       for source in sources_ or (Numbers(seconds=0.01),):
         for is_training in (True, False):
           _build('grpc://unused:1', source, is_training=is_training, **fields)
@@ -156,13 +153,13 @@ def _values(dataset, count=None):
 @pytest.fixture
 def made_here(monkeypatch):
   """The numbers of the elements that the run has made itself."""
-  numbers, make = [], service_request.Request.make
+  numbers, make = [], client.Request.make
 
   def noting(request, number):
     numbers.append(number)
     return make(request, number)
 
-  monkeypatch.setattr(service_request.Request, 'make', noting)
+  monkeypatch.setattr(client.Request, 'make', noting)
   return numbers
 
 
@@ -179,6 +176,7 @@ def _steps(iterator, is_enough):
   return found
 
 
+@pytest.mark.slow
 @tiers.parametrize('start', [0, 1000], fast=1)
 def test_training_has_the_same_batches_with_a_service(service, made_here, start):
   """Until 50 in a row were none that the run has made; it reads ahead."""
@@ -194,6 +192,7 @@ def test_elements_have_the_same_specs(service):
   assert _build(service.address, is_training=False).element_spec == _build(is_training=False).element_spec
 
 
+@pytest.mark.slow
 @tiers.parametrize('drop_remainder', [False, True], fast=1)
 def test_an_evaluation_has_each_example_once_in_every_pass(service, made_here, drop_remainder):
   slow = Numbers(seconds=0.2)
@@ -264,6 +263,7 @@ def test_a_batch_that_does_not_come_is_made_when_others_have_overtaken_it(servic
   assert found == _values(_build(), len(found)) and time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 def test_a_slow_service_holds_nobody_up(service, made_here):
   """Each of its batches takes a second, and two are made at a time; here 10 milliseconds."""
 
@@ -286,6 +286,7 @@ def _told(text, answers):
   return re.findall(f'task.train_data: worker {re.escape(answers.name)} of the tf.data service is ignored: (.*)', text)
 
 
+@pytest.mark.slow
 def test_a_worker_with_other_batches_is_not_used(service, caplog):
   """It has the same files by name and size, with other content."""
   answers = service.add_worker(Numbers(seconds=0.01, shift=1))
@@ -311,10 +312,11 @@ def test_a_worker_whose_batches_become_others_is_found(service, made_here, caplo
   assert 'elements of it were used, of which only some were compared' in told
 
 
+@pytest.mark.slow
 @tiers.parametrize('name', ['seed', 'task', 'transform', 'dtype'], fast=['seed'])
 def test_a_worker_with_other_inputs_is_named(service, caplog, monkeypatch, name):
   if name == 'task':
-    with served_inputs.belonging_to(cfg.TaskConfig(name='another')):
+    with worker.belonging_to(definitions.TaskConfig(name='another')):
       answers = service.add_worker()
   elif name == 'transform':
     with monkeypatch.context() as other:
@@ -339,6 +341,7 @@ def test_a_worker_with_other_inputs_is_named(service, caplog, monkeypatch, name)
   assert told.startswith('it has other data. ')
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_read_is_named_once(service, caplog, monkeypatch):
   monkeypatch.setattr(worker, '_PAUSE_SECONDS', 0.02)
   answers = service.add_worker(Numbers(seconds=0.01, bad=tuple(range(1, NUM_EXAMPLES, 2))))
@@ -349,6 +352,7 @@ def test_a_worker_that_cannot_read_is_named_once(service, caplog, monkeypatch):
   assert caplog.text.count(told) == 1 and 'ValueError: broken' in caplog.text
 
 
+@pytest.mark.slow
 def test_a_bad_example_is_named_as_without_a_service(service):
   source = Numbers(bad=(7,))
   service.add_worker(source)
@@ -380,6 +384,7 @@ def _port_of_nobody():
     return server.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_without_a_dispatcher_batches_are_made_here_and_a_line_says_so(monkeypatch, caplog):
   monkeypatch.setattr(client, '_PATIENCE_SECONDS', 0.5)
   address = f'grpc://localhost:{_port_of_nobody()}'
@@ -457,12 +462,12 @@ def test_an_iterator_that_is_given_up_leaves_no_thread(service, monkeypatch):
   for each in others:
     next(each)
   ours = lambda name: [each for each in threading.enumerate() if each.name.startswith(name) and each not in before]
-  assert len(ours(client.THREAD)) == 3 and ours(local_maker.THREAD)
+  assert len(ours(client.CLIENT_THREAD)) == 3 and ours(client.MAKER_THREAD)
   del iterator, others, each
   deadline = time.monotonic() + 20
-  while ours(client.THREAD) + ours(local_maker.THREAD) and time.monotonic() < deadline:
+  while ours(client.CLIENT_THREAD) + ours(client.MAKER_THREAD) and time.monotonic() < deadline:
     time.sleep(0.05)
-  assert not ours(client.THREAD) + ours(local_maker.THREAD)
+  assert not ours(client.CLIENT_THREAD) + ours(client.MAKER_THREAD)
 
 
 def test_ragged_batches_are_refused():
@@ -478,9 +483,9 @@ def test_ragged_batches_are_refused():
 )
 def test_what_is_no_address_is_refused(address):
   with pytest.raises(errors.UserError, match='^here: expected grpc://HOST:PORT, got '):
-    service_request.check_address(address, 'here')
+    client.check_address(address, 'here')
 
 
 def test_addresses_may_be_names_and_numbers():
   for address in ('grpc://localhost:5050', 'grpc://10.0.0.1:1', 'grpc://[::1]:5050'):
-    service_request.check_address(address, 'here')
+    client.check_address(address, 'here')

@@ -12,18 +12,21 @@ from official_ext.deployment.server import batching
 
 def batcher(compute, **settings):
   sizes = []
-  values = {'max_batch_size': 8, 'max_latency': 0.05, 'max_waiting': 100, **settings}
+  values = {'rows': ['y'], 'max_batch_size': 8, 'max_latency': 0.05, 'max_waiting': 100, **settings}
   return batching.Batcher(compute, observe=sizes.append, **values), sizes
 
 
-def answers(made, requests):
-  """The answers to requests that are made at once."""
+def answers(made, requests, *later):
+  """The answers to requests that are made at once; also to those that are made after these."""
 
   async def ask():
     work = asyncio.create_task(made.run())
+    found = []
     try:
-      asked = asyncio.gather(*(made.predict({'x': np.array(one)}) for one in requests), return_exceptions=True)
-      return await asyncio.wait_for(asked, 20)
+      for several in (requests, *later):
+        asked = asyncio.gather(*(made.predict({'x': np.array(one)}) for one in several), return_exceptions=True)
+        found += await asyncio.wait_for(asked, 20)
+      return found
     finally:
       work.cancel()
 
@@ -99,12 +102,70 @@ def test_a_model_of_single_examples_computes_a_batch():
     calls.append(1)
     return {'y': inputs['x'] + 1, 'constant': np.float32(3)}
 
-  found = batching.one_by_one(single)({'x': np.array([[1], [2], [3]])})
-  assert found['y'].tolist() == [[2], [3], [4]] and found['constant'].tolist() == [3, 3, 3] and len(calls) == 3
+  inputs = {'x': np.array([[1], [2], [3]])}
+  found = batching.one_by_one(single, ['y'])(inputs)
+  assert found['y'].tolist() == [[2], [3], [4]] and found['constant'] == 3 and len(calls) == 3
+  with pytest.raises(ValueError, match='the model takes one example'):
+    batching.one_by_one(single, None)(inputs)
 
 
-@pytest.mark.parametrize('size', [1, 3])
-def test_an_output_without_a_batch_is_repeated(size):
-  made, _ = batcher(lambda inputs: {'y': np.float32(7)})
-  (answer,) = answers(made, [np.ones([size, 1])])
-  assert answer['y'].tolist() == [7] * size
+def test_requests_without_rows_are_computed_as_they_are():
+  made, sizes = batcher(lambda inputs: {'y': inputs['x'].sum()}, rows=None)
+  found = answers(made, [np.ones([size, 1]) for size in (1, 2, 20)])
+  assert [answer['y'].tolist() for answer in found] == [1, 2, 20] and sizes == [1, 2, 20]
+
+
+def test_a_constant_is_whole_in_each_answer():
+  made, sizes = batcher(lambda inputs: {**double(inputs), 'names': np.array(['a', 'b', 'c'])})
+  found = answers(made, [[[1]], [[2], [3]], np.arange(20)[:, np.newaxis]])
+  assert [answer['names'].tolist() for answer in found] == [['a', 'b', 'c']] * 3
+  assert [len(answer['y']) for answer in found] == [1, 2, 20] and sizes == [3, 8, 8, 4]
+
+
+def centered(inputs):
+  return {'y': inputs['x'] - inputs['x'].mean(0)}
+
+
+def refusing(inputs):
+  if len(inputs['x']) > 1:
+    raise RuntimeError('one')
+  return double(inputs)
+
+
+@pytest.mark.parametrize(
+  'compute, reason',
+  [
+    (centered, 'y depends on the other examples of a computation'),
+    (refusing, 'the model fails on examples together that it computes alone: one'),
+  ],
+)
+def test_rows_that_depend_on_each_other_are_found_before_the_first_answer(compute, reason):
+  reasons = []
+  made, sizes = batcher(compute, report=reasons.append)
+  found = answers(made, [[[1.0]], [[2.0]], [[3.0]]])
+  expected = [compute({'x': np.array([[number]])})['y'].tolist() for number in (1.0, 2.0, 3.0)]
+  assert [answer['y'].tolist() for answer in found] == expected
+  assert sizes == [1, 1, 1] and reasons == [reason]
+
+
+def test_equal_examples_prove_no_independence():
+  made, sizes = batcher(centered)
+  found = answers(made, [[[1.0]]] * 3, [[[1.0]], [[2.0]]])
+  assert [answer['y'].tolist() for answer in found] == [[[0.0]]] * 5 and sizes == [3, 1, 1]
+
+
+def test_rounding_is_no_dependence_and_other_texts_are():
+  def rounded(inputs):
+    return {'y': inputs['x'] * (1 + 1e-6 * len(inputs['x'])) + np.where(inputs['x'] > 8, np.nan, 0)}
+
+  made, sizes = batcher(rounded)
+  found = answers(made, [[[1.0]], [[9.0]]])
+  assert found[0]['y'] == pytest.approx(1, rel=1e-5) and np.isnan(found[1]['y']).all() and sizes == [2]
+  made, sizes = batcher(lambda inputs: {'y': np.array([f'{len(inputs["x"])}'.encode()] * len(inputs['x']), object)})
+  assert [answer['y'].tolist() for answer in answers(made, [[[1]], [[2]]])] == [[b'1'], [b'1']] and sizes == [1, 1]
+
+
+def test_an_output_with_another_number_of_rows_than_declared_is_not_split():
+  made, _ = batcher(lambda inputs: {'y': np.ones([min(len(inputs['x']), 5)])})
+  found = answers(made, [[[number]] for number in range(6)])
+  assert [answer['y'].tolist() for answer in found] == [[1.0]] * 6

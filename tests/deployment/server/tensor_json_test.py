@@ -14,6 +14,9 @@ WORDS = {
   'ids': served_model.TensorSpec('ids', 'int32', (None, None)),
   'mask': served_model.TensorSpec('mask', 'int32', (None, None)),
 }
+SCALAR = {'scale': served_model.TensorSpec('scale', 'float32', ())}
+FOUR = {'four': served_model.TensorSpec('four', 'float32', (4, 2))}
+PAIRS = {'texts': served_model.TensorSpec('texts', 'string', (None, 2))}
 BYTES = {'inputs': served_model.TensorSpec('inputs', 'string', (None,))}
 
 
@@ -56,7 +59,12 @@ def test_several_inputs_and_bytes_are_read():
     ({'instances': [{'image': [1, 2], 'other': 1}]}, IMAGE, r'instances\[0\]: other is unknown; the model takes image'),
     ({'instances': [[1, 2]]}, WORDS, r'instances\[0\]: expected an object with ids, mask'),
     ({'instances': [{'ids': [1, 2]}]}, WORDS, r'instances\[0\]: mask is missing; the model takes ids, mask'),
-    ({'inputs': {'ids': [[1]], 'mask': [[1], [1]]}}, WORDS, "the numbers of examples differ: {'ids': 1, 'mask': 2}"),
+    ({'inputs': {'ids': [], 'mask': []}}, WORDS, r'ids: an example has the shape \(\), expected \(any\)'),
+    ({'inputs': []}, BYTES, 'inputs: have no examples'),
+    ({'instances': [1]}, SCALAR, 'instances: scale is one value for all examples; send "inputs"'),
+    ({'inputs': [1, 2]}, SCALAR, r'scale: has the shape \(2,\), expected \(\)'),
+    ({'inputs': [[1, 2]]}, FOUR, r'four: has the shape \(1, 2\), expected \(4, 2\)'),
+    ({'inputs': [['a', 'b'], ['c']]}, PAIRS, 'texts: its lists have different lengths'),
     ({'instances': [{'ids': [0.5], 'mask': [1]}]}, WORDS, 'ids: expected numbers'),
     ({'instances': [{'ids': [2**40], 'mask': [1]}]}, WORDS, 'ids: expected numbers from -2147483648 to 2147483647'),
     ({'instances': [{'b64': '?'}]}, BYTES, 'inputs: b64 is not base 64'),
@@ -79,3 +87,22 @@ def test_answers_name_outputs_only_if_there_are_several():
   texts = np.array([b'ab', b'\xff'], object)
   assert tensor_json.encode({'t': texts}, True) == {'predictions': ['ab', {'b64': '/w=='}]}
   assert tensor_json.encode({'t': np.array([np.nan])}, True) == {'predictions': ['NaN']}
+
+
+def test_inputs_may_have_other_numbers_of_examples_no_batch_or_texts_in_lists():
+  arrays, _ = tensor_json.decode({'inputs': {'ids': [[1]], 'mask': [[1], [1]]}}, WORDS)
+  assert arrays['ids'].shape == (1, 1) and arrays['mask'].shape == (2, 1)
+  assert tensor_json.decode({'inputs': 3}, SCALAR)[0]['scale'].shape == ()
+  assert tensor_json.decode({'instances': [['a', 'b']]}, PAIRS)[0]['texts'].tolist() == [[b'a', b'b']]
+
+
+def test_predictions_require_a_row_of_each_output_for_each_example():
+  has_none = served_model.OutputSpec('names', 'string', (3,), has_batch=False, is_joinable=True)
+  with pytest.raises(errors.UserError, match='instances: names has no batch dimension.*send "inputs"'):
+    tensor_json.check_rows({'names': has_none})
+  tensor_json.check_rows({'found': served_model.OutputSpec('found', 'int64', (None, 2))})
+  assert tensor_json.rows('found', np.ones([1, 2]), 1).shape == (1, 2)
+  assert tensor_json.rows('found', np.array(5), 1).tolist() == [5]
+  for array, number in ((np.ones([2, 2]), 1), (np.ones([2, 2]), 3), (np.array(5), 2)):
+    with pytest.raises(errors.UserError, match='instances: found has the shape .* send "inputs"'):
+      tensor_json.rows('found', array, number)

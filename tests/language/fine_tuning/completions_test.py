@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.language.fine_tuning import completions
-from official_ext.language.fine_tuning import reward_registry
+from official_ext.language.fine_tuning import completions as completions_lib
+from official_ext.language.fine_tuning import rewards
 from official_ext.language.modeling import generation
 from official_ext.training.actions import triggers
 from official_ext.training.config import checks
@@ -86,6 +86,7 @@ def test_texts_without_prompts_are_refused(base, tmp_path, record, data):
     task.answers.prompts(2)
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_each_prompt_by_itself(base, tmp_path):
   records = [{'prompt': 'word ' * (1 + 7 * number % 5), 'completion': 'yes'} for number in range(7)]
   task = make_task(base, tmp_path, records, max_new_tokens=5, batch_size=3)
@@ -98,7 +99,7 @@ def test_answers_are_those_of_each_prompt_by_itself(base, tmp_path):
 
 
 def test_measures_and_events_are_those_of_the_answers(base, tmp_path, monkeypatch):
-  @reward_registry.register('length_of_completions_test')
+  @rewards.register('length_of_completions_test')
   def length(completions, unit, **columns):
     return [len(text) / one for text, one in zip(completions, unit)]
 
@@ -122,10 +123,11 @@ def test_measures_and_events_are_those_of_the_answers(base, tmp_path, monkeypatc
 
 
 def test_long_texts_of_an_event_are_shortened():
-  values = completions.event_values(['a' * 9000], ['b'], rewards={'r': [1.0]})
+  values = completions_lib.event_values(['a' * 9000], ['b'], rewards={'r': [1.0]})
   assert len(values['prompts'][0]) < 4100 and values['rewards/r'] == [1.0]
 
 
+@pytest.mark.slow
 def test_group_advantages_of_grpo_are_those_of_its_rewards(base, tmp_path):
   records = [{'prompt': f'p{n}', 'answer': 'x'} for n in range(3)]
   task = make_task(base, tmp_path, records, 'grpo', {'seq_length': 16}, interval=1, num_prompts=2)
@@ -169,7 +171,7 @@ def test_it_is_due_before_the_first_step_and_at_multiples(base, tmp_path):
   class Trainer:
     strategy, model = tf.distribute.get_strategy(), None
 
-  (trigger,) = completions.actions(task, Trainer())
+  (trigger,) = completions_lib.actions(task, Trainer())
   due = lambda event, step: trigger.condition({'event': event, 'step': step})
   assert [due(triggers.BEGIN, 0), due(triggers.BEGIN, 5), due('train', 5), due('train', 6)] == [
     True,

@@ -44,6 +44,7 @@ def told(process):
   return [re.sub(r'; \d+ tokens, (?:\d+ of them to learn, )?in rows that are \d+ % full', '', line) for line in lines]
 
 
+@pytest.mark.slow
 def test_only_a_run_that_evaluates_holds_records_out(run, tmp_path):
   dropped = 'dropped: 1 bad, 1 with nothing to learn'
   train = f'Training data (task.train_data): 18 of 20 records in 18 rows; {dropped}; held out for validation: 0'

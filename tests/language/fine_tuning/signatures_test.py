@@ -1,13 +1,13 @@
 """The signature of a fine-tuned model takes the data's names, and computes the model's function."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from official_ext.language.fine_tuning import signatures
+from official_ext.language.fine_tuning import saved_folders
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import lora
-from official_ext.language.modeling import sequence_classifier
 
 CONFIG = decoder_config.DecoderConfig(
   vocab_size=31, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2
@@ -16,10 +16,11 @@ IDS = tf.constant(np.random.default_rng(0).integers(0, 31, (2, 7)), tf.int32)
 SEGMENTS = tf.constant([[1, 1, 1, 2, 2, 2, 0], [1] * 7])
 
 
+@pytest.mark.slow
 def test_logits_are_those_of_packed_texts_of_any_length():
   model = decoder.LanguageModel(CONFIG)
   lora.attach(model, lora.LoraConfig(r=2))
-  serve = signatures.of_model(model)
+  serve = saved_folders.signature_of(model)
   for length in (7, 3):
     ids, segments = IDS[:, :length], SEGMENTS[:, :length]
     found = serve(input_ids=ids, segment_ids=segments)
@@ -28,9 +29,9 @@ def test_logits_are_those_of_packed_texts_of_any_length():
 
 
 def test_scores_are_those_of_texts():
-  model = sequence_classifier.SequenceClassifier(CONFIG, 3)
+  model = decoder.SequenceClassifier(CONFIG, 3)
   segments = tf.cast(SEGMENTS > 0, tf.int32)
-  found = signatures.of_model(model)(input_ids=IDS, segment_ids=segments)
+  found = saved_folders.signature_of(model)(input_ids=IDS, segment_ids=segments)
   np.testing.assert_allclose(found['logits'], model(IDS, segments=segments), atol=1e-6)
 
 
@@ -45,4 +46,4 @@ class _Other(decoder.LanguageModel):
 
 def test_models_of_custom_classes_have_none():
   for model in (decoder.LanguageModel(CONFIG, block_class=_Shifted), _Other(CONFIG)):
-    assert signatures.of_model(model) is None
+    assert saved_folders.signature_of(model) is None

@@ -19,18 +19,18 @@ from official_ext.language.fine_tuning import fine_tuning_config
 from official_ext.language.fine_tuning import task as task_lib
 from official_ext.language.modeling import activation_memory
 from official_ext.language.modeling import decoder
-from official_ext.language.modeling import frozen
 from official_ext.language.modeling import lora
+from official_ext.language.modeling import model_weights
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
-from official_ext.language.text import text_data
 from official_ext.language.text import text_sources
+from official_ext.language.text import text_task
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.training.checkpoints import contents
 from official_ext.training.config import checks
 from official_ext.training.config import overrides
-from official_ext.training.loop import code_identity
-from official_ext.training.loop import served_experiment
+from official_ext.training.loop import training_input
+from official_ext.training.record import code_identity
 import registry_imports  # noqa: F401
 from tests import tiers
 from tests.data.prepare import prepared_inputs
@@ -71,6 +71,7 @@ def write_records(path, number=20):
   return str(path)
 
 
+@pytest.mark.slow
 @tiers.parametrize(
   'changes',
   [
@@ -110,6 +111,7 @@ def test_the_reference_is_the_model_as_it_was_when_training_began(base, tmp_path
   np.testing.assert_array_equal(logits(other), logits(model))
 
 
+@pytest.mark.slow
 def test_adapters_of_a_folder_go_on_and_their_reference_has_them(base, tmp_path):
   first = make_task(tmp_path / 'first', model_path=base)
   model = first.build_model()
@@ -127,7 +129,7 @@ def test_adapters_of_a_folder_go_on_and_their_reference_has_them(base, tmp_path)
   np.testing.assert_allclose(logits(whole), logits(model), atol=1e-4)
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'changes',
   [
     {},
@@ -136,6 +138,7 @@ def test_adapters_of_a_folder_go_on_and_their_reference_has_them(base, tmp_path)
     {'load_in_4bit': True, 'lora': {'modules_to_save': ['lm_head', 'norm']}},
   ],
   ids=['lora', 'nf4', 'full', 'modules to save'],
+  fast=1,
 )
 def test_the_result_loads_to_the_same_logits(base, tmp_path, changes):
   saves_merged = 'use_lora' not in changes
@@ -213,6 +216,7 @@ def test_a_classifier_that_a_result_would_not_represent_is_refused_by_its_writer
     task.build_actions(trainer)[0].prepare('train')
 
 
+@pytest.mark.slow
 def test_a_merged_copy_repeats_no_warning_about_the_base(base, tmp_path, caplog):
   adapted = pretrained.load(base)
   lora.attach(adapted, lora.LoraConfig(r=2))
@@ -230,7 +234,7 @@ def test_a_merged_copy_repeats_no_warning_about_the_base(base, tmp_path, caplog)
     logger.propagate = propagates
 
 
-@pytest.mark.parametrize('changes', [{'load_in_4bit': True}, {}], ids=['4 bits', 'another base'])
+@tiers.parametrize('changes', [{'load_in_4bit': True}, {}], ids=['4 bits', 'another base'], fast=1)
 def test_a_checkpoint_over_another_base_is_refused_in_words(base, tmp_path, changes):
   model = make_task(tmp_path, model_path=base).build_model()
   path = tf.train.Checkpoint(model=model).write(str(tmp_path / 'ckpt-3'))
@@ -254,6 +258,7 @@ def test_init_checkpoint_with_weights_that_are_not_finite_is_refused_by_name(bas
     task.initialize(model)
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_be_written_leaves_the_one_before(base, tmp_path, monkeypatch):
   task = make_task(tmp_path, model_path=base)
   model = task.build_model()
@@ -299,7 +304,7 @@ def test_a_data_service_has_the_input_of_runs_with_and_without_evaluations(tmp_p
   params.override({'task': {**data, 'tokenizer_path': tiny_models.write(tmp_path / 'base')}})
   params.task.train_data.input_path = path
   lengths = {}
-  for served in served_experiment.build_inputs(params).values():
+  for served in training_input.build_served_inputs(params).values():
     lengths.setdefault(served.path, set()).add(served.maker.num_examples)
   assert lengths == {'task.train_data': {18, 20}, 'task.validation_data': {2}}
 
@@ -329,7 +334,7 @@ def test_answers_with_labels_that_were_prepared_are_those_of_kto(base, tmp_path)
   prepared_inputs.prepare(path, out, tokenizer, use_chat_template=True, example_format='unpaired', **settings)
   found, expected = [], []
   for rows, input_path in ((found, out), (expected, path)):
-    params = text_data.TextDataConfig(
+    params = text_task.TextDataConfig(
       is_training=True, input_path=input_path, use_chat_template=None, example_format='unpaired', **settings
     )
     rows += text_sources.open_source(params, tokenizer).fetch(range(20))
@@ -350,13 +355,13 @@ def test_a_data_service_serves_prepared_rows_to_runs_that_do_not_evaluate(tmp_pa
   data = {name: {'seq_length': 64, 'packing': 'none'} for name in ('train_data', 'validation_data')}
   params.override({'task': {**data, 'tokenizer_path': base}})
   params.task.train_data.input_path = out
-  found = served_experiment.build_inputs(params)
+  found = training_input.build_served_inputs(params)
   assert [(served.path, served.maker.num_examples) for served in found.values()] == [('task.train_data', 20)]
   expected = f'Only --mode=train is served: task.train_data.input_path: {out}: rows that were prepared are not divided'
   assert any(line.startswith(expected) for line in caplog.messages)
   params.task.train_data.input_path = str(tmp_path / 'missing')
   with pytest.raises(errors.UserError, match='^task.train_data.input_path: '):
-    served_experiment.build_inputs(params)
+    training_input.build_served_inputs(params)
 
 
 def test_chat_templates_of_one_name_are_two_files_of_code(base, tmp_path):
@@ -428,12 +433,13 @@ def test_folders_that_are_none_are_refused(base, tmp_path):
 def test_the_frozen_base_of_a_model_is_that_of_its_folder(base, tmp_path):
   """Adapters are trained alone, and the base keeps its digest."""
   model = make_task(tmp_path, model_path=base).build_model()
-  digest = frozen.digest(model)
+  digest = model_weights.frozen_digest(model)
   disturb(model)
-  assert frozen.digest(model) == digest
+  assert model_weights.frozen_digest(model) == digest
   assert all('lora_' in variable.name for variable in model.trainable_variables)
 
 
+@pytest.mark.slow
 def test_the_result_is_checked_by_its_logits(base, tmp_path):
   changes = dict(model_path=base, train_data={'input_path': write_records(tmp_path / 'data.jsonl')}, save_merged=True)
   task = make_task(tmp_path, **changes)

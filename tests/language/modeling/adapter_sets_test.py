@@ -17,6 +17,7 @@ from official_ext.language.modeling import quantized_linear
 pytest.importorskip('peft', reason="needs the test extra: pip install 'official-ext[test]'")
 import peft
 
+from tests import tiers
 from tests.language.modeling import checkpoints
 
 IDS = np.random.default_rng(0).integers(3, 67, (2, 11)).astype(np.int32)
@@ -60,6 +61,7 @@ def _difference(first, second):
   return float(np.max(np.abs(np.asarray(first) - np.asarray(second))))
 
 
+@pytest.mark.slow
 def test_switched_adapters_are_those_of_peft(folders, theirs):
   base, adapters = folders
   model = pretrained.load(base)
@@ -84,9 +86,10 @@ def test_switched_adapters_are_those_of_peft(folders, theirs):
   assert len(traces) == 1
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'names, weights, kind',
   [('ab', (0.7, 0.3), 'linear'), ('ab', (1.0, -0.5), 'linear'), ('abc', (0.5, 0.25, 1.5), 'cat'), ('c', (0.5,), 'cat')],
+  fast=1,
 )
 def test_combined_adapters_are_those_of_peft(folders, theirs, tmp_path, names, weights, kind):
   base, adapters = folders
@@ -128,8 +131,8 @@ def test_a_combined_folder_names_its_base(folders, tmp_path):
   assert (tmp_path / 'both/base_model.json').exists()
 
 
-@pytest.mark.parametrize(
-  'how', [{'scan_layers': True}, {'quantization': quantized_linear.QuantizationConfig(method='nf4')}]
+@tiers.parametrize(
+  'how', [{'scan_layers': True}, {'quantization': quantized_linear.QuantizationConfig(method='nf4')}], fast=1
 )
 def test_adapters_are_switched_over_stacked_and_over_packed_layers(folders, how):
   base, adapters = folders

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.language.modeling import alibi
+from official_ext.language.modeling import position_encodings
 
 pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
 import torch
@@ -20,16 +20,18 @@ def test_biases_are_those_of_transformers_with_their_rounding():
   for num_heads in (1, 2, 3, 6, 12, 16, 32, 71, 112, 128):
     mask = torch.ones([1, length], dtype=torch.long)
     expected = modeling_falcon.build_alibi_tensor(mask, num_heads, torch.float32).numpy().reshape(1, num_heads, length)
-    np.testing.assert_array_equal(alibi.biases(num_heads, positions), expected)
-    compiled = tf.function(alibi.biases, jit_compile=True, autograph=False)
+    np.testing.assert_array_equal(position_encodings.alibi_biases(num_heads, positions), expected)
+    compiled = tf.function(position_encodings.alibi_biases, jit_compile=True, autograph=False)
     np.testing.assert_array_equal(compiled(num_heads, positions), expected)
-    exact = alibi.slopes(num_heads)[:, np.newaxis] * np.arange(length)
+    exact = position_encodings.alibi_slopes(num_heads)[:, np.newaxis] * np.arange(length)
     assert np.abs(expected - exact).max() > 0.01  # The rounding is a part of the function.
 
 
 def test_slopes_are_those_of_the_paper():
-  np.testing.assert_array_equal(alibi.slopes(8), [2.0**-k for k in range(1, 9)])
-  np.testing.assert_array_equal(alibi.slopes(6), [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3])
+  np.testing.assert_array_equal(position_encodings.alibi_slopes(8), [2.0**-k for k in range(1, 9)])
+  np.testing.assert_array_equal(
+    position_encodings.alibi_slopes(6), [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
+  )
 
 
 def test_transformers_adds_them_twice_with_eager(monkeypatch):

@@ -12,10 +12,10 @@ from official_ext.language.modeling import attention
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import layers
+from official_ext.language.modeling import model_weights
 from official_ext.language.modeling import packed_documents
+from official_ext.language.modeling import position_encodings
 from official_ext.language.modeling import pretrained
-from official_ext.language.modeling import rope
-from official_ext.language.modeling import weight_slots
 from official_ext.training.config import checks
 from official_ext.training.model_parts import clusters
 from official_ext.training.step import step_random
@@ -42,9 +42,9 @@ DROPOUT = dict(attention_dropout=0.2, residual_dropout=0.3, embedding_dropout=0.
 def made(cls=decoder.LanguageModel, **fields):
   """A model with the weights of CONFIG's, stacked or not."""
   tf_keras.utils.set_random_seed(1)
-  weights = {path: slot.numpy() for path, slot in weight_slots.find(decoder.LanguageModel(CONFIG)).items()}
+  weights = {path: slot.numpy() for path, slot in model_weights.find_slots(decoder.LanguageModel(CONFIG)).items()}
   model = decoder.LanguageModel(CONFIG.replace(**fields))
-  for path, slot in weight_slots.find(model).items():
+  for path, slot in model_weights.find_slots(model).items():
     if path in weights:
       slot.assign(weights[path])
   return model
@@ -63,7 +63,7 @@ def gradients(model, ids=IDS, jit_compile=False, seed=None, extras=None):
   loss, found = tf.function(run, jit_compile=jit_compile, autograph=False)(ids)
   of_variable = {id(variable): gradient for variable, gradient in zip(model.trainable_variables, found)}
   by_path = {}
-  for path, slot in weight_slots.find(model).items():
+  for path, slot in model_weights.find_slots(model).items():
     gradient = tf.convert_to_tensor(of_variable[id(slot.variable)])
     by_path[path] = (gradient if slot.row is None else gradient[slot.row]).numpy()
   return float(loss), by_path
@@ -75,6 +75,7 @@ def kept():
   return functools.cache(lambda jit_compile: gradients(made(**DROPOUT), jit_compile=jit_compile, seed=3))
 
 
+@pytest.mark.slow
 @tiers.parametrize(
   'fields, jit_compile',
   [
@@ -152,7 +153,7 @@ def test_frozen_layers_get_no_gradients_and_the_others_the_same(fields):
     block.mlp.up_proj.trainable = False
   with tf.GradientTape() as tape:
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(IDS, model(IDS)))
-  slots = weight_slots.find(model)
+  slots = model_weights.find_slots(model)
   found = tape.gradient(loss, {path: slot.variable for path, slot in slots.items()})
   assert [path for path, gradient in found.items() if gradient is None] == [path for path in slots if 'up_proj' in path]
   for path, gradient in found.items():
@@ -174,8 +175,8 @@ def test_extra_tensors_reach_every_layer_and_have_gradients(fields):
   tf_keras.utils.set_random_seed(1)
   reference = decoder.LanguageModel(CONFIG, block_class=Shifted)
   model = decoder.LanguageModel(CONFIG.replace(**fields), block_class=Shifted)
-  for path, slot in weight_slots.find(reference).items():
-    weight_slots.find(model)[path].assign(slot.numpy())
+  for path, slot in model_weights.find_slots(reference).items():
+    model_weights.find_slots(model)[path].assign(slot.numpy())
   shift = tf.constant(np.random.default_rng(1).normal(size=(2, 12, 16)), tf.float32)
 
   def slope(model):
@@ -193,7 +194,7 @@ def test_extra_tensors_reach_every_layer_and_have_gradients(fields):
   np.testing.assert_allclose((with_step - without) / 2, 1e-2 * tf.norm(expected), rtol=2e-2)
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'fields',
   [
     {},
@@ -202,6 +203,7 @@ def test_extra_tensors_reach_every_layer_and_have_gradients(fields):
     dict(position_embedding_type='alibi'),
     dict(position_embedding_type='alibi', scan_layers=True),
   ],
+  fast=1,
 )
 def test_packed_documents_are_those_alone_whatever_lies_beside_them(fields):
   model = made(**fields)
@@ -326,7 +328,7 @@ def test_a_mistake_in_a_larger_configuration_is_named_by_its_path():
   config = decoder_config.DecoderConfig(
     hidden_size=0, remat='blok', attention_dropout=1.0, num_key_value_heads=3, num_experts=2, moe_intermediate_size=4
   )
-  config.rope_parameters = rope.RopeParameters(rope_type='yarm', rope_theta=0.0)
+  config.rope_parameters = position_encodings.RopeParameters(rope_type='yarm', rope_theta=0.0)
   with pytest.raises(errors.UserErrors) as raised:
     checks.check_values(config, 'task.model')
   lines = {line.partition(': ')[0]: line.partition(': ')[2] for line in raised.value.lines}

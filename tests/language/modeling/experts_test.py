@@ -10,13 +10,14 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
-from official_ext.language.modeling import experts
 from official_ext.language.modeling import lora
+from official_ext.language.modeling import mlp
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import quantized_linear
 
 pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
+from tests import tiers
 from tests.language.modeling import checkpoints
 
 IDS = np.random.default_rng(0).integers(3, 67, (2, 21)).astype(np.int32)
@@ -61,8 +62,8 @@ def routers_gradient(gradients, number):
   return gradients[f'decoder/blocks/{number}/mlp/gate/kernel:0'] if stacked is None else stacked[number]
 
 
-@pytest.mark.parametrize(
-  'name, padded', [('qwen3_moe', False), ('qwen3_moe_mixed', True), ('mixtral', False), ('qwen2_moe', True)]
+@tiers.parametrize(
+  'name, padded', [('qwen3_moe', False), ('qwen3_moe_mixed', True), ('mixtral', False), ('qwen2_moe', True)], fast=1
 )
 def test_the_loss_of_the_routers_is_that_of_transformers(made, name, padded):
   folder, theirs = made(name)
@@ -114,7 +115,7 @@ def test_stacked_layers_of_experts_are_saved_as_others_are(made, tmp_path):
 
 def test_a_few_tokens_take_the_weights_of_their_experts_alone():
   config = decoder_config.DecoderConfig(**{**MOE, 'num_experts': 9}, moe_intermediate_size=5)
-  layer = experts.SparseMLP(config, lambda: tf_keras.initializers.RandomNormal(stddev=0.5), name='mlp')
+  layer = mlp.SparseMLP(config, lambda: tf_keras.initializers.RandomNormal(stddev=0.5), name='mlp')
   x = tf.random.stateless_normal([1, 12, 16], [0, 1])
   together = layer(x)
   one_by_one = tf.concat([layer(x[:, n : n + 1]) for n in range(12)], axis=1)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import official_ext as ext
 from official_ext.base import errors
-from official_ext.language.modeling import fused_attention
+from official_ext.language.modeling import attention
 from official_ext.training.step import step_random
 
 BATCH, HEADS, GROUPS, LENGTH, SIZE = 2, 6, 3, 32, 16
@@ -47,9 +47,9 @@ def gradients(function):
 
 def calls(mask):
   """The custom calls of forward and backward: [(target, shapes of operands, shapes of results, settings)]."""
-  unchecked = fused_attention._fused  # On a machine without a GPU, too.
+  unchecked = attention._fused  # On a machine without a GPU, too.
   if mask is not None:
-    unchecked = lambda *args: fused_attention._fused(*args, tf.cast(mask, tf.bfloat16))
+    unchecked = lambda *args: attention._fused(*args, tf.cast(mask, tf.bfloat16))
   text = gradients(unchecked).experimental_get_compiler_ir(*tensors())(stage='hlo')
   found = []
   for line in text.splitlines():
@@ -122,7 +122,7 @@ def test_on_a_gpu_results_and_gradients_are_those_of_float32_within_the_rounding
     scores = tf.where(seen, tf.matmul(queries, keys, transpose_b=True), -1e30)
     return tf.matmul(tf.nn.softmax(scores), values)
 
-  found = gradients(lambda *args: fused_attention.attend(*args, mask))(queries, keys, values, dy)
+  found = gradients(lambda *args: attention.fused_attend(*args, mask))(queries, keys, values, dy)
   wanted = gradients(reference)(*(tf.cast(each, tf.float32) for each in (queries, keys, values, dy)))
   for one, other in zip(found, wanted):
     assert tf.norm(tf.cast(one, tf.float32) - other) <= tolerance * tf.norm(other)

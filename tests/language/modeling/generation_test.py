@@ -9,13 +9,11 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
-from official_ext.language.modeling import block_programs
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import generation
 from official_ext.language.modeling import lora
 from official_ext.language.modeling import pretrained
-from official_ext.language.modeling import token_sampling
 from tests import tiers
 
 CONFIG = decoder_config.DecoderConfig(
@@ -39,7 +37,7 @@ def model():
 
 
 def generated(model, prompts, seed=0, **fields):
-  return generation.Generator(model, token_sampling.GenerationConfig(**fields))(prompts, seed)
+  return generation.Generator(model, generation.GenerationConfig(**fields))(prompts, seed)
 
 
 @tiers.parametrize(
@@ -97,8 +95,8 @@ def test_filters_are_those_of_transformers():
       processors = [transformers.RepetitionPenaltyLogitsProcessor(penalty), transformers.TemperatureLogitsWarper(0.7)]
       for processor in [*processors, *warpers]:
         expected = processor(torch.tensor(ids), expected)
-      config = token_sampling.GenerationConfig(repetition_penalty=penalty, **fields)
-      found = token_sampling.processed(tf.constant(logits), config, tf.constant(seen)).numpy()
+      config = generation.GenerationConfig(repetition_penalty=penalty, **fields)
+      found = generation.processed_logits(tf.constant(logits), config, tf.constant(seen)).numpy()
       is_out = found <= -1e29
       np.testing.assert_array_equal(is_out, torch.isinf(expected).numpy())
       np.testing.assert_allclose(found[~is_out], expected.numpy()[~is_out], rtol=1e-6)
@@ -106,9 +104,9 @@ def test_filters_are_those_of_transformers():
 
 def test_draws_have_the_probabilities_of_the_filtered_logits():
   logits = tf.constant([[1.0, 0.0, 2.0, -1.0]])
-  config = token_sampling.GenerationConfig(temperature=0.5, top_k=3)
-  rows = tf.tile(token_sampling.processed(logits, config), [20000, 1])
-  drawn = token_sampling.drawn(rows, config, tf.constant([3, 0], tf.int64)).numpy()
+  config = generation.GenerationConfig(temperature=0.5, top_k=3)
+  rows = tf.tile(generation.processed_logits(logits, config), [20000, 1])
+  drawn = generation.drawn_tokens(rows, config, tf.constant([3, 0], tf.int64)).numpy()
   powers = np.exp([2.0, 0.0, 4.0])
   expected = dict(zip((0, 1, 2), powers / powers.sum()))
   assert set(drawn) == set(expected)
@@ -130,19 +128,21 @@ def test_the_samplers_log_probabilities_are_those_of_the_loss(model, scan_layers
     np.testing.assert_allclose(found.log_probs, -losses, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_stream_gives_the_tokens_of_the_whole_and_a_seed_the_same_again(model):
-  config = token_sampling.GenerationConfig(max_new_tokens=10, temperature=1.0, repetition_penalty=1.3)
+  config = generation.GenerationConfig(max_new_tokens=10, temperature=1.0, repetition_penalty=1.3)
   generate = generation.Generator(model, config)
   whole = [generate([PROMPTS[0]], seed)[0].tokens for seed in (0, 1, 0)]
   assert whole[0] == whole[2] != whole[1]
   assert list(generate.stream(PROMPTS[0], seed=1)) == whole[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scan_layers', [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_continuations_of_a_prompt_that_is_read_once_are_those_of_its_copies(scan_layers):
   tf_keras.utils.set_random_seed(1)
   model = decoder.LanguageModel(CONFIG.replace(scan_layers=scan_layers))
-  config = token_sampling.GenerationConfig(max_new_tokens=6, temperature=1.0, repetition_penalty=1.2)
+  config = generation.GenerationConfig(max_new_tokens=6, temperature=1.0, repetition_penalty=1.2)
   ids = tf.constant([[0, 0, 5, 6, 7], [8, 9, 10, 11, 12]])
   seed = tf.constant([3, 0], tf.int64)
   draw = tf.function(
@@ -171,7 +171,7 @@ def test_continuations_of_a_prompt_that_is_read_once_are_those_of_its_copies(sca
 def test_block_by_block_the_same_tokens_are_drawn(changes):
   tf_keras.utils.set_random_seed(2)
   model = decoder.LanguageModel(CONFIG.replace(**changes))
-  config = token_sampling.GenerationConfig(max_new_tokens=12, temperature=0.8, top_p=0.9, repetition_penalty=1.1)
+  config = generation.GenerationConfig(max_new_tokens=12, temperature=0.8, top_p=0.9, repetition_penalty=1.1)
   whole, by_block = (generation.Generator(model, config, by_block=value) for value in (False, True))
   for seed in range(3):
     for expected, found in zip(whole(PROMPTS, seed), by_block(PROMPTS, seed)):
@@ -188,24 +188,24 @@ def test_blocks_whose_adapters_differ_in_their_factor_alone_do_not_share_a_progr
   for adapter in adapters:
     adapter.lora_b.assign(tf.random.normal(adapter.lora_b.shape))
   inputs = tf.zeros([1, 1], tf.int32), tf.ones([1, 1], tf.int32), tf.zeros([2], tf.int64)
-  config = token_sampling.GenerationConfig(max_new_tokens=1)
+  config = generation.GenerationConfig(max_new_tokens=1)
   last = [adapter for adapter in adapters if 'blocks/2/' in adapter.name]
   assert last and len(last) < len(adapters)
   for adapter in last:  # As alpha_pattern of peft has it.
     adapter.scaling = 3.0
   whole, by_block = (
-    generation.start(model, config, *inputs, run_block=run_block)
-    for run_block in (None, block_programs.BlockPrograms())
+    generation.start(model, config, *inputs, run_block=run_block) for run_block in (None, generation.BlockPrograms())
   )
   np.testing.assert_allclose(by_block.log_probs, whole.log_probs, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_row_ends_with_its_stop_token_and_the_others_go_on(model):
   free = [found.tokens for found in generated(model, PROMPTS, max_new_tokens=10, temperature=1.0)]
   stop = next(token for token in free[1][1:8] if token not in free[0][:9] + free[2][:9])
   end = free[1].index(stop)
   fields = dict(max_new_tokens=10, temperature=1.0, stop_token_ids=(stop,), pad_token_id=30)
-  generate = generation.Generator(model, token_sampling.GenerationConfig(**fields))
+  generate = generation.Generator(model, generation.GenerationConfig(**fields))
   found = generate(PROMPTS)
   assert found[1].tokens == free[1][: end + 1] and len(found[1].log_probs) == end + 1
   assert [row.tokens[:9] for row in (found[0], found[2])] == [free[0][:9], free[2][:9]]
@@ -214,14 +214,14 @@ def test_a_row_ends_with_its_stop_token_and_the_others_go_on(model):
 @pytest.mark.slow
 def test_all_rows_at_their_end_end_the_loop(model):
   first = generated(model, [PROMPTS[0]], max_new_tokens=1)[0].tokens[0]
-  config = token_sampling.GenerationConfig(max_new_tokens=6, stop_token_ids=(first,), pad_token_id=30)
+  config = generation.GenerationConfig(max_new_tokens=6, stop_token_ids=(first,), pad_token_id=30)
   generate = generation.Generator(model, config)
   assert generate([PROMPTS[0]])[0].tokens == [first] == list(generate.stream(PROMPTS[0]))
 
 
 def test_what_a_folder_says_about_generation_counts():
   model = decoder.LanguageModel(CONFIG.replace(num_hidden_layers=1, layer_types=()))
-  assert generation.config_of(model).as_dict() == token_sampling.GenerationConfig().as_dict()
+  assert generation.config_of(model).as_dict() == generation.GenerationConfig().as_dict()
   files = {'generation_config.json': json.dumps({'do_sample': True, 'top_k': 7, 'eos_token_id': [4, 5]}).encode()}
   model.origin = pretrained.Origin('', {'eos_token_id': 9, 'pad_token_id': 3}, files)
   config = generation.config_of(model, top_p=0.5)
@@ -234,8 +234,8 @@ def test_what_a_folder_says_about_generation_counts():
 @pytest.mark.parametrize(
   'content, message',
   [
-    ('{', 'cannot be read as JSON: '),
-    ('[]', 'holds no JSON object'),
+    ('{', 'is invalid JSON: '),
+    ('[]', 'expected an object, found list'),
     ('{"do_sample": true, "temperature": "hot"}', "temperature: 'hot': expected a number"),
     ('{"do_sample": true, "top_k": 2.5}', 'top_k: 2.5: expected a whole number'),
     ('{"eos_token_id": [[1]]}', r"eos_token_id: \[\[1\]\]: expected a token's number, or a list of such"),
@@ -262,18 +262,18 @@ def test_what_is_wrong_in_a_folder_is_told_with_its_file(content, message):
 )
 def test_a_field_that_means_nothing_is_refused(model, fields, message):
   with pytest.raises(errors.UserError, match=message):
-    generation.Generator(model, token_sampling.GenerationConfig(**fields))
+    generation.Generator(model, generation.GenerationConfig(**fields))
 
 
 def test_prompts_that_cannot_be_read_are_refused(model):
-  generate = generation.Generator(model, token_sampling.GenerationConfig(max_new_tokens=2))
+  generate = generation.Generator(model, generation.GenerationConfig(max_new_tokens=2))
   for prompt, message in (([], 'prompt 0: holds no tokens'), ([31], 'prompt 0: 31 is not a token; there are 31')):
     with pytest.raises(errors.UserError, match=message):
       generate([prompt])
   few = CONFIG.replace(
     num_hidden_layers=1, layer_types=(), position_embedding_type='learned', max_position_embeddings=8
   )
-  short = generation.Generator(decoder.LanguageModel(few), token_sampling.GenerationConfig(max_new_tokens=5))
+  short = generation.Generator(decoder.LanguageModel(few), generation.GenerationConfig(max_new_tokens=5))
   with pytest.raises(errors.UserError, match='max_new_tokens: 5 behind a prompt of 7 tokens make 12'):
     short([PROMPTS[0]])
 
@@ -282,7 +282,7 @@ def test_prompts_that_cannot_be_read_are_refused(model):
 def test_a_program_for_the_next_token_is_compiled_once(scan_layers):
   """Compile-time constants would be in the program: the first tokens' would not be that of the next ones."""
   model = decoder.LanguageModel(CONFIG.replace(scan_layers=scan_layers))
-  config = token_sampling.GenerationConfig(max_new_tokens=6, temperature=1.0, top_p=0.9, repetition_penalty=1.2)
+  config = generation.GenerationConfig(max_new_tokens=6, temperature=1.0, top_p=0.9, repetition_penalty=1.2)
   advance = tf.function(lambda state: generation.advance(model, config, state), jit_compile=True, autograph=False)
   ids = tf.constant([[0] * 11 + PROMPTS[0][:5]])
   state = generation.start(model, config, ids, tf.cast(ids > 0, tf.int32), tf.constant([0, 0], tf.int64))

@@ -13,9 +13,8 @@ from official_ext.base import errors
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import gguf_files
-from official_ext.language.modeling import gguf_vocabulary
+from official_ext.language.modeling import position_encodings
 from official_ext.language.modeling import pretrained
-from official_ext.language.modeling import rope
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.language.text import tokenizer_training
 
@@ -259,6 +258,7 @@ def tiny(tokenizer, **fields):
   return decoder.LanguageModel(decoder_config.DecoderConfig(**{**config, **fields}))
 
 
+@pytest.mark.slow
 def test_the_tokens_of_scores_are_those_of_the_merges(tmp_path, pieces_tokenizer):
   path = str(tmp_path / 'model.gguf')
   gguf_files.write(tiny(pieces_tokenizer), path, pieces_tokenizer)
@@ -328,7 +328,7 @@ def test_each_rule_has_llama_cpps_name(tmp_path):
   }  # fmt: skip
   digits = {'type': 'Digits', 'individual_digits': True}
   rules['smollm'] = {'pre_tokenizer': in_two(digits, plain), 'normalizer': None, 'model': model}
-  found = {name: gguf_vocabulary.split_rule(content, 'x') for name, content in rules.items()}
+  found = {name: gguf_files.split_rule(content, 'x') for name, content in rules.items()}
   assert found == {'gpt2': 'gpt-2', 'qwen2': 'qwen2', 'llama3': 'llama-bpe', 'smollm': 'smollm'}
   for name, change in (
     ('gpt2', {'normalizer': {'type': 'NFKC'}}),
@@ -339,7 +339,7 @@ def test_each_rule_has_llama_cpps_name(tmp_path):
     ('qwen2', {'pre_tokenizer': in_two({**split, 'behavior': 'Removed'}, rest)}),
   ):
     with pytest.raises(errors.UserError, match='is not known to llama.cpp under any name'):
-      gguf_vocabulary.split_rule({**rules[name], **change}, 'x')
+      gguf_files.split_rule({**rules[name], **change}, 'x')
 
 
 GEMMA2 = dict(
@@ -360,7 +360,10 @@ GEMMA2 = dict(
     ),
     (dict(model_type='phi3'), 'model_type: phi3 is not written as GGUF, llama, mistral, qwen2'),
     (dict(hidden_act='gelu'), "hidden_act: 'gelu': llama.cpp computes llama with silu alone"),
-    (dict(rope_parameters=rope.RopeParameters(rope_type='dynamic', factor=2.0)), 'rope_type: dynamic is not written'),
+    (
+      dict(rope_parameters=position_encodings.RopeParameters(rope_type='dynamic', factor=2.0)),
+      'rope_type: dynamic is not written',
+    ),
     (dict(model_type='qwen3', attention_bias=True), 'attention_bias: True: llama.cpp computes qwen3 with False alone'),
     (
       dict(model_type='gemma', hidden_act='gelu_pytorch_tanh'),
@@ -389,7 +392,7 @@ GEMMA2 = dict(
       )
     ),
     (
-      dict(rope_parameters=rope.RopeParameters(partial_rotary_factor=0.5)),
+      dict(rope_parameters=position_encodings.RopeParameters(partial_rotary_factor=0.5)),
       'model.gguf: .*partial_rotary_factor: 0.5: in this family only 1.0 is implemented',
     ),
   ],

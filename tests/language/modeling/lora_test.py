@@ -10,12 +10,11 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
-from official_ext.language.modeling import frozen
 from official_ext.language.modeling import layers
 from official_ext.language.modeling import lora
+from official_ext.language.modeling import model_weights
 from official_ext.language.modeling import quantized_linear
 from official_ext.training.checkpoints import contents
-from official_ext.training.model_parts import frozen_weights
 from official_ext.training.model_parts import model_size
 from tests import tiers
 
@@ -58,11 +57,11 @@ def test_a_frozen_model_is_cast_as_well_but_for_what_is_packed(quantization):
   model, other = _model(), _model()
   lora.attach(model, lora.LoraConfig(r=2), quantization, frozen_dtype='bfloat16')
   quantized_linear.quantize(other, quantization or quantized_linear.QuantizationConfig())
-  frozen.freeze(other)
+  model_weights.freeze(other)
   lora.attach(other, lora.LoraConfig(r=2), quantization, frozen_dtype='bfloat16')
-  dtypes = [{v.name: v.dtype.name for v in frozen_weights.constants(m)} for m in (model, other)]
+  dtypes = [{v.name: v.dtype.name for v in model_size.constants(m)} for m in (model, other)]
   assert dtypes[0] == dtypes[1] and 'bfloat16' in dtypes[1].values()
-  assert frozen.digest(model) == frozen.digest(other)
+  assert model_weights.frozen_digest(model) == model_weights.frozen_digest(other)
 
 
 def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained():
@@ -135,7 +134,7 @@ def test_dropout_is_the_same_when_it_is_computed_once_more(remat):
     lora.attach(model, lora.LoraConfig(r=2, lora_dropout=0.5, target_modules=('q_proj', 'up_proj')))
     for variable in model.trainable_variables:
       variable.assign(tf.broadcast_to(tf.random.stateless_normal(variable.shape[-2:], [3, 4]), variable.shape))
-    for part in frozen.parts(model):  # The same frozen weights whether they are stacked or not.
+    for part in model_weights.layer_parts(model):  # The same frozen weights whether they are stacked or not.
       for variable in part.own_weights().values():
         if not isinstance(part, lora.LoraLinear):
           rank = variable.shape.rank - bool(part.num_rows)
@@ -156,6 +155,7 @@ def test_dropout_is_the_same_when_it_is_computed_once_more(remat):
     np.testing.assert_allclose(found[remat][name], value, rtol=1e-3, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_adapters_alone_and_know_their_base(tmp_path):
   model = _model()
   lora.attach(model, lora.LoraConfig(), NF4)

@@ -36,8 +36,8 @@ def _notes(model):
   return [name for name in vars(model) if name.startswith('frozen_weights_sha256_')]
 
 
-@pytest.mark.parametrize('dtype', [pytest.param('float32', marks=pytest.mark.soak), 'bfloat16'])
-@tiers.parametrize('quantization, scan', [(NF4, False), (NF4, True), (INT8, True)], fast=2)
+@tiers.parametrize('dtype', [pytest.param('float32', marks=pytest.mark.soak), 'bfloat16'], fast=['bfloat16'])
+@tiers.parametrize('quantization, scan', [(NF4, False), (NF4, True), (INT8, True)], fast=1)
 def test_kernels_packed_on_the_way_are_those_packed_afterwards(tmp_path, quantization, scan, dtype):
   folder = _saved(tmp_path, dtype, max_shard_bytes=9000, attention_bias=True, attention_out_bias=True)
   options = dict(quantization=quantization, frozen_dtype='bfloat16')

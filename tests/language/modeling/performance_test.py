@@ -10,7 +10,6 @@ import tf_keras
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import generation
-from official_ext.language.modeling import token_sampling
 
 
 def _model(**fields):
@@ -29,7 +28,7 @@ def _worked(function):
 def test_the_cache_makes_256_tokens_five_times_cheaper():
   """Without it, each token costs a pass over all columns: 32 such passes are measured, and count eight times."""
   model = _model(vocab_size=512, hidden_size=128, intermediate_size=352, num_hidden_layers=4)
-  config = token_sampling.GenerationConfig(max_new_tokens=256, temperature=0.0)
+  config = generation.GenerationConfig(max_new_tokens=256, temperature=0.0)
   generate = generation.Generator(model, config)
   step = tf.function(lambda ids: tf.argmax(model(ids)[:, -1], axis=-1), jit_compile=True, autograph=False)
   ids = tf.constant(np.random.default_rng(0).integers(0, 512, [1, 257]), tf.int32)

@@ -12,8 +12,6 @@ from official_ext.language.modeling import lora
 from official_ext.language.modeling import mlp
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
-from official_ext.language.modeling import representable
-from official_ext.language.modeling import sequence_classifier
 
 CONFIG = decoder_config.DecoderConfig(vocab_size=31, hidden_size=16, intermediate_size=24, num_hidden_layers=2)
 
@@ -81,7 +79,7 @@ CASES = {
   'variable': (with_variable, 'the weight temperature:0, which lies outside of the decoder and its head'),
   'call': (with_replaced_call, '`call` of decoder/norm was replaced'),
   'classifier': (
-    lambda: sequence_classifier.SequenceClassifier(CONFIG, 2, Louder),
+    lambda: decoder.SequenceClassifier(CONFIG, 2, Louder),
     r'decoder/blocks/0, a tests\..*\.Louder: ',
   ),
 }
@@ -123,8 +121,8 @@ def test_models_of_the_library_are_represented(fields, tmp_path):
   model = decoder.LanguageModel(CONFIG.replace(**fields))
   model.compile('adam', metrics=['accuracy'])  # Its state computes nothing.
   model(tf.zeros([1, 4], tf.int32))
-  representable.check(model, 'here')
+  pretrained.check_representable(model, 'here')
   lora.attach(model, lora.LoraConfig(r=2))
-  representable.check(model, 'here')
+  pretrained.check_representable(model, 'here')
   lora.merge(model)
   pretrained.save(model, str(tmp_path))

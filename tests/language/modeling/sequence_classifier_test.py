@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import pretrained
-from official_ext.language.modeling import sequence_classifier
 
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
@@ -63,7 +63,7 @@ def test_a_language_model_gets_a_new_head(tmp_path, name):
   theirs = checkpoints.random_model(checkpoints.config(name))
   theirs.save_pretrained(tmp_path / 'language_model')
   model = pretrained.load_classifier(str(tmp_path / 'language_model'))
-  assert isinstance(model, sequence_classifier.SequenceClassifier) and model.score.kernel.numpy().std() > 0
+  assert isinstance(model, decoder.SequenceClassifier) and model.score.kernel.numpy().std() > 0
   language_model = pretrained.load(str(tmp_path / 'language_model'))
   np.testing.assert_array_equal(model.decoder(IDS)[0], language_model.decoder(IDS)[0])
   pretrained.save(model, str(tmp_path / 'classifier'))
@@ -76,7 +76,7 @@ def test_a_classifier_keeps_its_labels_and_is_never_given_another_head(tmp_path)
   sizes = dict(vocab_size=67, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_key_value_heads=4)
   config = decoder_config.DecoderConfig(**sizes, num_attention_heads=4)
   folder = tmp_path / 'first'
-  pretrained.save(sequence_classifier.SequenceClassifier(config, 2), str(folder))
+  pretrained.save(decoder.SequenceClassifier(config, 2), str(folder))
   path = folder / 'config.json'
   labels = {'id2label': {'0': 'bad', '1': 'good'}, 'label2id': {'bad': 0, 'good': 1}}
   path.write_text(json.dumps({**json.loads(path.read_text()), **labels}))
@@ -84,7 +84,7 @@ def test_a_classifier_keeps_its_labels_and_is_never_given_another_head(tmp_path)
   pretrained.save(model, str(tmp_path / 'second'))
   assert labels.items() <= json.loads((tmp_path / 'second/config.json').read_text()).items()
   model.num_labels = 1
-  model.score = sequence_classifier.SequenceClassifier(config, 1).score
+  model.score = decoder.SequenceClassifier(config, 1).score
   pretrained.save(model, str(tmp_path / 'third'))
   assert json.loads((tmp_path / 'third/config.json').read_text())['id2label'] == {'0': 'LABEL_0'}
 
@@ -104,7 +104,7 @@ def test_padding_on_either_side_changes_no_score():
     num_attention_heads=2,
     num_key_value_heads=2,
   )
-  model = sequence_classifier.SequenceClassifier(config, 2)
+  model = decoder.SequenceClassifier(config, 2)
   alone = model(IDS[1:2, :6]).numpy()
   np.testing.assert_allclose(model(IDS[1:2], segments=MASK[1:2]).numpy(), alone, atol=1e-6)
   shifted = np.roll(IDS[1:2], 3, axis=1)

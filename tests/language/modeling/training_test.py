@@ -6,9 +6,10 @@ import tf_keras
 
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import decoder_config
-from official_ext.training.devices import processor
+from official_ext.training.devices import device_types
 from official_ext.training.step import step_plan
 from official_ext.training.step import task_step
+from tests import tiers
 from tests.training.loop import harness
 
 CONFIG = decoder_config.DecoderConfig(
@@ -53,6 +54,7 @@ def assert_same(first, second):
     np.testing.assert_allclose(second[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'fields',
   [
@@ -79,12 +81,13 @@ def test_in_float32_the_rule_of_a_cpu_with_amx_does_what_a_graph_does_dropout_in
   monkeypatch.setattr(step_plan, '_MANY_WEIGHTS', 1)
   mixed = trained(fields=fields, enable_xla='auto')
   assert (
-    mixed.plan.clusters == ('float32' in processor.fast_products()) and mixed.plan.jit_compile != mixed.plan.clusters
+    mixed.plan.clusters == ('float32' in device_types.fast_products()) and mixed.plan.jit_compile != mixed.plan.clusters
   )
   assert_same(weights(trained(fields=fields, enable_xla=False)), weights(mixed))
 
 
-@pytest.mark.parametrize('products, num_traces', [({'float32'}, 1), ({'bfloat16'}, 2)], ids=['right', 'wrong'])
+@pytest.mark.slow
+@tiers.parametrize('products, num_traces', [({'float32'}, 1), ({'bfloat16'}, 2)], ids=['right', 'wrong'], fast=1)
 def test_a_step_is_traced_as_its_plan_is_expected_to_be_and_once_more_after_a_wrong_guess(
   products, num_traces, monkeypatch
 ):
@@ -96,7 +99,7 @@ def test_a_step_is_traced_as_its_plan_is_expected_to_be_and_once_more_after_a_wr
       return super().forward(inputs, model, training)
 
   monkeypatch.setattr(step_plan, '_MANY_WEIGHTS', 1)
-  monkeypatch.setattr(processor, 'fast_products', lambda: products)
+  monkeypatch.setattr(device_types, 'fast_products', lambda: products)
   trainer = harness.make_trainer(Task, data=DATA, enable_xla='auto')
   is_mixed = num_traces == 1
   with monkeypatch.context() as patch:
@@ -129,7 +132,7 @@ def test_in_bfloat16_the_rule_of_a_cpu_with_amx_gives_the_weights_of_a_step_that
       trainer = trained(fields=fields, num_steps=1, enable_xla=enable_xla)
     finally:
       tf_keras.mixed_precision.set_global_policy('float32')
-    assert trainer.plan.clusters == (enable_xla == 'auto' and 'bfloat16' in processor.fast_products())
+    assert trainer.plan.clusters == (enable_xla == 'auto' and 'bfloat16' in device_types.fast_products())
     assert trainer.plan.jit_compile == (not trainer.plan.clusters)
     after = weights(trainer)
     updates.append({name: after[name] - value for name, value in before.items()})

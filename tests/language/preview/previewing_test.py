@@ -11,6 +11,7 @@ from official_ext.cli import main
 from official_ext.language.preview import previewing
 from official_ext.training.config import overrides
 import registry_imports  # noqa: F401
+from tests import tiers
 from tests.language.fine_tuning import tiny_models
 
 RECORDS = [{'q': f'What is {n}?', 'a': f'It is {n}.', 'bad': 'No.', 'body': f'Words about {n}.'} for n in range(30)]
@@ -52,7 +53,7 @@ def flags_of(experiment, place):
   ]
 
 
-@pytest.mark.parametrize('experiment', EXPECTED)
+@tiers.parametrize('experiment', EXPECTED, fast=1)
 def test_examples_of_an_experiment(experiment, place, capsys):
   page = place / f'{experiment}.html'
   assert main.main(['preview', experiment, *flags_of(experiment, place), '--rows=3', f'--output={page}']) == 0
@@ -77,7 +78,7 @@ def make_task(experiment, place, **changes):
   return task_factory.get_task(params.task)
 
 
-@pytest.mark.parametrize('experiment', EXPECTED)
+@tiers.parametrize('experiment', EXPECTED, fast=1)
 def test_the_log_of_a_training_has_the_first_example_of_the_preview(experiment, place, capsys):
   assert main.main(['preview', experiment, *flags_of(experiment, place), '--rows=1']) == 0
   shown = capsys.readouterr().out

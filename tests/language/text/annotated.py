@@ -8,9 +8,8 @@ import pathlib
 
 import numpy as np
 
+from official_ext.data.prepare import planning
 from official_ext.data.prepare import preparing
-from official_ext.data.prepare import settings as settings_lib
-from official_ext.language.text import annotated_texts
 from official_ext.language.text import bert_conversion
 from official_ext.language.text import bert_targets
 from tests.data.prepare import prepared_inputs
@@ -31,7 +30,7 @@ def winners(number, seed=0):
 
 
 def questions(number, seed=0):
-  """Questions as `annotated_texts` has them; every fifth has no answer."""
+  """Questions as bert_conversion.py reads them; every fifth has no answer."""
   found = []
   for index, (text, label) in enumerate(winners(number, seed)):
     answers = [{'text': label, 'answer_start': text.index(label)}] if index % 5 else []
@@ -71,10 +70,12 @@ def examples(folder, split):
 
 def convert(inputs, folder, target, vocab_file, on_bad_example='skip', reading=None, reverse=False, **values):
   """A conversion in this process: (the result of `prepare_plan`, the conversion)."""
-  settings = settings_lib.Settings(shard_bytes=values.pop('shard_bytes', 10**6), on_bad_example=on_bad_example)
+  settings = planning.Settings(shard_bytes=values.pop('shard_bytes', 10**6), on_bad_example=on_bad_example)
   inputs = inputs if isinstance(inputs, dict) else {'': [str(inputs)]}
   conversion = bert_targets.Conversion(target, **values)
-  made = bert_conversion.Conversion(inputs, conversion, settings, reading or annotated_texts.Reading(), str(vocab_file))
+  made = bert_conversion.BertConversion(
+    inputs, conversion, settings, reading or bert_conversion.Reading(), str(vocab_file)
+  )
   engine = lambda num_shards: contextlib.nullcontext(prepared_inputs.Here(reverse))
   done = preparing.prepare_plan(made.plan, [], str(folder), engine, made)
   return done, made

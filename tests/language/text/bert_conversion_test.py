@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import yaml_text
-from official_ext.language.text import annotated_texts
+from official_ext.language.text import bert_conversion
 from official_ext.language.text import bert_targets
 from tests.data.prepare import prepared_inputs
 from tests.language.text import annotated
@@ -16,7 +16,7 @@ CLASSIFICATION, TAGGING, QUESTIONS = bert_targets.TARGETS
 
 
 def read(path, target, **reading):
-  return annotated_texts.read_inputs({'': [str(path)]}, target, annotated_texts.Reading(**reading))
+  return bert_conversion.read_inputs({'': [str(path)]}, target, bert_conversion.Reading(**reading))
 
 
 def test_the_formats_of_classified_texts_give_the_same_examples(tmp_path):
@@ -115,7 +115,7 @@ def test_files_that_model_gardens_classifier_reads(tmp_path):
       seen.append((' '.join(words[1:-1]), done.plan.labels[features['label_ids'][0]]))
     assert values['examples'] == values['rows'] == sum(values['classes'].values())
   assert sorted(seen) == sorted(rows)
-  settings = yaml_text.load_file(str(tmp_path / 'out' / 'experiment.yaml'), '')
+  settings = config_text.load_file(str(tmp_path / 'out' / 'experiment.yaml'), '')
   assert settings['task']['model'] == {
     'encoder': {'type': 'bert', 'bert': {'vocab_size': len(tokens)}},
     'num_classes': len(done.plan.labels),
@@ -149,7 +149,7 @@ def test_files_that_model_gardens_tagger_reads(tmp_path):
   assert done.plan.labels == ('O', 'B')
   found = sorted(each['label_ids'] for each in annotated.examples(tmp_path / 'out', 'train'))
   assert found == [[-1, 1, -1, -1, -1, -1], [-1, 1, 0, 1, -1, -1]]
-  settings = yaml_text.load_file(str(tmp_path / 'out' / 'experiment.yaml'), '')
+  settings = config_text.load_file(str(tmp_path / 'out' / 'experiment.yaml'), '')
   assert settings['task']['class_names'] == ['O', 'B']
 
 
@@ -173,7 +173,7 @@ def test_files_that_model_gardens_question_answering_reads(tmp_path):
   stored = json.loads((tmp_path / 'out' / 'questions_validation.json').read_text())['data']
   held_out = {paragraph['qas'][0]['id'] for article in stored for paragraph in article['paragraphs']}
   assert len(held_out) == made.report['splits']['validation']['examples'] and held_out < {e['id'] for e in questions}
-  settings = yaml_text.load_file(str(tmp_path / 'out' / 'experiment.yaml'), '')['task']['validation_data']
+  settings = config_text.load_file(str(tmp_path / 'out' / 'experiment.yaml'), '')['task']['validation_data']
   assert settings['input_path'] == str(tmp_path / 'out' / 'questions_validation.json')
   assert settings['vocab_file'] == str(tmp_path / 'out' / 'vocab.txt') and settings['version_2_with_negative'] is True
 

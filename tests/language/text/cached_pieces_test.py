@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from official_ext.base import errors
-from official_ext.language.text import cached_pieces
 from official_ext.language.text import python_topics
+from official_ext.language.text import token_store
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.language.text import tokenizer_training
 from tests.language.text import hugging_face_folders as folders
@@ -81,9 +81,9 @@ def assert_same(encoder, tokenizer, texts):
 
 @pytest.mark.parametrize('case', CASES)
 def test_tokens_are_the_tokenizers(case, monkeypatch):
-  monkeypatch.setattr(cached_pieces, '_MOST_MISSED', 1.0)  # Each batch by its pieces.
+  monkeypatch.setattr(token_store, '_MOST_MISSED', 1.0)  # Each batch by its pieces.
   tokenizer = tokenizer_of(**CASES[case])
-  encoder = cached_pieces.encoder(tokenizer)
+  encoder = token_store.cached_encoder(tokenizer)
   topics = [document['text'] for document in python_topics.documents('validation')]
   for batch in (['', ' ', 'a'], topics, *(random_texts(seed, 200) for seed in range(6))):
     assert_same(encoder, tokenizer, batch)
@@ -91,10 +91,10 @@ def test_tokens_are_the_tokenizers(case, monkeypatch):
 
 
 def test_generations_are_dropped(monkeypatch):
-  monkeypatch.setattr(cached_pieces, '_MOST_MISSED', 1.0)
-  monkeypatch.setattr(cached_pieces, '_GENERATION', 50)
+  monkeypatch.setattr(token_store, '_MOST_MISSED', 1.0)
+  monkeypatch.setattr(token_store, '_GENERATION', 50)
   tokenizer = tokenizer_of()
-  encoder = cached_pieces.encoder(tokenizer)
+  encoder = token_store.cached_encoder(tokenizer)
   seen = set()
   for seed in range(30):
     assert_same(encoder, tokenizer, random_texts(seed % 7, 20))
@@ -104,19 +104,19 @@ def test_generations_are_dropped(monkeypatch):
 
 def test_long_pieces_are_not_kept():
   tokenizer = tokenizer_of()
-  encoder = cached_pieces.encoder(tokenizer)
+  encoder = token_store.cached_encoder(tokenizer)
   assert_same(encoder, tokenizer, ['word ' * 1000 + 'x' * 64 + '\n' + 'x' * 65])
   assert {'word', ' word', ' ' + 'x' * 63} & encoder._young.keys() == {'word', ' word'}
-  assert max(map(len, encoder._young)) <= cached_pieces._MAX_CHARACTERS < 65
+  assert max(map(len, encoder._young)) <= token_store._MAX_CHARACTERS < 65
 
 
 def test_batches_of_new_pieces_are_encoded_whole():
   tokenizer = tokenizer_of()
-  encoder = cached_pieces.encoder(tokenizer)
+  encoder = token_store.cached_encoder(tokenizer)
   texts = [f'{number}a{number}' for number in range(100)]
   assert_same(encoder, tokenizer, texts)
-  assert encoder._without == cached_pieces._BATCHES_WITHOUT - 1
-  for _ in range(cached_pieces._BATCHES_WITHOUT):
+  assert encoder._without == token_store._BATCHES_WITHOUT - 1
+  for _ in range(token_store._BATCHES_WITHOUT):
     encoder.encode_batch(texts)
   assert encoder._without == 0
 
@@ -134,17 +134,17 @@ def test_batches_of_new_pieces_are_encoded_whole():
 def test_other_tokenizers_have_no_encoder(change):
   definition = {**json.loads(trained()), **change}
   backend = tokenizers.Tokenizer.from_str(json.dumps(definition))
-  assert cached_pieces.encoder(tokenizer_lib.Tokenizer.from_backend(backend, {'eos_token': END})) is None
+  assert token_store.cached_encoder(tokenizer_lib.Tokenizer.from_backend(backend, {'eos_token': END})) is None
 
 
 def test_other_patterns_have_no_encoder():
-  assert cached_pieces.encoder(tokenizer_of(r'\S+|\s+')) is None
+  assert token_store.cached_encoder(tokenizer_of(r'\S+|\s+')) is None
 
 
 @pytest.mark.parametrize('name, is_known', [('llama3', True), ('older', False), ('declared', True)])
 def test_folders(name, is_known, tmp_path):
   tokenizer = tokenizer_lib.Tokenizer.load(str(folders.ALL[name](tmp_path / name)))
-  encoder = cached_pieces.encoder(tokenizer)
+  encoder = token_store.cached_encoder(tokenizer)
   assert (encoder is not None) == is_known
   if encoder:
     assert_same(encoder, tokenizer, ['The quick <|im_end|> brown fox.', 'a <s></s> <pad><|tool|><|mask|> x b'])
@@ -156,17 +156,17 @@ def test_a_vocabulary_with_holes_has_no_encoder():
   last = max(vocabulary, key=vocabulary.get)
   vocabulary[last] += 100
   backend = tokenizers.Tokenizer.from_str(json.dumps(definition))
-  assert cached_pieces.encoder(tokenizer_lib.Tokenizer.from_backend(backend, {'eos_token': END})) is None
+  assert token_store.cached_encoder(tokenizer_lib.Tokenizer.from_backend(backend, {'eos_token': END})) is None
 
 
 def test_tokens_are_int32():
-  encoder = cached_pieces.encoder(tokenizer_of())
+  encoder = token_store.cached_encoder(tokenizer_of())
   assert all(ids.dtype == np.int32 for ids in encoder.encode_batch(['', 'a b', END]))
 
 
 def test_other_tokens_than_the_tokenizers_are_an_error(monkeypatch):
-  monkeypatch.setattr(cached_pieces, '_MOST_MISSED', 1.0)
-  encoder = cached_pieces.encoder(tokenizer_of())
+  monkeypatch.setattr(token_store, '_MOST_MISSED', 1.0)
+  encoder = token_store.cached_encoder(tokenizer_of())
   encoder.encode_batch(['a first text', 'a second one'])
   fill = encoder._fill
 

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from official_ext.base import errors
-from official_ext.language.text import conversation_formats
-from official_ext.language.text import text_data
+from official_ext.language.text import text_formats
 from official_ext.language.text import text_sources
+from official_ext.language.text import text_task
 from tests.language.text import text_fixtures
 
 cache, tokenizer = text_fixtures.cache, text_fixtures.tokenizer
@@ -27,7 +27,7 @@ SHAREGPT = [{'from': NAMES[message['role']], 'value': message['content']} for me
 
 def rows(path, tokenizer, **fields):
   fields = {'seq_length': 128, 'use_chat_template': True, **fields}
-  source = text_sources.open_source(text_data.TextDataConfig(input_path=str(path), **fields), tokenizer)
+  source = text_sources.open_source(text_task.TextDataConfig(input_path=str(path), **fields), tokenizer)
   return [{name: values.tolist() for name, values in row.items()} for row in source.fetch(range(len(source)))]
 
 
@@ -51,7 +51,7 @@ def test_sharegpt_is_read_as_messages(tokenizer, tmp_path):
 def test_calls_of_functions_are_tool_calls():
   call = {'name': 'add', 'arguments': {'a': 1, 'b': 2}}
   turns = [('human', '1 + 2?'), ('function_call', json.dumps(call)), ('observation', '3'), ('gpt', 'It is 3.')]
-  found = conversation_formats.of_sharegpt({'conversations': [{'from': a, 'value': b} for a, b in turns]})
+  found = text_formats.messages_of_sharegpt({'conversations': [{'from': a, 'value': b} for a, b in turns]})
   assert [message['role'] for message in found] == ['user', 'assistant', 'tool', 'assistant']
   assert found[1]['tool_calls'] == [{'type': 'function', 'function': call}]
 

@@ -31,4 +31,13 @@ def test_what_else_is_imported_changes_nothing():
   """TensorFlow, Keras and absl add methods to the library's classes."""
   code = 'from official_ext.language.text import python_docstrings as p; print(p.records("train").digest)'
   alone = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip()
-  assert alone == python_docstrings.records('train').digest and 'tensorflow' in sys.modules
+  import tensorflow  # noqa: F401
+
+  assert alone == python_docstrings.records('train').digest
+
+
+def test_functions_that_libraries_replace_in_a_run_are_left_out(monkeypatch):
+  expected = python_docstrings._answers()
+  for name in ('exit', 'excepthook', 'displayhook'):
+    monkeypatch.setattr(sys, name, lambda *_: None)
+  assert python_docstrings._answers.__wrapped__() == expected and len(expected) > 1000

@@ -9,19 +9,18 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.data import numbered_records
-from official_ext.data import position
+from official_ext.data import pipelines
 from official_ext.data import record_files
 from official_ext.data import step_indexed
-from official_ext.language.text import text_data
-from official_ext.language.text import text_mixture
 from official_ext.language.text import text_sources
+from official_ext.language.text import text_task
 from tests.language.text import text_fixtures
 
 cache, tokenizer = text_fixtures.cache, text_fixtures.tokenizer
 
 
 def config(**fields):
-  found = text_data.TextDataConfig(**{'is_training': True, 'global_batch_size': 2, 'seq_length': 64, **fields})
+  found = text_task.TextDataConfig(**{'is_training': True, 'global_batch_size': 2, 'seq_length': 64, **fields})
   found.check_values('task.train_data')
   return found
 
@@ -68,7 +67,7 @@ def test_a_step_of_a_mixture_is_the_same_whether_it_is_reached_or_jumped_to(toke
   assert again is not source and again.identity() == source.identity()
   assert again.identity() != text_sources.open_source(config(input_path=paths, weights=(1, 1)), tokenizer).identity()
   json.dumps(again.identity())
-  with position.starting_at(33) as at:
+  with pipelines.starting_at(33) as at:
     jumped = list(step_indexed.build_dataset(again, params).take(7).as_numpy_iterator())
   assert at.honoured
   for expected, found in zip(straight[33:], jumped, strict=True):
@@ -120,7 +119,7 @@ def test_prompts_of_a_mixture_name_their_records(tokenizer, tmp_path):
   ],
 )
 def test_an_epoch_is_as_short_as_the_shares_allow(lengths, weights, counts):
-  found = text_mixture.rows_of(lengths, weights)
+  found = text_sources.num_rows_of(lengths, weights)
   assert found == counts and all(count >= length for count, length in zip(found, lengths))
 
 
@@ -173,4 +172,4 @@ def test_rows_of_different_kinds_are_not_mixed(tokenizer, tmp_path):
     text_sources.open_source(config(input_path=path, **fields), tokenizer) for path, fields in zip(paths, formats)
   ]
   with pytest.raises(errors.UserError, match='task.train_data.weights: the sources have rows of different kinds'):
-    text_mixture.TextMixture(parts, (1, 1), 'task.train_data', paths)
+    text_sources.TextMixture(parts, (1, 1), 'task.train_data', paths)

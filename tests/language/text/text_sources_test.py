@@ -9,11 +9,11 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.data import bad_examples
 from official_ext.data import numbered_records
-from official_ext.data import position
+from official_ext.data import pipelines
 from official_ext.data import step_indexed
 from official_ext.language.text import python_topics
-from official_ext.language.text import text_data
 from official_ext.language.text import text_sources
+from official_ext.language.text import text_task
 from official_ext.language.text import token_store
 from official_ext.language.text import tokenizer as tokenizer_lib
 from tests import tiers
@@ -44,7 +44,7 @@ def with_bos(tmp_path_factory):
 
 def config(**fields):
   fields = {'is_training': True, 'global_batch_size': 2, 'seq_length': 64, **fields}
-  found = text_data.TextDataConfig(**fields)
+  found = text_task.TextDataConfig(**fields)
   found.check_values('task.train_data')
   return found
 
@@ -454,7 +454,7 @@ def test_values_that_make_no_sense_are_refused():
     ({'packing': 'wrapped', 'example_format': 'prompt'}, 'data.packing: wrapped: rows of data.example_format=prompt'),
   ):
     with pytest.raises(errors.UserError) as error:
-      text_data.TextDataConfig(**fields).check_values('data')
+      text_task.TextDataConfig(**fields).check_values('data')
     assert str(error.value).startswith(told)
 
 
@@ -538,7 +538,7 @@ def test_the_batch_at_a_step_is_the_same_whether_it_is_reached_or_jumped_to(toke
   monkeypatch.setattr(text_sources, '_open', {})  # As in another process, which reads the cache.
   again = open_list(documents(), tokenizer, packing=packing)
   assert again is not source and again.identity() == source.identity()
-  with position.starting_at(33) as at:
+  with pipelines.starting_at(33) as at:
     jumped = list(step_indexed.build_dataset(again, params).take(7).as_numpy_iterator())
   assert at.honoured and len({batch['input_ids'].tobytes() for batch in straight}) > 10
   for expected, found in zip(straight[33:], jumped, strict=True):

@@ -12,7 +12,7 @@ from official_ext.language.text import text_task
 from official_ext.language.text import tokenizer
 from official_ext.language.text import tokenizer_training
 from official_ext.training.config import definitions
-from official_ext.training.diagnosis import debugging
+from official_ext.training.diagnosis import finite_checks
 from official_ext.training.trained import trained_model
 from tests.training.loop import small_run
 
@@ -84,6 +84,7 @@ def test_the_folder_of_a_run_has_the_tokenizer_before_the_first_step(tmp_path):
   assert other == digest_of(tmp_path / 'run/tokenizer') != SmallTextTask(make_params().task, ((), ())).tokenizer.digest
 
 
+@pytest.mark.slow
 def test_whoever_goes_on_from_a_run_has_its_tokenizer(trained, tmp_path, monkeypatch):
   folder, expected = trained
   assert digest_of(folder / 'tokenizer') == expected
@@ -102,15 +103,15 @@ def test_whoever_goes_on_from_a_run_has_its_tokenizer(trained, tmp_path, monkeyp
   # A checkpoint of `best`, which is one folder below.
   task = OtherTexts(make_params().task, ((), ()))
   (folder / 'best').mkdir()
-  task.goes_on_from = str(folder / 'best')
+  task.weights_folder = str(folder / 'best')
   assert task.tokenizer.digest == expected
   # A model that is taken up without a run.
   make = lambda config, **kwargs: OtherTexts(config, small_run.harness.make_data(64))
-  for module in (trained_model, debugging):
+  for module in (trained_model, finite_checks):
     monkeypatch.setattr(module.task_factory, 'get_task', make)
   del SmallTextTask.seen[:]
-  trained_model.load(make_params(), str(folder), 'latest')
-  debugging.run(make_params(), str(folder))
+  trained_model.load_model(make_params(), str(folder), 'latest')
+  finite_checks.debug_step(make_params(), str(folder))
   assert SmallTextTask.seen == [expected] * 2
 
 
@@ -126,7 +127,7 @@ def test_a_tokenizer_that_is_named_is_not_kept_and_wins(trained, tmp_path):
 
 def test_an_evaluation_that_waits_for_a_training_writes_none(tmp_path):
   task = SmallTextTask(make_params().task, ((), ()))
-  task.goes_on_from = str(tmp_path)  # Nothing is in it yet.
+  task.weights_folder = str(tmp_path)  # Nothing is in it yet.
   assert task.tokenizer.digest and os.listdir(tmp_path) == []
 
 
@@ -151,7 +152,7 @@ def test_it_is_kept_on_remote_storage(trained):
   task.keep_files('ram://text_task_test/run')
   paths.write_atomically('ram://text_task_test/run/params.yaml', b'')
   again = OtherTexts(make_params().task, ((), ()))
-  again.goes_on_from = 'ram://text_task_test/run'
+  again.weights_folder = 'ram://text_task_test/run'
   assert again.tokenizer.digest == trained[1] == task.tokenizer.digest
 
 

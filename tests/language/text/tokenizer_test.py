@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from official_ext.base import errors
-from official_ext.data import extras
+from official_ext.base import package_imports
 from official_ext.language.text import tokenizer as tokenizer_lib
 from tests.language.text import hugging_face_folders as folders
 
@@ -172,7 +172,7 @@ def test_a_missing_package_names_its_extra(monkeypatch, tmp_path):
     tokenizer_lib.Tokenizer.load(str(folder))
   assert str(error.value) == f"{folder}: needs the package tokenizers: pip install 'official-ext[language_models]'"
   with pytest.raises(errors.UserError, match="the package nothing_of_the_kind: pip install 'official-ext.x.'"):
-    extras.load('nothing_of_the_kind.inside', 'a test', 'x')
+    package_imports.import_optional('nothing_of_the_kind.inside', 'a test', 'x')
 
 
 @pytest.mark.tensorflow

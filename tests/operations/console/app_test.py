@@ -14,11 +14,10 @@ import pytest
 from official_ext.cli import main as cli
 from official_ext.operations.console import app
 from official_ext.operations.console import security
-from official_ext.operations.runs import index
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import signals
-from official_ext.operations.runs import starting
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_index
+from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses
 from tests import disks
 from tests.operations.console import small_run
 from tests.operations.runs import folders
@@ -77,8 +76,8 @@ def processes():
   found = []
   yield found
   for run in found:
-    if (process := judged_status.of_run(run).process) is not None:
-      signals.send(process, signal.SIGKILL, run.name)
+    if (process := statuses.of_run(run).process) is not None:
+      run_processes.send_signal(process, signal.SIGKILL, run.name)
 
 
 # The list.
@@ -86,7 +85,7 @@ def processes():
 
 def test_the_list_is_that_of_the_command_line(console, root):
   listed = console.get('/api/runs')['runs']
-  expected = [json.loads(json.dumps(each.as_dict())) for each in index.RunIndex(str(root)).summaries()]
+  expected = [json.loads(json.dumps(each.as_dict())) for each in run_index.RunIndex(str(root)).summaries()]
   assert [{**each, 'path': None} for each in listed] == [{**each, 'path': None} for each in expected]
   assert next(run for run in listed if run['name'] == 'nan')['train']['accuracy'] == 'NaN'
 
@@ -150,10 +149,10 @@ def test_a_deleted_run_comes_back_and_an_archived_one_too(console, root):
 
 def test_a_run_is_stopped_and_goes_on(console, root, processes):
   folder = root / 'lively'
-  run = run_folder.Run(str(folder), 'lively')
+  run = run_folders.Run(str(folder), 'lively')
   processes.append(run)
-  starting.start(small_run.command(folder), str(folder), cwd=str(small_run.ROOT))
-  _wait(lambda: judged_status.of_run(run).status == 'running')
+  run_processes.start_run(small_run.command(folder), str(folder), cwd=str(small_run.ROOT))
+  _wait(lambda: statuses.of_run(run).status == 'running')
   for action in ('delete', 'archive'):
     assert 'stop it first' in console.post(f'/api/runs/{action}', runs=['lively'])['errors'][0]
   with console.stream() as stream:
@@ -164,17 +163,17 @@ def test_a_run_is_stopped_and_goes_on(console, root, processes):
     while 'preempted' not in seen:
       seen |= {each['status'] for each in stream.next('runs')[1]['changed'] if each['name'] == 'lively'}
   step = int((folder / 'step.txt').read_text())
-  _wait(lambda: not judged_status.is_alive(run))
+  _wait(lambda: not statuses.is_alive(run))
   assert console.post('/api/runs/stop', runs=['lively'])['errors']
   for wrong in (0, -1, 1.5, '9', True, 1 << 60):
     error = console.post('/api/runs/resume', runs=['lively'], train_steps=wrong)['errors'][0]
     limit = '9007199254740991 or less' if wrong == 1 << 60 else '1 or more'
     assert error == f'train_steps: expected an integer of {limit}, got {wrong!r}'
   assert console.post('/api/runs/resume', runs=['lively'])['errors'] == []
-  _wait(lambda: judged_status.of_run(run).status == 'running' and run.record()['step'] >= step)
+  _wait(lambda: statuses.of_run(run).status == 'running' and run.record()['step'] >= step)
   assert 'wait for it' in console.post('/api/runs/resume', runs=['lively'])['errors'][0]
   assert console.post('/api/runs/stop', runs=['lively'], now=True)['errors'] == []
-  _wait(lambda: not judged_status.is_alive(run))
+  _wait(lambda: not statuses.is_alive(run))
   assert (folder / 'starts.txt').read_text().count('\n') == 2
 
 
@@ -250,10 +249,10 @@ def test_runs_go_on_whatever_becomes_of_the_server(tmp_path, processes, kills):
   """Killed again and again, also while it starts and stops runs; in the end it gets SIGTERM, and ends at once."""
   root = tmp_path / 'runs'
   for number in range(3):
-    run = run_folder.Run(str(root / f'run{number}'), f'run{number}')
+    run = run_folders.Run(str(root / f'run{number}'), f'run{number}')
     processes.append(run)
-    starting.start(small_run.command(run.path), run.path, cwd=str(small_run.ROOT))
-  _wait(lambda: all(judged_status.of_run(run).status == 'running' for run in processes))
+    run_processes.start_run(small_run.command(run.path), run.path, cwd=str(small_run.ROOT))
+  _wait(lambda: all(statuses.of_run(run).status == 'running' for run in processes))
   port = 0
   for kill in range(kills):
     program = _Program(root, port)
@@ -264,7 +263,7 @@ def test_runs_go_on_whatever_becomes_of_the_server(tmp_path, processes, kills):
     assert [(each['name'], each['status']) for each in listed] == [(f'run{number}', 'running') for number in range(3)]
     assert program.end()[0] == -signal.SIGKILL
     assert kill == kills - 1 or len(listed) == 3
-  assert all(judged_status.of_run(run).status == 'running' for run in processes)
+  assert all(statuses.of_run(run).status == 'running' for run in processes)
   assert [(root / f'run{number}' / 'starts.txt').read_text().count('\n') for number in range(3)] == [1, 1, 1]
   program = _Program(root, port)
   second = _Program(root)  # Two of one folder are in nobody's way.

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from official_ext.operations.runs import comparing
+from official_ext.operations.runs import run_comparison
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -49,11 +49,11 @@ def test_curves_are_strict_json_with_the_spike_and_the_nan(console):
 
 
 def test_runs_side_by_side_are_what_the_command_prints(console):
-  from official_ext.operations.runs import run_folder
+  from official_ext.operations.runs import run_folders
 
-  runs = [run_folder.get_run(console.context.root, name) for name in ('run 0', 'run 1')]
+  runs = [run_folders.get_run(console.context.root, name) for name in ('run 0', 'run 1')]
   found = console.get('/api/compare', run=[run.name for run in runs])
-  assert found == json.loads(json.dumps(comparing.compare(runs).as_dict()))
+  assert found == json.loads(json.dumps(run_comparison.compare_runs(runs).as_dict()))
   assert found['params'] == {'runtime.seed': [0, 1]}
   assert found['best']['accuracy'] == [[0.5, 2000], [0.75, 2000]]
   everything = console.get('/api/compare', run=[run.name for run in runs], all=1)

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from official_ext.operations.console import connections
-from official_ext.operations.console import token_attempts
+from official_ext.operations.console import security
+from official_ext.operations.console import server
 from tests.operations.console import servers
 from tests.operations.runs import folders
 
@@ -31,7 +31,7 @@ def console(root, start_console):
 
 @pytest.fixture
 def impatient(monkeypatch):
-  monkeypatch.setattr(connections, 'SECONDS', _SECONDS)
+  monkeypatch.setattr(server, 'REQUEST_SECONDS', _SECONDS)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_thousand_half_open_connections_keep_nobody_out(console, connect):
       connect(b'GET /api/runs HTTP/1.1\r\nHo' if number % 2 else b'')
     begun = time.monotonic()
     assert [run['name'] for run in console.get('/api/runs')['runs']] == ['one']
-    assert time.monotonic() - begun < connections.SECONDS / 2  # Not by their deadline.
+    assert time.monotonic() - begun < server.REQUEST_SECONDS / 2  # Not by their deadline.
   finally:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -108,15 +108,16 @@ def test_a_byte_now_and_then_does_not_move_the_deadline(console, connect, impati
 
 def test_a_large_body_on_a_slow_line_arrives(console, connect, impatient):
   """Each part is in time, and all of it takes longer."""
-  body = b'{"runs": ["one"], "note": "%s"}' % (b'a' * 6 * connections.PART_BYTES)
+  body = b'{"runs": ["one"], "note": "%s"}' % (b'a' * 6 * server.PART_BYTES)
   opened, begun = connect(_head(console, len(body))), time.monotonic()
-  for start in range(0, len(body), connections.PART_BYTES):
-    opened.sendall(body[start : start + connections.PART_BYTES])
+  for start in range(0, len(body), server.PART_BYTES):
+    opened.sendall(body[start : start + server.PART_BYTES])
     time.sleep(_SECONDS / 3)
   assert time.monotonic() - begun > _SECONDS
   assert opened.recv(4096).startswith((b'HTTP/1.1 200 ', b'HTTP/1.1 400 '))  # It was judged as a whole.
 
 
+@pytest.mark.slow
 def test_a_stream_outlives_the_deadline(console, impatient):
   with console.stream(topics='runs') as stream:
     assert stream.next('runs')[1]['all'][0]['name'] == 'one'
@@ -151,19 +152,19 @@ def _try(console, token):
 
 def test_wrong_tokens_are_judged_at_a_slow_pace_and_right_ones_at_once(guarded):
   begun = time.monotonic()
-  assert [_try(guarded, 'wrong') for _ in range(token_attempts.FREE)] == [401] * token_attempts.FREE
-  assert time.monotonic() - begun < token_attempts.FREE * token_attempts.SECONDS / 2  # Far from a wait for each.
+  assert [_try(guarded, 'wrong') for _ in range(security.FREE_ATTEMPTS)] == [401] * security.FREE_ATTEMPTS
+  assert time.monotonic() - begun < security.FREE_ATTEMPTS * security.ATTEMPT_SECONDS / 2  # Far from a wait for each.
   assert [_try(guarded, 'wrong') for _ in range(3)] == [401] * 3
-  assert time.monotonic() - begun > 2 * token_attempts.SECONDS
+  assert time.monotonic() - begun > 2 * security.ATTEMPT_SECONDS
   assert _try(guarded, _PASSWORD) == 200  # In its turn; from here on all is forgotten.
   begun = time.monotonic()
   assert [_try(guarded, _PASSWORD) for _ in range(20)] == [200] * 20
-  assert time.monotonic() - begun < 20 * token_attempts.SECONDS
+  assert time.monotonic() - begun < 20 * security.ATTEMPT_SECONDS
 
 
 def test_many_attempts_at_once_are_refused(guarded, monkeypatch):
-  monkeypatch.setattr(token_attempts, 'MAX_WAIT_SECONDS', 1.0)
+  monkeypatch.setattr(security, 'MAX_WAIT_SECONDS', 1.0)
   with concurrent.futures.ThreadPoolExecutor(20) as pool:
     found = list(pool.map(lambda _: _try(guarded, 'wrong'), range(20)))
-  judged = token_attempts.FREE + 1 + 1.0 / token_attempts.SECONDS + 1
+  judged = security.FREE_ATTEMPTS + 1 + 1.0 / security.ATTEMPT_SECONDS + 1
   assert set(found) == {401, 429} and found.count(401) <= judged

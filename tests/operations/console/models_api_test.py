@@ -11,8 +11,8 @@ import zlib
 
 import pytest
 
-from official_ext.operations.console import model_worker
-from official_ext.operations.runs import starting
+from official_ext.operations.console import models_api
+from official_ext.operations.runs import run_processes
 from tests import train_processes
 from tests.operations.console import models
 from tests.operations.runs import folders
@@ -66,6 +66,7 @@ def png(rows):
   return b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', pixels) + chunk(b'IEND', b'')
 
 
+@pytest.mark.slow
 def test_what_runs_have_left_is_listed(console, root):
   found = {run['name']: run for run in console.get('/api/models')['runs']}
   assert set(found) == {'digits', 'writer', 'other', 'tuned'}  # Not the one that has left nothing.
@@ -98,6 +99,7 @@ def test_a_saved_model_takes_values_and_pictures(console):
   assert predict(image=picture, range='0..1') == [pytest.approx([value / 255 for value in expected], abs=1e-5)]
 
 
+@pytest.mark.slow
 def test_mistakes_are_told_at_their_field(console):
   for given, line in (
     ({}, 'inputs.pixels: is missing: float32 (None, 64)'),
@@ -105,7 +107,7 @@ def test_mistakes_are_told_at_their_field(console):
     ({'text': '[[1], [2, 3]]'}, 'inputs.pixels: its lists have different lengths'),
     ({'text': '[1, 2]'}, 'inputs.pixels: has the shape (1, 2), expected (None, 64)'),
     ({'text': '["<b>"]'}, 'inputs.pixels: holds something else than numbers'),
-    ({'image': 'bm90'}, 'inputs.pixels: the file is not a PNG, JPEG, GIF or BMP'),
+    ({'image': 'bm90'}, 'inputs.pixels: the file is not a PNG, JPEG, WebP, GIF or BMP'),
   ):
     status, found = console.try_post(
       '/api/models/predict', **SAVED, signature='serving_default', inputs={'pixels': given}
@@ -140,6 +142,7 @@ def test_what_is_no_result_of_a_run_is_refused(console, root, tmp_path):
   assert console.request('POST', '/api/models/chat', '{}', headers)[0] == 403
 
 
+@pytest.mark.slow
 def test_chat_is_streamed_stopped_and_remembers(console):
   settings = {'max_new_tokens': 100}
   hello = [{'role': 'user', 'content': 'hello'}]
@@ -160,11 +163,13 @@ def test_chat_is_streamed_stopped_and_remembers(console):
   assert continued[-1][1]['tokens'] == 5
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_answers_is_told(console):
+  asked = {**WRITER, 'messages': [{'role': 'user', 'content': 'hello'}], 'settings': {'max_new_tokens': 100}}
+  stream(console, **asked)  # It starts.
   pid = next(
     int(pid) for pid in os.listdir('/proc') if pid.isdigit() and _holds(pid, str(console.context.root), 'writer')
   )
-  asked = {**WRITER, 'messages': [{'role': 'user', 'content': 'hello'}], 'settings': {'max_new_tokens': 100}}
   lines = stream(console, kill_after=(3, pid), **asked)
   assert lines[-1][1]['errors'] == ['the process with the model was killed by SIGKILL, as when memory is short']
 
@@ -193,6 +198,7 @@ def exported(console, **body):
   return found['command'], state
 
 
+@pytest.mark.slow
 def test_an_export_is_a_command_of_its_own_with_its_log(console, root):
   status, found = console.try_post('/api/models/export', run='digits', to='tensorboard')
   assert status == 400 and found['errors'] == ['to: tensorboard: expected saved_model or hugging_face']
@@ -201,7 +207,7 @@ def test_an_export_is_a_command_of_its_own_with_its_log(console, root):
   command, state = exported(console, run='bare', to='hugging_face')
   assert command == f'official-ext convert {root}/bare {root}/bare/hugging_face' == state['command']
   assert state['exit_status'] == 2 and state['log'][-1].startswith(f'error: {root}/bare: holds no config.json')
-  assert starting.LOCK in os.listdir(root / 'bare')
+  assert run_processes.START_LOCK in os.listdir(root / 'bare')
   os.mkdir(bare.file('hugging_face'))
   (root / 'bare' / 'hugging_face' / 'something').write_text('')
   status, found = console.try_post('/api/models/export', run='bare', to='hugging_face')
@@ -265,13 +271,13 @@ def test_there_are_two_at_most_and_idle_ones_end(monkeypatch):
     def close(self):
       ended.append(self.key.folder)
 
-  monkeypatch.setattr(model_worker, 'ModelWorker', Process)
-  workers = model_worker.ModelWorkers(idle_seconds=0.4)
+  monkeypatch.setattr(models_api, 'ModelWorker', Process)
+  workers = models_api.ModelWorkers(idle_seconds=0.4)
   for folder in 'aba':
-    workers.get(model_worker.ModelKey('saved_model', folder, 0.0))
-  workers.get(model_worker.ModelKey('saved_model', 'c', 0.0))
+    workers.get(models_api.ModelKey('saved_model', folder, 0.0))
+  workers.get(models_api.ModelKey('saved_model', 'c', 0.0))
   assert ended == ['b']
-  workers.get(model_worker.ModelKey('saved_model', 'c', 1.0))  # Written anew.
+  workers.get(models_api.ModelKey('saved_model', 'c', 1.0))  # Written anew.
   assert ended == ['b', 'c']
   deadline = time.monotonic() + 60
   while workers.loaded():
@@ -281,5 +287,5 @@ def test_there_are_two_at_most_and_idle_ones_end(monkeypatch):
   while workers._watch is not None:  # Before: its thread lived as long as the process.
     assert time.monotonic() < deadline
     time.sleep(0.05)
-  workers.get(model_worker.ModelKey('saved_model', 'a', 0.0))
+  workers.get(models_api.ModelKey('saved_model', 'a', 0.0))
   assert workers._watch is not None

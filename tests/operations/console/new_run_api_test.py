@@ -11,12 +11,12 @@ import time
 import pytest
 import yaml
 
-from official_ext.base import value_text
+from official_ext.base import config_text
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import commands
-from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import new_runs
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import statuses
 from tests.operations.console import bad_values
 from tests.operations.runs import folders
 
@@ -79,12 +79,14 @@ def _random_edit(draw, key):
   """An edit as the page sends it, and the value that it means."""
   if key in _LISTS:
     strings = [''.join(draw.choices(_WORDS, k=draw.randrange(4))) for _ in range(draw.randrange(4))]
-    return _text(key, value_text.of_value(strings)), strings
+    return _text(key, config_text.argument_of(strings)), strings
   if key in _STRINGS and draw.random() < 0.9:
     string = ''.join(draw.choices(_WORDS, k=draw.randrange(5)))
     return {'key': key, 'string': string}, string
   value = draw.choice([1e-7, 3600.0, draw.uniform(1, 9)]) if key == 'runtime.hang_seconds' else None
-  return ({'key': key, 'string': ''}, '') if key in _STRINGS[1:] else (_text(key, value_text.of_value(value)), value)
+  return (
+    ({'key': key, 'string': ''}, '') if key in _STRINGS[1:] else (_text(key, config_text.argument_of(value)), value)
+  )
 
 
 def _random_forms():
@@ -116,7 +118,7 @@ def test_a_run_is_started_as_its_command_says(console, root, tmp_path):
   body = _form('sub/started', [_text('train_steps', '2')], base='trainer:\n  steps_per_loop: 2\n')
   command = console.post('/api/new/form', **body)['command']
   assert console.post('/api/new/start', **body) == {'run': 'sub/started'}
-  run = run_folder.Run(str(root / 'sub/started'), 'sub/started')
+  run = run_folders.Run(str(root / 'sub/started'), 'sub/started')
   started = run.started()
   assert started['command'] == command.splitlines()[-1].partition(' && ')[2]
   assert (root / 'sub/started/base_params.yaml').read_text() == body['base']
@@ -214,8 +216,8 @@ def test_a_pasted_command_trains_to_the_same_params_as_a_start(console, root):
         subprocess.run(['bash', '-c', command], cwd='/', capture_output=True, check=False)
       else:
         console.post('/api/new/start', **body)
-        run = run_folder.Run(str(root / body['name']), body['name'])
-        while judged_status.is_alive(run):
+        run = run_folders.Run(str(root / body['name']), body['name'])
+        while statuses.is_alive(run):
           time.sleep(0.2)
       texts.append((root / body['name'] / 'params.yaml').read_bytes())
     assert texts[0] == texts[1]

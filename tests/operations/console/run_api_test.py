@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from official_ext.base.processes import process_identity
+from official_ext.base import processes as processes_lib
 from official_ext.cli import main as cli
-from official_ext.operations.runs import index
-from official_ext.operations.runs import run_folder
-from tests.operations.curves import run_images_test
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_index
+from tests.operations.imports import run_images_test
 from tests.operations.imports import sources
 from tests.operations.runs import folders
 from tests.operations.runs import run_checkpoints_test
@@ -35,7 +35,7 @@ def test_all_about_a_run(console):
   events = [event('train', 10, training_loss='NaN', accuracy=0.5)]
   run = _make(console, 'a b/ü', events, identity=folders.ended_process(), status='failed', error='no data')
   found = console.get('/api/run', run=run.name)
-  expected = json.loads(json.dumps(index.summary_of(run).as_dict()))
+  expected = json.loads(json.dumps(run_index.summary_of(run).as_dict()))
   del expected['path']
   assert found['summary'] == expected
   assert found['summary']['train'] == {'training_loss': 'NaN', 'accuracy': 0.5}
@@ -188,7 +188,7 @@ def test_an_evaluation_is_started_with_the_runs_own_program_into_files_of_its_ow
   ]
   assert pathlib.Path(log).name == 'run.eval.log'
   assert {path: path.read_bytes() for path in before} == before
-  assert run_folder.get_run(console.context.root, 'evaluated').modes() == ['train', 'eval']
+  assert run_folders.get_run(console.context.root, 'evaluated').modes() == ['train', 'eval']
   # Its output is shown beside that of the training.
   assert console.get('/api/run/log', run='evaluated', mode='eval')['lines']
 
@@ -196,9 +196,9 @@ def test_an_evaluation_is_started_with_the_runs_own_program_into_files_of_its_ow
 def test_an_evaluation_is_stopped_and_the_training_beside_it_goes_on(console):
   processes = [subprocess.Popen(['sleep', '600']) for _ in range(2)]
   try:
-    own = process_identity.own()
+    own = processes_lib.own_identity()
     training, evaluation = (
-      dataclasses.replace(own, pid=each.pid, pid_start=process_identity.start_of(each.pid)) for each in processes
+      dataclasses.replace(own, pid=each.pid, pid_start=processes_lib.start_of(each.pid)) for each in processes
     )
     run = _make(console, 'both', identity=training)
     pathlib.Path(run.path, 'run.eval.json').write_text(json.dumps(folders.record(evaluation, mode='eval')))

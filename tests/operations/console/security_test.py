@@ -11,8 +11,7 @@ import socket
 import pytest
 
 from official_ext.operations.console import security
-from official_ext.operations.runs import notes
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
 from official_ext.operations.runs import trash
 from tests.operations.runs import folders
 
@@ -57,11 +56,11 @@ def guarded(root, start_console):
 @pytest.fixture
 def victim(root):
   """A run that must not change."""
-  run = run_folder.Run(str(root / 'victim'), 'victim')
-  before = notes.read(run)
+  run = run_folders.Run(str(root / 'victim'), 'victim')
+  before = run_folders.read_notes(run)
   yield run
   assert run.exists()
-  assert notes.read(run) == before
+  assert run_folders.read_notes(run) == before
 
 
 def _send(console, method='GET', target='/api/runs', body=None, host=None, **headers):
@@ -94,7 +93,7 @@ def test_what_our_page_sends_is_allowed(console, root):
   """Otherwise everything below would be refused for another reason."""
   status, _, content = _attack(console, json.dumps({'runs': ['victim'], 'note': 'ours'}))
   assert (status, json.loads(content)['errors']) == (200, [])
-  assert notes.read(run_folder.Run(str(root / 'victim'), 'victim')).note == 'ours'
+  assert run_folders.read_notes(run_folders.Run(str(root / 'victim'), 'victim')).note == 'ours'
 
 
 _HOSTS = {
@@ -292,8 +291,8 @@ def test_a_name_does_not_lead_out_of_the_folder(console, root, name):
     status, found = console.try_get('/api/stream', topics='runs', run=name)
     assert status == 400
   assert 'secret' not in str(found).replace(repr(name)[1:-1], '').replace(name, '')
-  outside = run_folder.Run(str(root.parent / 'outside' / 'secret'), 'secret')
-  assert outside.exists() and notes.read(outside) == notes.Notes()
+  outside = run_folders.Run(str(root.parent / 'outside' / 'secret'), 'secret')
+  assert outside.exists() and run_folders.read_notes(outside) == run_folders.Notes()
 
 
 def test_links_out_of_the_folder_are_not_listed(console):

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from official_ext.base.files import moments
+from official_ext.base import json_values
 from tests.operations.runs import folders
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -48,7 +48,9 @@ def main():
   def note(status):
     record = folders.record(**values, step=step, status=status)
     temporary = folder / 'run.json.tmp'
-    temporary.write_text(json.dumps({**record, 'finished': None if status == 'running' else moments.now()}))
+    temporary.write_text(
+      json.dumps({**record, 'finished': None if status == 'running' else json_values.timestamp_now()})
+    )
     os.replace(temporary, folder / 'run.json')
 
   note('running')

@@ -6,8 +6,8 @@ import urllib.parse
 
 import pytest
 
-from official_ext.operations.console import wire_names
-from official_ext.operations.runs import run_folder
+from official_ext.operations.console import answers
+from official_ext.operations.runs import run_folders
 from tests.operations.runs import folders
 from tests.operations.sweeps import folders as sweep_folders
 
@@ -16,10 +16,10 @@ _NAMES = [b'caf\xe9', b'\xff\xfe', 'käse 🧀'.encode(), rb'\udce9', b'\xf0\x9f
 
 @pytest.mark.parametrize('name', map(os.fsdecode, _NAMES))
 def test_a_name_survives_json_an_address_and_the_way_back(name):
-  sent = json.loads(wire_names.in_json(json.dumps({'name': name})))['name']
+  sent = json.loads(answers.names_in_json(json.dumps({'name': name})))['name']
   assert sent.encode()  # Valid Unicode.
   returned = urllib.parse.parse_qs(urllib.parse.urlencode({'run': sent}))['run'][0]
-  assert wire_names.read(returned) == name
+  assert answers.name_of_wire(returned) == name
 
 
 @pytest.fixture(scope='module')
@@ -36,7 +36,7 @@ def root(tmp_path_factory):
 def test_each_run_and_sweep_of_the_list_can_be_opened_and_changed(root, start_console):
   console = start_console(root)
   listed = [run['name'] for run in console.get('/api/runs')['runs'] if '/' not in run['name']]
-  assert sorted(map(wire_names.read, listed)) == sorted(map(os.fsdecode, _NAMES))
+  assert sorted(map(answers.name_of_wire, listed)) == sorted(map(os.fsdecode, _NAMES))
   for name in listed:
     assert console.get('/api/run', run=name)['summary']['name'] == name
     found = console.get('/api/curves', run=name, name='train/loss')['curves']
@@ -48,6 +48,6 @@ def test_each_run_and_sweep_of_the_list_can_be_opened_and_changed(root, start_co
   (sweep,) = console.get('/api/sweeps')['sweeps']
   assert console.get('/api/sweep', sweep=sweep['name'])['name'] == sweep['name']
   deleted = console.post('/api/runs/delete', runs=listed)['done']
-  assert len(deleted) == len(listed) and not [run for run in run_folder.find_runs(str(root)) if '/' not in run.name]
+  assert len(deleted) == len(listed) and not [run for run in run_folders.find_runs(str(root)) if '/' not in run.name]
   console.post('/api/runs/restore', keys=[each['key'] for each in deleted])
-  assert len([run for run in run_folder.find_runs(str(root)) if '/' not in run.name]) == len(_NAMES)
+  assert len([run for run in run_folders.find_runs(str(root)) if '/' not in run.name]) == len(_NAMES)

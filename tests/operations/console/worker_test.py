@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from official_ext.base.processes import process_identity
+from official_ext.base import processes
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import new_runs
 from tests import driver_processes
@@ -163,10 +163,10 @@ def test_a_hanging_request_ends_and_a_dead_process_comes_back(own, tmp_path, mon
 def test_it_ends_with_whoever_holds_its_pipe(own):
   driver = own(_REGISTRY.format(steps=5))
   driver.experiments()
-  identity, start = driver.pid, process_identity.start_of(driver.pid)
+  identity, start = driver.pid, processes.start_of(driver.pid)
   driver._process.stdin.close()  # As when the server is killed.
   deadline = time.monotonic() + 120
-  while process_identity.start_of(identity) == start:
+  while processes.start_of(identity) == start:
     assert time.monotonic() < deadline
     time.sleep(0.02)
 

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 
 from official_ext.base import errors
-from official_ext.base.run_folder import standing_events
+from official_ext.base.run_folder import run_files
 from official_ext.operations.curves import column_filler
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
 from official_ext.operations.curves import decimation
 from official_ext.operations.curves import event_columns
 from official_ext.operations.curves import event_lines
-from official_ext.operations.curves import event_sample
-from official_ext.operations.curves import growing_array
+from tests import tiers
 from tests.operations.curves import decimated
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
@@ -43,8 +42,8 @@ def _lines(*events):
 
 def _expected(path, kind, name):
   """The result of a plain reader: (step, value) of the lines that stand."""
-  events = [standing_events.parse(line) for line in open(path, 'rb').read().split(b'\n')[:-1]]
-  standing = standing_events.standing([each for each in events if each is not None and each['step'] < 2**62])
+  events = [run_files.parse_event(line) for line in open(path, 'rb').read().split(b'\n')[:-1]]
+  standing = run_files.standing_events([each for each in events if each is not None and each['step'] < 2**62])
   numbers = (int, float)
   found = []
   for each in standing:
@@ -64,12 +63,12 @@ def _found(path, kind, name, folder=None):
   return list(zip(columns.steps[lines][keep].tolist(), values[keep].tolist()))
 
 
-@pytest.mark.parametrize('spills', [False, True])
+@tiers.parametrize('spills', [False, True], fast=1)
 def test_columns_are_what_a_plain_reader_finds(tmp_path, monkeypatch, spills):
   """For any form of the lines: as they are written, by another program, damaged, odd; in memory and in files."""
   monkeypatch.setattr(event_columns, '_BLOCK', 1000)
   monkeypatch.setattr(event_columns, '_CHUNK', 100)
-  monkeypatch.setattr(growing_array, 'SPILL_BYTES', 1000)
+  monkeypatch.setattr(event_columns, 'SPILL_BYTES', 1000)
   cache = str(tmp_path / 'cache') if spills else None
   rng = random.Random(0)
   values = [0, 1, -2.5, 1e-300, 1.7976931348623157e308, 5e-324, 123456789012345, 'NaN', 'Infinity', '-Infinity']
@@ -339,7 +338,7 @@ def _write_long(path, count, width=200):
 
 def test_a_long_file_shows_a_sample_until_it_is_read(tmp_path, monkeypatch):
   monkeypatch.setattr(column_store, '_MUCH', 1 << 18)
-  monkeypatch.setattr(event_sample, '_BLOCK', 8 << 10)
+  monkeypatch.setattr(event_lines, '_BLOCK', 8 << 10)
   store = column_store.ColumnStore(str(tmp_path / 'cache'), fill=column_filler.run)
   run = folders.make(tmp_path, 'run', [])
   _write_long(run.file('events.jsonl'), 20_000)
@@ -385,7 +384,8 @@ def test_a_long_file_is_read_at_once_if_there_is_no_place_for_its_columns(tmp_pa
 _PEAK = """
 import sys
 from official_ext.operations.curves import column_store, curves
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
+from tests import tiers
 
 
 def peak():
@@ -393,7 +393,7 @@ def peak():
   return int(next(line for line in lines if line.startswith('VmHWM')).split()[1]) / 1024
 
 
-run, before = run_folder.Run(sys.argv[1], 'run'), peak()
+run, before = run_folders.Run(sys.argv[1], 'run'), peak()
 store = column_store.ColumnStore(sys.argv[2])
 found = curves.read(store, [run], ['train/loss', 'eval/accuracy'])
 assert found.curves['run', 'train/loss'].num_points > 100, found

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from official_ext.operations.curves import column_store
-from official_ext.operations.curves import goodput
+from official_ext.operations.curves import timing
 from tests.operations.runs import folders
 
 
@@ -15,7 +15,7 @@ def _at(time, event, step, **values):
 
 
 def _read(tmp_path, events):
-  return goodput.read(column_store.ColumnStore(str(tmp_path / 'cache')), folders.make(tmp_path, 'run', events))
+  return timing.read_goodput(column_store.ColumnStore(str(tmp_path / 'cache')), folders.make(tmp_path, 'run', events))
 
 
 # Ten steps in 5 s, twice; killed 3 s later; restored from the first ten 20 s after the last event; ten steps in 4 s.
@@ -47,7 +47,7 @@ def test_each_second_is_counted_once(tmp_path):
     'repeated': 5,
     'stopped': 20,
   }
-  expected['other'] = 50 - sum(expected[name] for name in goodput.PARTS[:-1])
+  expected['other'] = 50 - sum(expected[name] for name in timing.GOODPUT_PARTS[:-1])
   assert dataclasses.asdict(found) == pytest.approx(expected)
 
 

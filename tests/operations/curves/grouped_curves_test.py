@@ -6,8 +6,8 @@ import statistics
 import numpy as np
 import pytest
 
+from official_ext.operations.curves import curve_statistics
 from official_ext.operations.curves import curves
-from official_ext.operations.curves import grouped_curves
 from tests.operations.curves import decimated
 
 _NAME = 'train/loss'
@@ -23,7 +23,7 @@ def _group(lines, groups, buckets=100, **view):
     (run, _NAME): decimated.decimate(np.asarray(x, float), np.asarray(y, float), first, last, buckets, view.log)
     for run, (x, y) in lines.items()
   }
-  return grouped_curves.group(curves.Curves(first, last, found), groups, view)
+  return curve_statistics.group_curves(curves.Curves(first, last, found), groups, view)
 
 
 def test_a_group_has_the_mean_and_the_sample_deviation_of_its_runs():

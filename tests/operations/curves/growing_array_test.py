@@ -5,14 +5,14 @@ import os
 import numpy as np
 import pytest
 
-from official_ext.operations.curves import growing_array
+from official_ext.operations.curves import event_columns
 
 
 @pytest.mark.parametrize('dtype', [np.int8, np.int32, np.int64, np.float64])
 @pytest.mark.parametrize('spills', [True, False])
 def test_it_has_what_was_appended_and_earlier_views_stay(tmp_path, monkeypatch, dtype, spills):
-  monkeypatch.setattr(growing_array, 'SPILL_BYTES', 1000)
-  made = growing_array.GrowingArray(dtype, str(tmp_path / 'new') if spills else None)
+  monkeypatch.setattr(event_columns, 'SPILL_BYTES', 1000)
+  made = event_columns.GrowingArray(dtype, str(tmp_path / 'new') if spills else None)
   rng, expected, views = np.random.default_rng(0), np.empty(0, dtype), []
   for _ in range(40):
     part = rng.integers(-100, 100, rng.integers(0, 700)).astype(dtype)
@@ -28,9 +28,9 @@ def test_it_has_what_was_appended_and_earlier_views_stay(tmp_path, monkeypatch, 
 
 
 def test_without_a_place_for_files_it_stays_in_memory(tmp_path, monkeypatch):
-  monkeypatch.setattr(growing_array, 'SPILL_BYTES', 1000)
+  monkeypatch.setattr(event_columns, 'SPILL_BYTES', 1000)
   (tmp_path / 'file').touch()
-  made = growing_array.GrowingArray(np.int64, str(tmp_path / 'file'))
+  made = event_columns.GrowingArray(np.int64, str(tmp_path / 'file'))
   for start in range(0, 3000, 300):
     made.append(np.arange(start, start + 300))
   assert not made.is_spilled and np.array_equal(made.array, np.arange(3000))
@@ -38,7 +38,7 @@ def test_without_a_place_for_files_it_stays_in_memory(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('fails_at', [1, 2, 5])
 def test_on_a_full_disk_nothing_is_lost(tmp_path, monkeypatch, fails_at):
-  monkeypatch.setattr(growing_array, 'SPILL_BYTES', 1000)
+  monkeypatch.setattr(event_columns, 'SPILL_BYTES', 1000)
   write, calls = os.pwrite, []
 
   def failing(*arguments):
@@ -48,7 +48,7 @@ def test_on_a_full_disk_nothing_is_lost(tmp_path, monkeypatch, fails_at):
     return write(*arguments)
 
   monkeypatch.setattr(os, 'pwrite', failing)
-  made = growing_array.GrowingArray(np.int64, str(tmp_path))
+  made = event_columns.GrowingArray(np.int64, str(tmp_path))
   for start in range(0, 3000, 300):
     made.append(np.arange(start, start + 300))
     assert np.array_equal(made.array, np.arange(start + 300))

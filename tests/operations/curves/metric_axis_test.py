@@ -9,8 +9,6 @@ from official_ext.base import errors
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
 from official_ext.operations.curves import event_columns
-from official_ext.operations.curves import growing_array
-from official_ext.operations.curves import metric_axis
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -69,9 +67,9 @@ def test_the_axis_may_be_of_another_file_and_a_run_may_lack_it(store, tmp_path):
 @pytest.mark.parametrize('spills', [False, True])
 def test_a_long_curve_is_joined_as_a_dictionary_would(tmp_path, monkeypatch, spills):
   """In chunks, in memory and in files, with several values at one step and steps out of their order."""
-  monkeypatch.setattr(metric_axis, '_CHUNK', 7)
+  monkeypatch.setattr(curves, '_AXIS_CHUNK', 7)
   monkeypatch.setattr(event_columns, '_PART', 7)
-  monkeypatch.setattr(growing_array, 'SPILL_BYTES', 100 if spills else 1 << 20)
+  monkeypatch.setattr(event_columns, 'SPILL_BYTES', 100 if spills else 1 << 20)
   store, rng = column_store.ColumnStore(str(tmp_path / 'cache')), random.Random(0)
   events, expected = [], {}
   for _ in range(500):
@@ -79,7 +77,7 @@ def test_a_long_curve_is_joined_as_a_dictionary_would(tmp_path, monkeypatch, spi
     events.append(event('train', step, tokens=rng.random()))
     expected[step] = events[-1]['tokens']
   run = folders.make(tmp_path, 'run', events)
-  axis = metric_axis.MetricAxis(store.columns(run.file('events.jsonl')), 0, 'tokens')
+  axis = curves.MetricAxis(store.columns(run.file('events.jsonl')), 0, 'tokens')
   steps = np.arange(-5, 210)
   places = axis.places(steps, steps)
   assert {int(step): place for step, place in zip(steps, places) if np.isfinite(place)} == expected

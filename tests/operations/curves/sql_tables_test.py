@@ -9,7 +9,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.operations.curves import sql_tables
-from official_ext.operations.runs import notes
+from official_ext.operations.runs import run_folders
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -24,7 +24,7 @@ def root(tmp_path_factory):
   run = folders.make(
     root, 'sweep/one', events, rate=0.1, identity=ended, status='finished', started='2026-01-02T03:04:05Z'
   )
-  notes.change(run, add=['a', 'b'], note="it's")
+  run_folders.change_notes(run, add=['a', 'b'], note="it's")
   folders.make(root, 'two', [event('train', 1, training_loss='NaN')], identity=ended, status='failed', error='no disk')
   (root / 'two/events.continuous_eval.jsonl').write_text(json.dumps(event('eval', 1, accuracy=0.25)) + '\n')
   (root / 'two/run.continuous_eval.json').write_text(json.dumps(folders.record(ended, status='finished')))

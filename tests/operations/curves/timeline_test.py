@@ -3,13 +3,13 @@
 import json
 
 from official_ext.operations.curves import column_store
-from official_ext.operations.curves import timeline
+from official_ext.operations.curves import timing
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
 
 def _read(tmp_path, run, **options):
-  return timeline.read(column_store.ColumnStore(str(tmp_path / 'cache')), run, **options)
+  return timing.read_timeline(column_store.ColumnStore(str(tmp_path / 'cache')), run, **options)
 
 
 def test_events_by_time_with_those_of_an_evaluation_beside_it(tmp_path):

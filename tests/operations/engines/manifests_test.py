@@ -1,19 +1,17 @@
-"""Tests of the manifests: against the engines' published schemas of the fields in use, and by running them.
+"""Tests of the manifests: against JobSet's published schema of the fields in use, and by running them.
 
-The schemas here are reduced by hand from JobSet's CustomResourceDefinition, aiplatform's custom_job.proto and
-SkyPilot's schemas.py: the fields that are rendered, and no others.
+The schema here is reduced by hand from JobSet's CustomResourceDefinition: the fields that are rendered, and no others.
 """
 
 import json
 import os
 import re
-import subprocess
 
 import jsonschema
 import pytest
 import yaml
 
-from official_ext.base import yaml_text
+from official_ext.base import config_text
 from official_ext.training.devices import cluster as cluster_lib
 from tests.operations.engines import rendered
 
@@ -91,61 +89,21 @@ _SPEC = _object(
   ),
   ttlSecondsAfterFinished=_INTEGER,
 )
-_POOL = _object(
-  machineSpec=_object(machineType=_TEXT, acceleratorType=_TEXT, acceleratorCount=_INTEGER),
-  replicaCount=_INTEGER,
-  containerSpec=_object(
-    ['imageUri'],
-    imageUri=_TEXT,
-    command=_list(_TEXT),
-    args=_list(_TEXT),
-    env=_list(_object(['name', 'value'], name=_TEXT, value=_TEXT)),
-  ),
+SCHEMA = _object(
+  ['apiVersion', 'kind', 'metadata', 'spec'],
+  apiVersion={'const': 'jobset.x-k8s.io/v1alpha2'},
+  kind={'const': 'JobSet'},
+  metadata=_object(['name'], name={'type': 'string', 'pattern': '^[a-z]([-a-z0-9]*[a-z0-9])?$'}, namespace=_TEXT),
+  spec=_SPEC,
 )
-SCHEMAS = {
-  'jobset': _object(
-    ['apiVersion', 'kind', 'metadata', 'spec'],
-    apiVersion={'const': 'jobset.x-k8s.io/v1alpha2'},
-    kind={'const': 'JobSet'},
-    metadata=_object(['name'], name={'type': 'string', 'pattern': '^[a-z]([-a-z0-9]*[a-z0-9])?$'}, namespace=_TEXT),
-    spec=_SPEC,
-  ),
-  'vertex': _object(
-    ['workerPoolSpecs'],
-    workerPoolSpecs=_list(_POOL),
-    scheduling=_object(restartJobOnWorkerRestart={'type': 'boolean'}, timeout={'type': 'string', 'pattern': r'^\d+s$'}),
-    serviceAccount=_TEXT,
-  ),
-  'skypilot': _object(
-    ['run'],
-    name=_TEXT,
-    num_nodes=_INTEGER,
-    workdir=_TEXT,
-    setup=_TEXT,
-    run=_TEXT,
-    envs=_map({'type': ['string', 'null']}),
-    resources=_object(
-      infra=_TEXT,
-      accelerators={'anyOf': [_TEXT, _map({'type': 'number'})]},
-      cpus={'anyOf': [_TEXT, {'type': 'number'}]},
-      memory={'anyOf': [_TEXT, {'type': 'number'}]},
-      image_id=_TEXT,
-      use_spot={'type': 'boolean'},
-      disk_size=_INTEGER,
-      job_recovery=_object(
-        strategy=_TEXT, max_restarts_on_errors=_INTEGER, recover_on_exit_codes=_list({**_INTEGER, 'maximum': 255})
-      ),
-    ),
-  ),
-}
 
 
 def _manifest(capsys, engine, *words, flags=rendered.ODD):
   """The manifest, as the readers of YAML 1.1 and 1.2 have it, which must be the same."""
   text = rendered.text(capsys, engine, *words, flags=flags)
   values = yaml.safe_load(text)
-  assert values == yaml_text.load(text, engine)
-  jsonschema.validate(values, SCHEMAS[engine])
+  assert values == config_text.load(text, engine)
+  jsonschema.validate(values, SCHEMA)
   return values
 
 
@@ -189,35 +147,8 @@ def test_statuses_of_a_jobset(capsys):
   assert (rule['action'], rule['onJobFailureReasons']) == ('FailJobSet', ['PodFailurePolicy'])
 
 
-def test_the_pools_of_vertex_are_chief_and_workers(capsys):
-  odd = [flag for flag in rendered.ODD if '$(' not in flag]
-  values = _manifest(capsys, 'vertex', '--env=A=$(B)', '--accelerator=NVIDIA_L4', '--gpus=2', flags=odd)
-  assert [pool['replicaCount'] for pool in values['workerPoolSpecs']] == [1, 2]
-  for pool in values['workerPoolSpecs']:
-    assert pool['containerSpec']['args'] == ['--model_dir=/runs/a', *odd]
-    assert pool['machineSpec']['acceleratorCount'] == 2
-    assert pool['containerSpec']['env'] == [{'name': 'A', 'value': '$$(B)'}]
-  assert '$(id)' in rendered.text(capsys, 'vertex', flags=rendered.ODD, status=2)
-  assert len(_manifest(capsys, 'vertex', '--nodes=1', '--time=60s', flags=())['workerPoolSpecs']) == 1
-
-
-def test_the_script_of_skypilot_starts_a_worker_of_the_cluster(capsys, tmp_path):
-  values = _manifest(capsys, 'skypilot', '--env=A=$(B)', '--infra=gcp/europe-west4')
-  assert values['num_nodes'] == 2 and values['envs'] == {'A': '$(B)'}
-  assert values['resources']['job_recovery'] == {'max_restarts_on_errors': 3, 'recover_on_exit_codes': [75]}
-  folder = tmp_path / 'bin'
-  rendered.fake(folder, 'python', f'printf "%s\\0" "$@" > {folder}/args; echo "$TF_CONFIG"; exit 75')
-  env = {'PATH': rendered.path_of(folder), 'SKYPILOT_NODE_IPS': '10.0.0.1\n10.0.0.2', 'SKYPILOT_NODE_RANK': '1'}
-  done = subprocess.run(['bash', '-c', values['run']], env=env, capture_output=True, text=True, timeout=60)
-  assert done.returncode == 75, done.stderr
-  assert (folder / 'args').read_text().split('\0')[:-1] == ['-u', 'train.py', '--model_dir=/runs/a', *rendered.ODD]
-  found = cluster_lib.find({'TF_CONFIG': done.stdout.strip()})
-  assert found.addresses == ('10.0.0.1:2222', '10.0.0.2:2222') and found.index == 1
-
-
 def test_one_worker_needs_no_cluster(capsys):
-  for engine in ('jobset', 'skypilot'):
-    assert 'TF_CONFIG' not in rendered.text(capsys, engine, '--nodes=1')
+  assert 'TF_CONFIG' not in rendered.text(capsys, 'jobset', '--nodes=1')
 
 
 @pytest.mark.parametrize(

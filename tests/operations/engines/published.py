@@ -1,10 +1,9 @@
-"""Manifests checked by the packages of the engines' makers: a program for an environment that has their packages.
+"""Manifests of JobSet checked by published models: a program for an environment that has the package.
 
-    .venv-manifests/bin/python tests/operations/engines/published.py ENGINE < MANIFESTS
+    .venv-manifests/bin/python tests/operations/engines/published.py < MANIFESTS
 
-reads a JSON list of YAML texts, and prints one of lists: the mistakes of each. This project is not imported.
-The packages are those of published.txt: the models of JobSet that Kubeflow's trainer generates from the OpenAPI of
-JobSet and Kubernetes, the messages of Vertex AI's client, and SkyPilot's own schemas.
+reads a JSON list of YAML texts, and prints a list: the mistakes of each. This project is not imported. The package of
+published.txt has the models that Kubeflow's trainer generates from the OpenAPI of JobSet and Kubernetes.
 """
 
 from collections.abc import Iterator
@@ -27,26 +26,6 @@ def _jobset(values: Any) -> Iterator[str]:
   yield from _lost(values, found, '')  # The models ignore unknown fields.
 
 
-def _vertex(values: Any) -> Iterator[str]:
-  message = importlib.import_module('google.cloud.aiplatform_v1.types.custom_job').CustomJobSpec
-  json_format = importlib.import_module('google.protobuf.json_format')
-  try:
-    found = json_format.ParseDict(values, message.pb(message()))
-  except json_format.ParseError as error:
-    yield str(error)
-    return
-  yield from _lost(values, json_format.MessageToDict(found), '')
-
-
-def _skypilot(values: Any) -> Iterator[str]:
-  schemas = importlib.import_module('sky.utils.schemas')
-  validator = importlib.import_module('sky.utils.validator').get_schema_validator()
-  schemas._allow_additional_properties = lambda: False  # As on a server whose plugins are loaded.
-  parts = [(schemas.get_task_schema(), values), (schemas.get_resources_schema(), values.get('resources', {}))]
-  for schema, part in parts:
-    yield from (f'{"/".join(map(str, error.path))}: {error.message}' for error in validator(schema).iter_errors(part))
-
-
 def _lost(given: Any, found: Any, path: str) -> Iterator[str]:
   """The values that are missing among others, or differ there."""
   if isinstance(given, dict) and isinstance(found, dict):
@@ -62,11 +41,10 @@ def _lost(given: Any, found: Any, path: str) -> Iterator[str]:
     yield f'{path}: {given!r} is read as {found!r}'
 
 
-def main(engine: str) -> None:
+def main() -> None:
   """Prints the mistakes of the manifests that it reads."""
-  mistakes = {'jobset': _jobset, 'vertex': _vertex, 'skypilot': _skypilot}[engine]
-  print(json.dumps([list(mistakes(yaml.safe_load(text))) for text in json.load(sys.stdin)]))
+  print(json.dumps([list(_jobset(yaml.safe_load(text))) for text in json.load(sys.stdin)]))
 
 
 if __name__ == '__main__':
-  main(sys.argv[1])
+  main()

@@ -19,8 +19,6 @@ WORDS = {
   'slurm': ('--nodes=2', '--tasks_per_node=4', '--time=4:00:00', '--partition=gpu', '--gpus=1'),
   'ray': ('--nodes=2', '--address=http://127.0.0.1:8265'),
   'jobset': ('--image=registry/train:1', '--nodes=2', '--gpus=1', '--volume_claim=runs', '--mount_path=/runs'),
-  'vertex': ('--image=registry/train:1', '--machine_type=n1-standard-8', '--region=europe-west4', '--nodes=3'),
-  'skypilot': ('--nodes=2', '--accelerator=L4', '--use_spot', '--workdir=.'),
 }
 
 

@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from official_ext.operations.imports import source_runs
-from official_ext.operations.imports import tensorboard_logs
+from official_ext.operations.imports import tensorboard_files
 from tests.operations.imports import sources
 
 
 def read(source):
   """The runs' contents by name."""
-  found = [run.read() for run in tensorboard_logs.find(str(source))]
+  found = [run.read() for run in tensorboard_files.find_source_runs(str(source))]
   return {each.name: each for each in found}
 
 
@@ -88,5 +87,5 @@ def test_a_file_that_was_cut_short_is_not_damaged(tmp_path):
 def test_a_file_of_another_kind_is_named(tmp_path):
   (tmp_path / 'r').mkdir()
   (tmp_path / 'r/events.out.tfevents.1').write_bytes(b'text that is none of it')
-  with pytest.raises(source_runs.UnreadableRunError, match=r'events.out.tfevents.1: damaged at byte 0'):
+  with pytest.raises(tensorboard_files.UnreadableRunError, match=r'events.out.tfevents.1: damaged at byte 0'):
     read(tmp_path)

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from official_ext.operations.queue import job_files
 from official_ext.operations.queue import queue_changes
+from official_ext.operations.queue import queued_jobs
 from tests.operations.queue import queues
 
 
@@ -196,7 +196,7 @@ def test_after_a_restart_of_the_machine_what_ran_is_tried_again(trial):
   assert trial.states()[1].reason == 'its process was lost; will be retried'
   trial.finish()
   assert trial.starts() == [1, 1]
-  assert json.loads(attempt.with_suffix('.ended.json').read_text())['outcome'] == job_files.LOST
+  assert json.loads(attempt.with_suffix('.ended.json').read_text())['outcome'] == queued_jobs.LOST
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from official_ext.base.processes import process_identity
-from official_ext.operations.queue import job_files
+from official_ext.base import processes
 from official_ext.operations.queue import queue_changes
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import signals
+from official_ext.operations.queue import queued_jobs
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_processes
 from tests.operations.queue import queues
 
 # A runner that dies before one of its steps, or whose child does: of the two the one that is at it.
@@ -50,7 +50,7 @@ def start(attempt, number=1, token=None):
 
 
 def order(trial, number=1):
-  return job_files.order_attempt(trial.states()[number].job, 1, f'token {number}', None)
+  return queued_jobs.order_attempt(trial.states()[number].job, 1, f'token {number}', None)
 
 
 def check_each_step(trial, step):
@@ -208,7 +208,7 @@ def test_a_job_keeps_its_slot_while_workers_of_a_killed_launcher_save(trial, lau
   runner, workers = launched
   os.kill(min(workers), signal.SIGSTOP)
   os.kill(trial.states()[1].attempt.process.pid, signal.SIGKILL)
-  queues.until(lambda: not process_identity.is_alive(trial.states()[1].attempt.process))
+  queues.until(lambda: not processes.is_alive(trial.states()[1].attempt.process))
   assert trial.states()[1].has_slot
   runner.wait(queues.PATIENCE)
   assert {path.read_text() for path in workers.values()} == {'saved'}
@@ -244,9 +244,9 @@ def test_a_job_waits_for_a_run_that_somebody_has_started_in_its_folder(trial):
   model_dir = trial.folder / 'run'
   trial.add(model_dir=str(model_dir))
   other = subprocess.Popen(['sleep', '600'])
-  own = process_identity.own().as_dict()
+  own = processes.own_identity().as_dict()
   model_dir.mkdir()
-  values = own | {'pid': other.pid, 'pid_start': process_identity.start_of(other.pid), 'ended': None, 'started': ''}
+  values = own | {'pid': other.pid, 'pid_start': processes.start_of(other.pid), 'ended': None, 'started': ''}
   (model_dir / 'started.json').write_text(json.dumps(values))
   assert start(order(trial)).wait(queues.PATIENCE) == 16  # EBUSY
   process = trial.dispatch()
@@ -278,7 +278,7 @@ def test_a_run_that_is_ended_at_once_is_not_tried_again(trial):
   trial.add(held=True, model_dir=str(model_dir))
   process = trial.dispatch(until_empty=True)
   queues.until(trial.starts)
-  signals.stop(run_folder.Run(str(model_dir), 'run'), now=True)
+  run_processes.stop_run(run_folders.Run(str(model_dir), 'run'), now=True)
   process.wait()
   assert trial.statuses() == {1: 'cancelled'}
   assert trial.states()[1].reason == 'a stop was requested, then killed by SIGKILL'

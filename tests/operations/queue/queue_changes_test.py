@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from official_ext.base import errors
-from official_ext.base.files import file_lock
-from official_ext.base.processes import process_identity
-from official_ext.operations.queue import job_status
+from official_ext.base import processes as processes_lib
+from official_ext.base.files import local_files
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
+from official_ext.operations.queue import queued_jobs
 from tests.operations.queue import queues
 
 
@@ -92,6 +92,8 @@ def test_a_folder_is_found_in_the_command_and_may_be_used_again_when_its_job_is_
   assert (job.model_dir, job.cwd, job.log) == (str(tmp_path / 'a'), str(tmp_path), str(tmp_path / 'a/run.log'))
   with pytest.raises(errors.UserError, match='wait for it or cancel it, or choose another folder'):
     queue_changes.add(trial.queue, ['train', f'--model_dir={tmp_path}/link/b/../a/'])
+  with pytest.raises(errors.UserError, match='wait for it or cancel it, or choose another folder'):
+    queue_changes.add(trial.queue, ['train', f'--model_dir=file://{tmp_path}/a'])
   evaluation = queue_changes.add(trial.queue, ['train', '--model_dir=a', '--mode=eval'])  # It may run beside it.
   assert evaluation.log == str(tmp_path / 'a/run.eval.log')
   with pytest.raises(errors.UserError, match='job 2'):
@@ -101,6 +103,7 @@ def test_a_folder_is_found_in_the_command_and_may_be_used_again_when_its_job_is_
   remote = queue_changes.add(trial.queue, ['train', '--model_dir=gs://bucket/a/'])
   assert (remote.model_dir, remote.log) == ('gs://bucket/a', f'{remote.folder}/run.log')
   assert trial.queue.find('gs://bucket/a').number == 4
+  assert trial.queue.find(f'file://{tmp_path}/a').number == 3  # The same folder.
   assert trial.queue.find('a').number == 3  # Of both that are not over the newest.
   assert trial.queue.find('1').number == 1
   with pytest.raises(errors.UserError, match='^b: no such job in'):
@@ -111,8 +114,8 @@ def test_the_folder_of_a_run_that_lives_is_refused(trial):
   model_dir = trial.folder / 'run'
   model_dir.mkdir()
   other = subprocess.Popen(['sleep', '600'])
-  identity = {'pid': other.pid, 'pid_start': process_identity.start_of(other.pid)}
-  record = {'status': 'running', **process_identity.own().as_dict(), **identity}
+  identity = {'pid': other.pid, 'pid_start': processes_lib.start_of(other.pid)}
+  record = {'status': 'running', **processes_lib.own_identity().as_dict(), **identity}
   (model_dir / 'run.json').write_text(json.dumps(record))
   with pytest.raises(errors.UserError, match='a run lives in this folder'):
     queue_changes.add(trial.queue, ['train', f'--model_dir={model_dir}'])
@@ -158,7 +161,7 @@ def test_only_its_user_may_enter_a_queue(trial):
 def test_a_command_that_hangs_while_it_changes_something_is_named_by_the_next(trial, monkeypatch):
   trial.add()
   monkeypatch.setattr(queue_changes, '_PATIENCE_SECONDS', 0.1)
-  with file_lock.FileLock(os.path.join(trial.queue.folder, 'changes.lock')):
+  with local_files.FileLock(os.path.join(trial.queue.folder, 'changes.lock')):
     with pytest.raises(errors.UserError, match='another command has been changing it for 0.1 s'):
       trial.add()
 
@@ -184,4 +187,4 @@ def test_a_queue_needs_a_local_folder():
   ],
 )
 def test_only_passing_faults_are_tried_again(ended, passing, words):
-  assert (job_status.is_passing(ended), job_status.describe(ended)) == (passing, words)
+  assert (queued_jobs.is_passing(ended), queued_jobs.describe_end(ended)) == (passing, words)

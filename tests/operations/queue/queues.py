@@ -1,6 +1,6 @@
 """Queues of small shell commands, and dispatchers as processes that a test can kill."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 import contextlib
 import multiprocessing
 import os
@@ -11,13 +11,10 @@ import time
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.operations.queue import alert_rules
-from official_ext.operations.queue import alerts
 from official_ext.operations.queue import dispatcher
-from official_ext.operations.queue import job_status
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
-from official_ext.operations.queue import slots as slots_lib
+from official_ext.operations.queue import queued_jobs
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PATIENCE = 240.0  # On a machine with other work.
@@ -62,7 +59,7 @@ class Dispatching:
     return self._output.read_text()
 
 
-def _dispatch(folder, output, slots, gpus, until_empty, dies_at, told):
+def _dispatch(folder, output, slots, gpus, until_empty, dies_at, urls):
   file = os.open(output, os.O_WRONLY | os.O_APPEND)
   os.dup2(file, 1)
   os.dup2(file, 2)
@@ -73,10 +70,7 @@ def _dispatch(folder, output, slots, gpus, until_empty, dies_at, told):
     sys.addaudithook(dying_at(dies_at))
   gpu_names = tuple(gpus.split(',')) if gpus else None
   queue = queue_folder.Queue(folder)
-  made_alerts = told and alerts.Alerts(
-    queue, alert_rules.parse(told['on']), told['receivers'], poll_seconds=0.05, delays=(0.1, 0.1)
-  )
-  made = dispatcher.Dispatcher(queue, slots_lib.Slots(slots, gpu_names), poll_seconds=0.1, alerts=made_alerts)
+  made = dispatcher.Dispatcher(queue, dispatcher.Slots(slots, gpu_names), poll_seconds=0.1, urls=urls)
   try:
     status = made.run(until_empty)
   except (errors.UserError, errors.StorageError) as error:
@@ -161,7 +155,7 @@ class Trial:
     gpus: str = '',
     until_empty: bool = True,
     dies_at: int = 0,
-    told: dict[str, Any] | None = None,
+    urls: Sequence[str] = (),
   ) -> Dispatching:
     """Starts a dispatcher.
 
@@ -170,10 +164,10 @@ class Trial:
       gpus: likewise.
       until_empty: likewise.
       dies_at: the number of the step of its work before which it kills itself.
-      told: 'receivers' of alerts, by name, and their kinds, 'on'; None: there are no alerts.
+      urls: the receivers of messages.
     """
     output = self._outputs / f'output-{len(self._dispatchers)}'
-    self._dispatchers.append(Dispatching(self.folder, output, slots, gpus, until_empty, dies_at, told))
+    self._dispatchers.append(Dispatching(self.folder, output, slots, gpus, until_empty, dies_at, urls))
     return self._dispatchers[-1]
 
   def finish(self, patience: float = PATIENCE, **options: Any) -> str:
@@ -186,7 +180,7 @@ class Trial:
     """The status of each job."""
     return {state.number: state.status for state in self.states().values()}
 
-  def states(self) -> dict[int, job_status.State]:
+  def states(self) -> dict[int, queued_jobs.JobState]:
     """The state of each job, read anew."""
     return {state.number: state for state in queue_folder.Queue(str(self.folder)).states()}
 

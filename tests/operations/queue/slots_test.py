@@ -2,19 +2,18 @@
 
 import pytest
 
-from official_ext.operations.queue import job_files
-from official_ext.operations.queue import job_status
-from official_ext.operations.queue import slots as slots_lib
+from official_ext.operations.queue import dispatcher
+from official_ext.operations.queue import queued_jobs
 
 
 def state(number, gpus=None, status='queued', held=None):
-  job = job_files.Job(number, '', ('true',), '', '', 'train', '', {}, {}, gpus, 3, '')
-  attempt = None if status == 'queued' else job_files.Attempt(1, '', 'token', held)
-  return job_status.State(number, status, '', job, attempt, has_slot=attempt is not None)
+  job = queued_jobs.Job(number, '', ('true',), '', '', 'train', '', {}, {}, gpus, 3, '')
+  attempt = None if status == 'queued' else queued_jobs.Attempt(1, '', 'token', held)
+  return queued_jobs.JobState(number, status, '', job, attempt, has_slot=attempt is not None)
 
 
 def chosen(waiting, holders, count, gpus, **options):
-  found = slots_lib.choose(waiting, holders, slots_lib.Slots(count, gpus), **options)
+  found = dispatcher.choose_job(waiting, holders, dispatcher.Slots(count, gpus), **options)
   return None if found is None else (found[0].number, found[1])
 
 

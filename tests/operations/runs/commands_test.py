@@ -12,8 +12,8 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.operations.runs import commands
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import run_log
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_processes
 from tests.operations.runs import folders
 
 
@@ -56,7 +56,7 @@ def test_a_resume_has_the_environment_that_matters(tmp_path, monkeypatch):
   deadline = time.monotonic() + 60
   while not run.started()['ended'] and time.monotonic() < deadline:
     time.sleep(0.02)
-  given.append(json.loads(run_log.tail(run, 1)[0]))
+  given.append(json.loads(run_processes.log_tail(run, 1)[0]))
   for variables in given:
     assert {**variables, **then, 'TF_ODD': None} == {**variables, 'TF_ODD': None}
     assert 'TF_NOW' not in variables
@@ -196,7 +196,7 @@ def test_a_clone_is_the_resolved_configuration_with_changes(tmp_path):
   assert (found.cwd, found.model_dir) == ('/tmp', new)
   with open(f'{new}/base_params.yaml') as copy, open(run.file('params.yaml')) as original:
     assert copy.read() == original.read()
-  assert not run_folder.is_run(new)
+  assert not run_folders.is_run(new)
 
 
 def test_a_clone_never_meets_another_folder(tmp_path):

@@ -2,7 +2,7 @@
 
 import json
 
-from official_ext.operations.runs import comparing
+from official_ext.operations.runs import run_comparison
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -30,7 +30,7 @@ def test_runs_side_by_side(tmp_path):
     step=7,
     versions={'python': '3.11.7', 'tensorflow': '2.21.0'},
   )
-  found = comparing.compare([a, b])
+  found = run_comparison.compare_runs([a, b])
   assert (found.names, found.statuses, found.steps) == (('a', 'b'), ('finished', 'failed'), (20, 7))
   assert found.params == {
     'runtime.seed': (0, 3),
@@ -52,7 +52,34 @@ def test_the_configuration_says_what_is_better(tmp_path):
     text = file.read()
   with open(run.file('params.yaml'), 'w') as file:
     file.write(text.replace('higher', 'lower'))
-  assert comparing.compare([run]).best == {'accuracy': ((0.5, 2),)}
+  assert run_comparison.compare_runs([run]).best == {'accuracy': ((0.5, 2),)}
+
+
+def test_the_table_of_names_says_what_is_better(tmp_path):
+  """'higher' in a configuration is Model Garden's default, and counts as unset."""
+  first = event('eval', 1, fid_score=50.0, brier_score=0.3, accuracy=0.9, elbo=1.0, wer='NaN', psnr='Infinity')
+  second = event('eval', 2, fid_score=10.0, brier_score=0.1, accuracy=0.8, elbo=2.0, wer=0.5, psnr=30.0)
+  run = folders.make(tmp_path, 'a', [first, second], status='finished')
+  known = {
+    'fid_score': ((10.0, 2),),
+    'brier_score': ((0.1, 2),),
+    'accuracy': ((0.9, 1),),
+    'wer': ((0.5, 2),),
+    'psnr': ((30.0, 2),),
+  }
+  assert run_comparison.compare_runs([run]).best == known
+  with open(run.file('params.yaml')) as file:
+    text = file.read()
+  for metric, comp, more in [
+    ('fid_score', 'higher', {}),
+    ('fid_score', 'auto', {}),
+    ('elbo', 'auto', {}),
+    ('elbo', 'higher', {'elbo': ((2.0, 2),)}),
+    ('elbo', 'lower', {'elbo': ((1.0, 1),)}),
+  ]:
+    with open(run.file('params.yaml'), 'w') as file:
+      file.write(text.replace('accuracy', metric).replace('higher', comp))
+    assert run_comparison.compare_runs([run]).best == known | more
 
 
 def test_types_and_fields_that_one_does_not_have_are_differences(tmp_path):
@@ -60,5 +87,5 @@ def test_types_and_fields_that_one_does_not_have_are_differences(tmp_path):
   for run, text in zip(runs, ('x: 1\ny: .nan\nz: [1, 2]', 'x: 1.0\ny: .nan\nz: [1, 2]', 'no yaml: [')):
     with open(run.file('params.yaml'), 'w') as file:
       file.write(text)
-  assert comparing.compare(runs[:2]).params == {'x': (1, 1.0)}
-  assert list(comparing.compare(runs).params) == ['x', 'y', 'z']
+  assert run_comparison.compare_runs(runs[:2]).params == {'x': (1, 1.0)}
+  assert list(run_comparison.compare_runs(runs).params) == ['x', 'y', 'z']

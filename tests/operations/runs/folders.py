@@ -7,9 +7,9 @@ import pathlib
 import subprocess
 import sys
 
-from official_ext.base.files import moments
-from official_ext.base.processes import process_identity
-from official_ext.operations.runs import run_folder
+from official_ext.base import json_values
+from official_ext.base import processes
+from official_ext.operations.runs import run_folders
 
 PARAMS = """runtime:
   seed: {seed}
@@ -28,14 +28,14 @@ _RATE = 'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate'
 
 def record(identity=None, **values):
   """A record as a training writes it: by default of this process, which lives."""
-  now = moments.now()
+  now = json_values.timestamp_now()
   return {
     'status': 'running',
     'stage': 'train',
     'step': 10,
     'error': None,
     'mode': 'train_and_eval',
-    **(identity or process_identity.own()).as_dict(),
+    **(identity or processes.own_identity()).as_dict(),
     'command': f'{sys.executable} train.py --experiment=digits --mode=train_and_eval --model_dir=old --set=seed=1',
     'cwd': '/tmp',
     'git_commit': 'a' * 40,
@@ -59,7 +59,7 @@ def event(name, step, **values):
   return {'time': 1_700_000_000.0 + step, 'event': name, 'step': step, **values}
 
 
-def make(root, name, events=(), rate=1e-3, seed=0, record_values=None, **values) -> run_folder.Run:
+def make(root, name, events=(), rate=1e-3, seed=0, record_values=None, **values) -> run_folders.Run:
   """Makes the folder of a run; `values` change its record, `record_values=False` leaves it out."""
   folder = pathlib.Path(root, name)
   folder.mkdir(parents=True, exist_ok=True)
@@ -67,14 +67,14 @@ def make(root, name, events=(), rate=1e-3, seed=0, record_values=None, **values)
   (folder / 'events.jsonl').write_text(''.join(json.dumps(each) + '\n' for each in events))
   if record_values is not False:
     (folder / 'run.json').write_text(json.dumps(record(**values)))
-  return run_folder.Run(str(folder), name)
+  return run_folders.Run(str(folder), name)
 
 
 @functools.cache
-def ended_process(number: int = 0) -> process_identity.ProcessIdentity:
+def ended_process(number: int = 0) -> processes.ProcessIdentity:
   """The identity of a process that has ended, another one for each number."""
   del number
   process = subprocess.Popen(['cat'], stdin=subprocess.PIPE)
-  start = process_identity.start_of(process.pid)
+  start = processes.start_of(process.pid)
   process.communicate()
-  return dataclasses.replace(process_identity.own(), pid=process.pid, pid_start=start)
+  return dataclasses.replace(processes.own_identity(), pid=process.pid, pid_start=start)

@@ -6,12 +6,12 @@ import statistics
 import pytest
 
 from official_ext.base import errors
-from official_ext.operations.runs import grouped_metrics
-from official_ext.operations.runs import summaries
+from official_ext.operations.runs import run_comparison
+from official_ext.operations.runs import run_index
 
 
 def _run(name, tags=(), **evaluation):
-  return summaries.RunSummary(name, f'/{name}', 'finished', '', evaluation=evaluation, tags=tuple(tags))
+  return run_index.RunSummary(name, f'/{name}', 'finished', '', evaluation=evaluation, tags=tuple(tags))
 
 
 RUNS = [
@@ -27,7 +27,7 @@ PARAMS = {
 
 
 def _group(by, *metrics, runs=tuple(RUNS)):
-  return grouped_metrics.group(runs, by, list(map(grouped_metrics.parse_metric, metrics)), lambda: PARAMS)
+  return run_comparison.group_runs(runs, by, list(map(run_comparison.parse_metric, metrics)), lambda: PARAMS)
 
 
 def test_mean_deviation_and_the_best():
@@ -59,7 +59,7 @@ def test_a_run_that_diverged_counts():
 
 
 def test_training_and_evaluation_are_not_mixed():
-  trained = summaries.RunSummary('3', '/3', 'finished', '', train={'accuracy': 0.99})
+  trained = run_index.RunSummary('3', '/3', 'finished', '', train={'accuracy': 0.99})
   first, second = _group(['rate'], 'accuracy', runs=[RUNS[0], RUNS[1], trained])
   assert first.spreads[0].count == 2 and second.spreads[0] is None
   (alone,) = _group(['rate'], 'accuracy', runs=[trained])
@@ -79,7 +79,7 @@ def test_groups_by_tag_and_folder():
 
 
 def test_fields_that_differ_leave_out_seeds_and_second_names():
-  assert grouped_metrics.fields_that_differ(PARAMS) == ['rate']
+  assert run_comparison.fields_that_differ(PARAMS) == ['rate']
 
 
 def test_names_of_no_run_are_refused():

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from official_ext.base import errors
-from official_ext.base.files import moments
-from official_ext.operations.runs import index
-from official_ext.operations.runs import last_events
-from official_ext.operations.runs import notes
-from official_ext.operations.runs import run_folder
+from official_ext.base import json_values
+from official_ext.base import processes
+from official_ext.operations.runs import event_log
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_index
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -31,7 +31,7 @@ def runs(tmp_path):
 
 
 def _index(tmp_path):
-  return index.RunIndex(str(tmp_path / 'runs'), str(tmp_path / 'cache'))
+  return run_index.RunIndex(str(tmp_path / 'runs'), str(tmp_path / 'cache'))
 
 
 def _summaries(tmp_path):
@@ -58,7 +58,7 @@ def test_a_summary_says_how_far_a_run_is(tmp_path, runs):
   assert a.evaluation == {'accuracy': 0.75, 'validation_loss': 0.625}
   assert (a.metric('accuracy'), a.metric('validation_accuracy'), a.metric('none')) == (0.75, 0.75, None)
   assert (b.status, b.percent, b.eta_seconds, b.experiment) == ('finished', 100.0, None, 'digits')
-  assert index.summary_of(run_folder.get_run(str(runs), 'a')).evaluation == a.evaluation
+  assert run_index.summary_of(run_folders.get_run(str(runs), 'a')).evaluation == a.evaluation
   json.dumps(a.as_dict(), allow_nan=False)
 
 
@@ -66,8 +66,8 @@ def test_only_what_has_changed_is_read_again(tmp_path, runs, monkeypatch):
   _old(runs)
   before = _lasting(tmp_path)
   read = []
-  original = last_events.read
-  monkeypatch.setattr(last_events, 'read', lambda path: read.append(path) or original(path))
+  original = event_log.read_last
+  monkeypatch.setattr(event_log, 'read_last', lambda path: read.append(path) or original(path))
   assert _lasting(tmp_path) == before  # By another index, from the file.
   assert read == []
   with open(runs / 'b' / 'events.jsonl', 'a') as file:
@@ -117,9 +117,9 @@ def test_runs_that_come_and_go_are_seen(tmp_path, runs):
 def test_whether_a_process_lives_is_never_cached(tmp_path):
   process = folders.subprocess.Popen(['sleep', '600'])
   try:
-    own = folders.process_identity.own()
-    identity = folders.process_identity.ProcessIdentity(
-      own.host, process.pid, folders.process_identity.start_of(process.pid), own.boot_id, own.pid_namespace
+    own = processes.own_identity()
+    identity = processes.ProcessIdentity(
+      own.host, process.pid, processes.start_of(process.pid), own.boot_id, own.pid_namespace
     )
     folders.make(tmp_path / 'runs', 'a', identity=identity)
     _old(tmp_path / 'runs')
@@ -137,11 +137,11 @@ def test_a_run_that_has_ended_is_summarised_once_and_one_that_is_started_again_e
   assert after['b'] is before['b'] and after['a'] is not before['a']
   process = folders.subprocess.Popen(['sleep', '600'])
   try:
-    own = folders.process_identity.own()
-    identity = folders.process_identity.ProcessIdentity(
-      own.host, process.pid, folders.process_identity.start_of(process.pid), own.boot_id, own.pid_namespace
+    own = processes.own_identity()
+    identity = processes.ProcessIdentity(
+      own.host, process.pid, processes.start_of(process.pid), own.boot_id, own.pid_namespace
     )
-    started = {**identity.as_dict(), 'started': moments.now(), 'ended': None, 'exit_status': None}
+    started = {**identity.as_dict(), 'started': json_values.timestamp_now(), 'ended': None, 'exit_status': None}
     (runs / 'b' / 'started.json').write_text(json.dumps(started))
     _old(runs)
     assert listed.summaries()[1].status == 'starting'
@@ -161,24 +161,24 @@ def test_configurations_have_short_names(tmp_path, runs):
 
 def test_notes_outlive_many_writers_and_a_damaged_file(tmp_path):
   run = folders.make(tmp_path / 'runs', 'a')
-  with open(run.file(notes.FILE), 'w') as file:
+  with open(run.file(run_folders.NOTES), 'w') as file:
     file.write('{"tags": ["kept", 3, ""], "note": 7')
-  assert notes.read(run) == notes.Notes()
+  assert run_folders.read_notes(run) == run_folders.Notes()
   code = """
 import sys
-from official_ext.operations.runs import notes, run_folder
+from official_ext.operations.runs import run_folders
 for number in range(5):
-  notes.change(run_folder.Run(sys.argv[1], 'a'), [f'{sys.argv[2]}-{number}'])
+  run_folders.change_notes(run_folders.Run(sys.argv[1], 'a'), [f'{sys.argv[2]}-{number}'])
 """
   writers = [folders.subprocess.Popen([folders.sys.executable, '-c', code, run.path, word]) for word in 'xy']
   assert [writer.wait(60) for writer in writers] == [0, 0]
-  assert notes.read(run).tags == tuple(f'{word}-{i}' for word in 'xy' for i in range(5))
-  notes.change(run, remove=['x-0', 'none'], note='why')
+  assert run_folders.read_notes(run).tags == tuple(f'{word}-{i}' for word in 'xy' for i in range(5))
+  run_folders.change_notes(run, remove=['x-0', 'none'], note='why')
   assert _summaries(tmp_path)['a'].note == 'why'
   assert len(_summaries(tmp_path)['a'].tags) == 9
   for tag in ('', 'a,b', 'a\nb', 'x' * 101):
     with pytest.raises(errors.UserError, match='--tag='):
-      notes.change(run, [tag])
+      run_folders.change_notes(run, [tag])
 
 
 def test_a_configuration_with_dates_is_listed(tmp_path):
@@ -186,5 +186,5 @@ def test_a_configuration_with_dates_is_listed(tmp_path):
   with open(run.file('params.yaml'), 'w') as file:
     file.write('task: {days: [2020-01-01, 3]}\n')
   for _ in range(2):  # From the file, and from the cache.
-    found = index.RunIndex(str(tmp_path), str(tmp_path / 'cache')).params()
+    found = run_index.RunIndex(str(tmp_path), str(tmp_path / 'cache')).params()
     assert str(found['a']['task.days']) in ("['2020-01-01', 3]", '[datetime.date(2020, 1, 1), 3]')

@@ -10,28 +10,21 @@ from official_ext.base import errors
 from official_ext.base.run_folder import run_lock
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
-from official_ext.operations.curves import run_images
-from official_ext.operations.curves import run_profile
-from official_ext.operations.curves import timeline
-from official_ext.operations.queue import event_watch
-from official_ext.operations.runs import comparing
-from official_ext.operations.runs import index
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import last_events
-from official_ext.operations.runs import notes
-from official_ext.operations.runs import params
-from official_ext.operations.runs import run_checkpoints
-from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import run_identity
-from official_ext.operations.runs import run_log
-from official_ext.operations.sweeps import metric_history
-from official_ext.operations.trackers import tracked_run
-from official_ext.training.checkpoints import best_history
+from official_ext.operations.curves import timing
+from official_ext.operations.imports import tensorboard_files
+from official_ext.operations.runs import artifacts
+from official_ext.operations.runs import event_log
+from official_ext.operations.runs import run_comparison
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import run_index
+from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses
+from official_ext.operations.sweeps import sweep_points
+from official_ext.training.checkpoints import best
+from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import rollbacks
-from official_ext.training.checkpoints import state_file
 from official_ext.training.checkpoints import training_lines
-from official_ext.training.writers import events_writer
+from official_ext.training.writers import writers
 from tests import irregular_files
 from tests.operations.runs import folders
 
@@ -62,37 +55,35 @@ _FILES = (
 _EVENTS = [folders.event('train', 10, loss=1.0), folders.event('eval', 10, accuracy=0.5)]
 
 
-def _read_all(run: run_folder.Run, store: column_store.ColumnStore) -> None:
-  """Reads a run as the lists, pages, trackers, alerts and sweeps do."""
+def _read_all(run: run_folders.Run, store: column_store.ColumnStore) -> None:
+  """Reads a run as the lists, pages, tables and sweeps do."""
   events = run.file('events.jsonl')
-  index.summary_of(run)
-  judged_status.of_run(run)
-  last_events.read(events)
-  run_identity.of_run(run)
-  comparing.compare([run, run])
-  params.read(run)
-  notes.read(run)
-  run_log.tail(run)
-  run_log.since(run.log_path('train'), None)
-  run_checkpoints.find(run)
+  run_index.summary_of(run)
+  statuses.of_run(run)
+  event_log.read_last(events)
+  run_comparison.compare_runs([run, run])
+  run_folders.read_params(run)
+  run_folders.read_notes(run)
+  run_processes.log_tail(run)
+  run_processes.lines_since(run.log_path('train'), None)
+  artifacts.find_checkpoints(run)
   curves.names(store, run)
   curves.evaluations(store, run)
-  timeline.read(store, run)
-  run_images.ImageIndex().find(run)
-  run_profile.read(run)
-  metric_history.read(events, 'accuracy')
-  list(event_watch.EventWatch({}, only_odd=False).new_events(run))
-  training_lines.read(run.path)
-  best_history.read(run.file('best'), ['accuracy'], [events])
+  timing.read_timeline(store, run)
+  tensorboard_files.ImageIndex().find(run)
+  timing.read_profile(run)
+  sweep_points.read_history(events, 'accuracy')
+  training_lines.read_origin(run.path)
+  best.read_history(run.file('best'), ['accuracy'], [events])
   manifests.find_damage(run.file('ckpt-10'))
   manifests.find_unreadable(run.file('ckpt-10'))
-  state_file.newest(run.path)
-  state_file.newest(run.file('best'))
+  manifests.newest_in_state_file(run.path)
+  manifests.newest_in_state_file(run.file('best'))
   for read in (
-    lambda: tracked_run.read(run),
-    lambda: rollbacks.Rollbacks(run.path),
+    lambda: event_log.export_csv(run),
+    lambda: listing.Rollbacks(run.path),
     lambda: run_lock.check_free(run.path),
-    lambda: events_writer.read_events(events),
+    lambda: writers.read_events(events),
   ):
     try:
       read()
@@ -149,11 +140,9 @@ def test_files_of_any_size_are_read_in_bounded_memory_and_time(tmp_path):
   store = column_store.ColumnStore(str(tmp_path / 'cache'))
   with irregular_files.seconds(60):
     _read_all(run, store)
-    assert index.summary_of(run).step == 2
-    assert metric_history.read(run.file('events.jsonl'), 'loss').values == (1.0, 0.5)
-    assert [event['step'] for event in events_writer.read_events(run.file('events.jsonl'))] == [1, 2]
-    found = list(event_watch.EventWatch({}, only_odd=False).new_events(run))
-    assert [event['step'] for _, event in found] == [1, 2]
+    assert run_index.summary_of(run).step == 2
+    assert sweep_points.read_history(run.file('events.jsonl'), 'loss').values == (1.0, 0.5)
+    assert [event['step'] for event in writers.read_events(run.file('events.jsonl'))] == [1, 2]
     columns = store.columns(run.file('events.jsonl'))
     columns.update()
     lines, values = columns.metric('loss')

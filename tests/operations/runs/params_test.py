@@ -5,10 +5,8 @@ import pathlib
 
 import pytest
 
-from official_ext.base import flat_params
-from official_ext.base import yaml_text
-from official_ext.operations.runs import params
-from official_ext.operations.runs import run_folder
+from official_ext.base import config_text
+from official_ext.operations.runs import run_folders
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -26,14 +24,14 @@ _STRANGE = {
 
 
 def _same(text):
-  expected = yaml_text.load(text, 'params')
-  return repr(flat_params.flatten(params._parse(text))) == repr(flat_params.flatten(expected))
+  expected = config_text.load(text, 'params')
+  return repr(config_text.flatten(run_folders._parse_params(text))) == repr(config_text.flatten(expected))
 
 
 def test_both_readers_read_the_same():
-  assert _same(yaml_text.dump(_STRANGE))
+  assert _same(config_text.dump(_STRANGE))
   for key, value in _STRANGE.items():
-    assert _same(yaml_text.dump({key: value})), key
+    assert _same(config_text.dump({key: value})), key
   golden = sorted(glob.glob(str(ROOT / 'tests/golden/*.yaml')))
   for path in golden[::10]:
     assert _same(pathlib.Path(path).read_text()), path
@@ -60,19 +58,19 @@ def test_what_yaml_1_1_would_read_otherwise_is_read_by_the_project(text):
 
 
 def test_no_file_fills_memory_or_the_stack(tmp_path):
-  run = run_folder.Run(str(tmp_path), 'a')
+  run = run_folders.Run(str(tmp_path), 'a')
   laughs = 'a: &a [1,1,1,1,1,1,1,1,1,1]\n' + ''.join(
     f'{chr(98 + i)}: &{chr(98 + i)} [{",".join(["*" + chr(97 + i)] * 10)}]\n' for i in range(9)
   )
   for text in (laughs, 'a: ' + '[' * 100_000, 'a: ' + '{a: ' * 100_000, '- ' * 100_000, '? ' * 100_000, '\0', 'a: [1'):
     (tmp_path / 'params.yaml').write_text(text)
-    assert params.read(run) is None, text[:20]
+    assert run_folders.read_params(run) is None, text[:20]
 
 
 def test_a_name_is_a_path_a_short_name_or_the_end_of_paths():
-  values = params.with_short_names({'a.b.c': 1, 'd.c': 2, 'e': 3}, {'short': 'a.b.c', 'gone': 'x.y', 'odd': 3})
-  assert params.value_of('short', values) == [1]
-  assert params.value_of('c', values) == [1, 2]
-  assert params.value_of('b.c', values) == [1]
-  assert params.value_of('e', values) == [3]
-  assert params.value_of('gone', values) == []
+  values = run_folders.with_short_names({'a.b.c': 1, 'd.c': 2, 'e': 3}, {'short': 'a.b.c', 'gone': 'x.y', 'odd': 3})
+  assert run_folders.values_of_field('short', values) == [1]
+  assert run_folders.values_of_field('c', values) == [1, 2]
+  assert run_folders.values_of_field('b.c', values) == [1]
+  assert run_folders.values_of_field('e', values) == [3]
+  assert run_folders.values_of_field('gone', values) == []

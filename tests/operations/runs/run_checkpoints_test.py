@@ -7,8 +7,8 @@ import os
 import pytest
 
 from official_ext.base import errors
-from official_ext.base.run_folder import manifest_content
-from official_ext.operations.runs import run_checkpoints
+from official_ext.base.run_folder import run_files
+from official_ext.operations.runs import artifacts
 from tests.operations.runs import folders
 
 
@@ -21,7 +21,7 @@ def _save(folder, name, size=100, **entries):
     (folder / f'{name}.{part}').write_bytes(content)
     files[f'{name}.{part}'] = {'size': size, 'sha256': hashlib.sha256(content).hexdigest()}
   content = {'files': files, **entries}
-  content['sha256'] = manifest_content.sum_of(content)
+  content['sha256'] = run_files.manifest_sum(content)
   (folder / f'{name}.manifest.json').write_text(json.dumps(content))
 
 
@@ -34,7 +34,7 @@ def test_all_kinds_with_their_sizes_and_the_best(tmp_path):
     _save(folder / 'best', f'best_ckpt-{step}', 1000, step=step, logs={'accuracy': accuracy})
   (folder / 'best' / 'info.json').write_text(json.dumps({'best_ckpt_global_step': 60.0, 'accuracy': 0.75}))
   _save(folder / 'ema_checkpoints', 'average_weights-3', step=90)
-  found = run_checkpoints.find(run)
+  found = artifacts.find_checkpoints(run)
   assert [(each.name, each.step, each.kind, each.size, each.is_best) for each in found] == [
     ('ckpt-20', 20, 'training', 200, False),
     ('ckpt-100', 100, 'training', 200, False),
@@ -45,8 +45,8 @@ def test_all_kinds_with_their_sizes_and_the_best(tmp_path):
   assert found[3].logs == {'accuracy': 0.75}
   assert {each.damage for each in found} == {''}
   assert abs(found[0].time - os.stat(folder / 'ckpt-20.index').st_mtime) < 1
-  assert run_checkpoints.path_of(run, '20') == str(folder / 'ckpt-20')
-  assert run_checkpoints.path_of(run, 'best/best_ckpt-60') == str(folder / 'best/best_ckpt-60')
+  assert artifacts.checkpoint_path(run, '20') == str(folder / 'ckpt-20')
+  assert artifacts.checkpoint_path(run, 'best/best_ckpt-60') == str(folder / 'best/best_ckpt-60')
 
 
 def test_what_is_wrong_with_a_checkpoint_is_told_and_it_is_refused(tmp_path):
@@ -62,7 +62,7 @@ def test_what_is_wrong_with_a_checkpoint_is_told_and_it_is_refused(tmp_path):
   for file in list(folder.glob('ckpt-5.*')):
     file.rename(folder / file.name.replace('ckpt-5', 'ckpt-5.broken'))
   (folder / 'rollbacks.json').write_text(json.dumps([{'from_step': 7, 'to_step': 6, 'data_offset': 1}]))
-  assert {each.name: each.damage for each in run_checkpoints.find(run)} == {
+  assert {each.name: each.damage for each in artifacts.find_checkpoints(run)} == {
     'ckpt-1': 'ckpt-1.index has 5 bytes instead of 100',
     'ckpt-2': 'ckpt-2.data-00000-of-00001 is missing',
     'ckpt-3': 'its manifest is damaged',
@@ -74,7 +74,7 @@ def test_what_is_wrong_with_a_checkpoint_is_told_and_it_is_refused(tmp_path):
   }
   for name in ('1', 'ckpt-5.broken', '9', '../run/ckpt-6', '/etc/passwd', ''):
     with pytest.raises(errors.UserError, match='--checkpoint='):
-      run_checkpoints.path_of(run, name)
+      artifacts.checkpoint_path(run, name)
 
 
 @pytest.mark.parametrize('content', ['', '[]', '[1]', '{"to_step": 1}', 'null', '[{"to_step": "x"}]'])
@@ -84,7 +84,7 @@ def test_files_that_cannot_be_read_are_no_trouble(tmp_path, content):
   (tmp_path / 'run' / 'rollbacks.json').write_text(content)
   (tmp_path / 'run' / 'best').mkdir()
   (tmp_path / 'run' / 'best' / 'info.json').write_text(content)
-  assert [each.name for each in run_checkpoints.find(run)] == ['ckpt-1']
+  assert [each.name for each in artifacts.find_checkpoints(run)] == ['ckpt-1']
 
 
 def test_a_folder_of_the_configuration_that_leads_out_is_not_read(tmp_path):
@@ -92,7 +92,7 @@ def test_a_folder_of_the_configuration_that_leads_out_is_not_read(tmp_path):
   _save(tmp_path / 'other', 'best_ckpt-1')
   params = tmp_path / 'run' / 'params.yaml'
   params.write_text('trainer:\n  best_checkpoint_export_subdir: ../other\n')
-  assert run_checkpoints.find(run) == []
+  assert artifacts.find_checkpoints(run) == []
   (tmp_path / 'run' / 'link').symlink_to(tmp_path / 'other')
   params.write_text('trainer:\n  best_checkpoint_export_subdir: link\n')
-  assert run_checkpoints.find(run) == []
+  assert artifacts.find_checkpoints(run) == []

@@ -2,7 +2,7 @@
 
 import math
 
-from official_ext.operations.runs import run_completions
+from official_ext.operations.runs import event_log
 from tests.operations.runs import folders
 
 
@@ -18,15 +18,15 @@ def test_logs_that_stand_are_read_in_order(tmp_path):
   run = folders.make(
     tmp_path, 'a', [*events, _event('completions', 10, prompts=['NaN', 'x'], completions=['y', 'z', 'w'])]
   )
-  found = run_completions.read(run)
+  found = event_log.read_completions(run)
   assert [log['step'] for log in found] == [0, 5, 10]
   assert found[1]['columns']['completions'] == ['c5'] and math.isnan(found[1]['columns']['advantages'][0])
   assert found[2]['columns'] == {'prompts': ['NaN', 'x'], 'completions': ['y', 'z']}  # Texts beside others stay texts.
-  assert [log['step'] for log in run_completions.read(run, 1)] == [10]
+  assert [log['step'] for log in event_log.read_completions(run, 1)] == [10]
 
 
 def test_a_run_without_completions_or_events_has_none(tmp_path):
   run = folders.make(tmp_path, 'a', [_event('train', 1, training_loss=1.0)])
-  assert run_completions.read(run) == []
+  assert event_log.read_completions(run) == []
   (tmp_path / 'a/events.jsonl').unlink()
-  assert run_completions.read(run) == []
+  assert event_log.read_completions(run) == []

@@ -9,17 +9,17 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.operations import runs
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
 from tests.operations.runs import folders
 
 
 def _names(root):
-  return [run.name for run in run_folder.find_runs(str(root))]
+  return [run.name for run in run_folders.find_runs(str(root))]
 
 
 def test_no_module_of_the_room_imports_tensorflow():
   modules = [f'official_ext.operations.runs.{module.name}' for module in pkgutil.iter_modules(runs.__path__)]
-  modules += ['official_ext.cli.runs', 'official_ext.cli.run_tables', 'official_ext.cli.main']
+  modules += ['official_ext.cli.runs', 'official_ext.cli.runs_common', 'official_ext.cli.main']
   code = f'import sys\nfor name in {modules}: __import__(name)\nprint("tensorflow" in sys.modules, len({modules}))'
   done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
   assert done.stdout.split() == ['False', str(len(modules))]
@@ -52,13 +52,13 @@ def test_a_record_of_any_kind_makes_a_run(tmp_path):
   (tmp_path / 'none').mkdir()
   (tmp_path / 'none' / 'run.json.tmp-host-1').write_text('{}')
   assert _names(tmp_path) == ['0', '1', '2', '3']
-  assert [run.modes() for run in run_folder.find_runs(str(tmp_path))] == [
+  assert [run.modes() for run in run_folders.find_runs(str(tmp_path))] == [
     ['train'],
     ['eval'],
     ['continuous_eval'],
     ['train'],
   ]
-  assert run_folder.find_runs(str(tmp_path))[0].record() is None
+  assert run_folders.find_runs(str(tmp_path))[0].record() is None
 
 
 def test_links_are_no_loops_and_lead_to_runs_alone(tmp_path):
@@ -86,13 +86,13 @@ def test_a_run_is_named_by_its_place_and_not_from_outside(tmp_path):
   inside = folders.make(tmp_path / 'runs', 'a/b')
   outside = folders.make(tmp_path, 'outside')
   root = str(tmp_path / 'runs')
-  assert run_folder.get_run(root, 'a/b') == inside.__class__(inside.path, 'a/b')
-  assert run_folder.get_run(root, inside.path).name == 'a/b'
+  assert run_folders.get_run(root, 'a/b') == inside.__class__(inside.path, 'a/b')
+  assert run_folders.get_run(root, inside.path).name == 'a/b'
   for name in ('../outside', outside.path, 'a/c'):
     with pytest.raises(errors.UserError, match='no run of that name'):
-      run_folder.get_run(root, name)
+      run_folders.get_run(root, name)
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
   with pytest.raises(errors.UserError, match='No such file or directory; name the folder'):
-    run_folder.find_runs(str(tmp_path / 'none'))
+    run_folders.find_runs(str(tmp_path / 'none'))

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from official_ext.base import errors
+from official_ext.operations.runs import run_index
 from official_ext.operations.runs import selection
-from official_ext.operations.runs import summaries
 
 _RUNS = [
-  summaries.RunSummary(
+  run_index.RunSummary(
     'a',
     '/a',
     'running',
@@ -20,9 +20,9 @@ _RUNS = [
     tags=('x', 'y'),
     train={'learning_rate': 0.5},  # As the schedule has it now: the configuration decides.
   ),
-  summaries.RunSummary('b', '/b', 'finished', '', 'digits', step=9, evaluation={'accuracy': 0.75}, tags=('x',)),
-  summaries.RunSummary('c', '/c', 'dead', '', 'resnet', train={'loss': math.nan}, started=7.0),
-  summaries.RunSummary('d', '/d', 'dead', '', 'resnet', train={'loss': 0.25}, started=8.0),
+  run_index.RunSummary('b', '/b', 'finished', '', 'digits', step=9, evaluation={'accuracy': 0.75}, tags=('x',)),
+  run_index.RunSummary('c', '/c', 'dead', '', 'resnet', train={'loss': math.nan}, started=7.0),
+  run_index.RunSummary('d', '/d', 'dead', '', 'resnet', train={'loss': 0.25}, started=8.0),
 ]
 _PARAMS = {
   'a': {'learning_rate': 0.001, 'trainer.train_steps': 100, 'task.name': None, 'task.flag': True},

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from official_ext.base.processes import process_identity
+from official_ext.base import processes
 from official_ext.cli import main as cli
 from official_ext.operations.runs import tensorboard_server
 from tests.operations.runs import folders
@@ -36,7 +36,7 @@ def test_one_is_started_found_again_and_ended(tmp_path, monkeypatch, capsys):
   finally:
     assert cli.main(['runs', 'tensorboard', str(tmp_path), 'run', '--stop']) == 0
   deadline = time.monotonic() + 60
-  while process_identity.is_alive(server.process):
+  while processes.is_alive(server.process):
     assert time.monotonic() < deadline
     time.sleep(0.05)
   assert tensorboard_server.find(run) is None

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from official_ext.base import errors
-from official_ext.base.processes import process_identity
-from official_ext.operations.runs import judged_status
-from official_ext.operations.runs import run_folder
+from official_ext.base import processes
+from official_ext.operations.runs import run_folders
+from official_ext.operations.runs import statuses
 from official_ext.operations.runs import trash
 from tests import disks
 from tests.operations.runs import folders
@@ -23,7 +23,7 @@ def _ended(root, name):
 
 
 def _names(root):
-  return [run.name for run in run_folder.find_runs(str(root))]
+  return [run.name for run in run_folders.find_runs(str(root))]
 
 
 def test_a_deleted_run_can_be_brought_back_with_all_its_files(tmp_path):
@@ -85,9 +85,9 @@ def test_of_two_processes_one_deletes(tmp_path):
   _ended(tmp_path, 'a')
   code = f"""
 from official_ext.base import errors
-from official_ext.operations.runs import run_folder, trash
+from official_ext.operations.runs import run_folders; from official_ext.operations.runs import trash
 try:
-  trash.delete({str(tmp_path)!r}, run_folder.Run({str(tmp_path / 'a')!r}, 'a'))
+  trash.delete({str(tmp_path)!r}, run_folders.Run({str(tmp_path / 'a')!r}, 'a'))
   print('deleted')
 except errors.UserError as error:
   print(error)
@@ -105,19 +105,19 @@ def test_of_a_link_the_link_is_deleted_and_brought_back(tmp_path):
   root = tmp_path / 'runs'
   root.mkdir()
   (root / 'link').symlink_to(far.path)
-  trash.delete(str(root), run_folder.get_run(str(root), 'link'))
+  trash.delete(str(root), run_folders.get_run(str(root), 'link'))
   assert _names(root) == []
   assert os.path.exists(far.file('run.json'))
   assert os.path.islink(trash.restore(str(root), trash.find_deleted(str(root), 'link')).path)
-  each = trash.delete(str(root), run_folder.get_run(str(root), 'link'))
+  each = trash.delete(str(root), run_folders.get_run(str(root), 'link'))
   trash.delete_forever(each)
   assert os.path.exists(far.file('run.json'))
 
 
 def test_a_run_elsewhere_whose_clock_is_wrong_is_not_moved(tmp_path):
-  far = dataclasses.replace(process_identity.own(), host='far', boot_id='another', machine_id='another')
+  far = dataclasses.replace(processes.own_identity(), host='far', boot_id='another', machine_id='another')
   run = folders.make(tmp_path, 'a', identity=far, heartbeat='2026-01-31T12:00:00.000Z')
-  assert judged_status.of_run(run).status == 'dead'
+  assert statuses.of_run(run).status == 'dead'
   with pytest.raises(errors.UserError, match=r'a: run.json was written \d s ago: the run continues on far'):
     trash.delete(str(tmp_path), run)
   os.utime(run.file('run.json'), (0, time.time() - 100))
@@ -163,7 +163,7 @@ def test_the_folder_with_the_runs_is_not_deleted(tmp_path):
 def test_an_archived_run_stays_where_it_is(tmp_path):
   run = _ended(tmp_path, 'a')
   trash.archive(run)
-  assert run_folder.get_run(str(tmp_path), 'a') == run
+  assert run_folders.get_run(str(tmp_path), 'a') == run
   assert os.path.exists(run.file(trash.ARCHIVED))
   trash.unarchive(run)
   trash.unarchive(run)

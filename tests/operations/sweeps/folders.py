@@ -4,10 +4,9 @@ import json
 import math
 import os
 
-from official_ext.operations.sweeps import next_points
-from official_ext.operations.sweeps import points as points_lib
-from official_ext.operations.sweeps import proposals
+from official_ext.operations.sweeps import samplers
 from official_ext.operations.sweeps import sweep_folder
+from official_ext.operations.sweeps import sweep_points
 from tests.operations.runs import folders
 
 VALUES = {
@@ -41,8 +40,8 @@ def make(root, name='search', count=24, pruned=(), failed=(), **values) -> sweep
   folder.write(json.dumps({**VALUES, **values}, indent=2), {'cwd': str(root), 'program': 'program.py', 'slots': 2})
   sweep, known = folder.load(), {}
   for number in range(1, count + 1):
-    proposal = next_points.propose(sweep, number, known, [])
-    assert isinstance(proposal, proposals.Proposal)
+    proposal = samplers.propose(sweep, number, known, [])
+    assert isinstance(proposal, samplers.Proposal)
     known[number] = proposal
     record = folder.make_point(number, proposal)
     best = accuracy(proposal.parameters)
@@ -66,4 +65,4 @@ def make(root, name='search', count=24, pruned=(), failed=(), **values) -> sweep
 
 def points(folder):
   """The points of a sweep, by number."""
-  return {point.number: point for point in points_lib.PointReader(folder).read(folder.load())}
+  return {point.number: point for point in sweep_points.PointReader(folder).read(folder.load())}

@@ -93,6 +93,7 @@ def test_without_optuna_a_bayesian_search_is_refused_before_a_process(tmp_path, 
     ([{'name': 'a', 'values': '1, 2'}], {'method': 'bayes'}, 'metric: method bayes needs one'),
     ([{'name': 'a', 'values': '1, 2'}], {'min_iter': 3}, 'metric: early_terminate needs one'),
     ([{'name': 'a', 'values': '1, 2'}], {'metric': 'accuracy'}, 'accuracy requires goal: maximize'),
+    ([{'name': 'a', 'values': '1, 2'}], {'metric': 'elbo'}, 'metric.goal: the name elbo does not imply whether'),
     ([{'name': 'a', 'values': '1, 2'}], {'method': 'random', 'count': 1001}, '1,001 points: the form starts 1,000'),
   ],
 )

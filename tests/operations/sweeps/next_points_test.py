@@ -8,9 +8,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.operations.sweeps import distributions
-from official_ext.operations.sweeps import next_points
-from official_ext.operations.sweeps import optuna_study
-from official_ext.operations.sweeps import proposals
+from official_ext.operations.sweeps import samplers
 from official_ext.operations.sweeps import sweep_file
 
 
@@ -23,11 +21,11 @@ def propose_all(sweep, count, value=lambda parameters: None):
   """The first points, each with those before as input."""
   points, told = {}, []
   for number in range(1, count + 1):
-    point = next_points.propose(sweep, number, points, told)
+    point = samplers.propose(sweep, number, points, told)
     if point is None:
       break
     points[number] = point
-    told.append(proposals.Told(number, 'finished', value(point.parameters)))
+    told.append(samplers.PointOutcome(number, 'finished', value(point.parameters)))
   return points
 
 
@@ -44,9 +42,9 @@ def test_a_grid_has_each_combination_once_with_the_values_of_the_file():
 def test_a_grid_that_grows_adds_points_and_keeps_those_it_has():
   before = propose_all(parse('grid', a={'values': [1, 3]}), 9)
   after = parse('grid', a={'values': [0, 1, 2, 3]})
-  assert next_points.propose(after, 3, before, []).parameters == {'a': 0}
-  rest = {**before, 3: proposals.Proposal({'a': 0})}
-  assert next_points.propose(after, 4, rest, []).parameters == {'a': 2}
+  assert samplers.propose(after, 3, before, []).parameters == {'a': 0}
+  rest = {**before, 3: samplers.Proposal({'a': 0})}
+  assert samplers.propose(after, 4, rest, []).parameters == {'a': 2}
 
 
 # Of each distribution: its parameters, the map to a normal or uniform number, the mean and deviation of that.
@@ -70,7 +68,7 @@ _CASES = (
 def test_random_points_are_of_the_distribution_that_was_asked_for(values, transform, mean, deviation):
   sweep = parse(a=values)
   count = 4000
-  drawn = [next_points.propose(sweep, number, {}, []).parameters['a'] for number in range(1, count + 1)]
+  drawn = [samplers.propose(sweep, number, {}, []).parameters['a'] for number in range(1, count + 1)]
   numbers = [transform(value) for value in drawn]
   assert statistics.fmean(numbers) == pytest.approx(mean, abs=4 * deviation / math.sqrt(count))
   assert statistics.stdev(numbers) == pytest.approx(deviation, rel=0.06)
@@ -84,17 +82,17 @@ def test_random_points_are_of_the_distribution_that_was_asked_for(values, transf
 
 def test_probabilities_are_those_of_the_choices():
   sweep = parse(a={'values': ['x', 'y', 'z'], 'probabilities': [0.5, 0.5, 0.0]})
-  drawn = [next_points.propose(sweep, number, {}, []).parameters['a'] for number in range(1, 1001)]
+  drawn = [samplers.propose(sweep, number, {}, []).parameters['a'] for number in range(1, 1001)]
   assert drawn.count('z') == 0
   assert drawn.count('x') == pytest.approx(500, abs=4 * math.sqrt(250))
 
 
 def test_a_draw_depends_on_seed_number_and_name_alone():
   narrow, wide = parse(a={'min': 0.0, 'max': 1.0}), parse(b={'min': 0.0, 'max': 1.0}, a={'min': 0.0, 'max': 1.0})
-  first = [next_points.propose(sweep, 7, {}, []).parameters['a'] for sweep in (narrow, wide, narrow)]
+  first = [samplers.propose(sweep, 7, {}, []).parameters['a'] for sweep in (narrow, wide, narrow)]
   assert len(set(first)) == 1
-  assert next_points.propose(narrow, 8, {}, []).parameters['a'] != first[0]
-  assert next_points.propose(wide, 7, {}, []).parameters['b'] != first[0]
+  assert samplers.propose(narrow, 8, {}, []).parameters['a'] != first[0]
+  assert samplers.propose(wide, 7, {}, []).parameters['b'] != first[0]
 
 
 def test_the_sampler_goes_where_the_metric_is_good():
@@ -114,7 +112,7 @@ def test_the_sampler_goes_where_the_metric_is_good():
   assert [values[number] for number in range(31, 41) if points[number].parameters['o'] == 'b'][5:]
   assert {type(point.parameters['n']) for point in points.values()} == {int}
   assert {point.parameters['c'] for point in points.values()} == {3}
-  shares = optuna_study.importances(sweep, {number: point.positions for number, point in points.items()}, values)
+  shares = samplers.parameter_importances(sweep, {number: point.positions for number, point in points.items()}, values)
   assert next(iter(shares)) == 'o'
   assert sum(shares.values()) == pytest.approx(1)
 
@@ -122,10 +120,10 @@ def test_the_sampler_goes_where_the_metric_is_good():
 def test_the_sampler_is_told_of_points_that_run_failed_or_were_pruned():
   sweep = parse('bayes', x={'min': 0.0, 'max': 1.0})
   points = propose_all(sweep, 14, lambda found: found['x'])
-  finished = [proposals.Told(number, 'finished', point.parameters['x']) for number, point in points.items()]
-  ask = lambda told: [next_points.propose(sweep, number, points, told).parameters['x'] for number in range(15, 35)]
+  finished = [samplers.PointOutcome(number, 'finished', point.parameters['x']) for number, point in points.items()]
+  ask = lambda told: [samplers.propose(sweep, number, points, told).parameters['x'] for number in range(15, 35)]
   failed, running, pruned = (
-    ask([*finished[:11], *(proposals.Told(number, outcome, value, 3) for number in range(12, 15))])
+    ask([*finished[:11], *(samplers.PointOutcome(number, outcome, value, 3) for number in range(12, 15))])
     for outcome, value in (('failed', None), ('running', None), ('pruned', 0.5))
   )
   assert ask(finished) == ask(finished)
@@ -169,6 +167,6 @@ def test_nested_parameters_are_dotted_paths():
 def test_without_optuna_the_method_that_needs_it_says_so(monkeypatch):
   monkeypatch.setitem(sys.modules, 'optuna', None)
   with pytest.raises(errors.UserError, match=r"^method: bayes needs Optuna: pip install 'official-ext\[sweeps\]'$"):
-    next_points.propose(parse('bayes', x={'min': 0.0, 'max': 1.0}), 1, {}, [])
+    samplers.propose(parse('bayes', x={'min': 0.0, 'max': 1.0}), 1, {}, [])
   for method, parameter in (('random', {'min': 0.0, 'max': 1.0}), ('grid', {'values': [1]})):
-    assert next_points.propose(parse(method, x=parameter), 1, {}, [])
+    assert samplers.propose(parse(method, x=parameter), 1, {}, [])

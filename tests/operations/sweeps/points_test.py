@@ -4,8 +4,8 @@ import pathlib
 
 import pytest
 
-from official_ext.operations.queue import job_status
-from official_ext.operations.sweeps import points
+from official_ext.operations.queue import queued_jobs
+from official_ext.operations.sweeps import sweep_points
 from tests.operations.runs import folders as run_folders
 from tests.operations.sweeps import folders
 
@@ -13,7 +13,7 @@ _PRUNED = {'reason': '0.5 at iteration 1'}
 
 
 def _job(status, exit_status):
-  return job_status.State(1, status, f'ended with status {exit_status}', exit_status=exit_status)
+  return queued_jobs.JobState(1, status, f'ended with status {exit_status}', exit_status=exit_status)
 
 
 @pytest.mark.parametrize('exit_status', [1, 2, 3, 75, -15])
@@ -22,8 +22,8 @@ def test_a_point_that_was_ended_early_is_pruned_however_its_program_ends(tmp_pat
   values = {'status': record, 'identity': run_folders.ended_process()} if record else {'record_values': False}
   run = run_folders.make(tmp_path, 'a', [], **values)
   job = _job('failed' if exit_status in (1, 2, 3) else 'cancelled', exit_status)
-  assert points.status_of(job, run, _PRUNED) == ('pruned', _PRUNED['reason'])
-  assert points.status_of(job, run, None)[0] in ('failed', 'diverged', 'stopped')
+  assert sweep_points.point_status(job, run, _PRUNED) == ('pruned', _PRUNED['reason'])
+  assert sweep_points.point_status(job, run, None)[0] in ('failed', 'diverged', 'stopped')
 
 
 def test_a_failed_point_has_the_last_line_of_its_log(tmp_path):
@@ -31,7 +31,7 @@ def test_a_failed_point_has_the_last_line_of_its_log(tmp_path):
   record = folders.points(folder)[2].record
   log = pathlib.Path(record.folder, 'run.log')
   log.write_text('Traceback\n  File "train.py"\nValueError: \x1b[31mno such layer\n')
-  reader, sweep = points.PointReader(folder), folder.load()
+  reader, sweep = sweep_points.PointReader(folder), folder.load()
   reasons = {point.number: point.reason for point in reader.read(sweep)}
   assert reasons[2].startswith('it has failed: ValueError: ') and 'no such layer' in reasons[2]
   assert '\x1b' not in reasons[2] and not reasons[1]

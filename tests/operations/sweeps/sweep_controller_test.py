@@ -7,10 +7,10 @@ import signal
 import pytest
 
 from official_ext.base import errors
-from official_ext.base.files import moments
-from official_ext.operations.queue import job_files
+from official_ext.base import json_values
+from official_ext.operations.queue import queued_jobs
 from official_ext.operations.runs import trash
-from official_ext.operations.sweeps import next_points
+from official_ext.operations.sweeps import samplers
 from official_ext.operations.sweeps import sweep_changes
 from tests.operations.queue import queues
 from tests.operations.sweeps import trials
@@ -42,7 +42,7 @@ def check_told(trial):
   sweep, points = trial.sweep(), trial.points()
   for number, point in points.items():
     others = {other: points[other].record.proposal for other in points if other < number}
-    assert next_points.propose(sweep, number, others, point.record.told) == point.record.proposal
+    assert samplers.propose(sweep, number, others, point.record.told) == point.record.proposal
 
 
 def check_kills(make, values, kills, seed):
@@ -116,9 +116,9 @@ def test_a_job_that_was_ordered_and_not_started_gets_a_dispatcher(make, cancelle
   process.kill()
   process.join()
   (state,) = trial.queue.states()
-  job_files.order_attempt(state.job, 1, 'a token', None)
+  queued_jobs.order_attempt(state.job, 1, 'a token', None)
   if cancelled:
-    job_files.write(os.path.join(state.job.folder, job_files.CANCELLED), {'time': moments.now()})
+    queued_jobs.write_json(os.path.join(state.job.folder, queued_jobs.CANCELLED), {'time': json_values.timestamp_now()})
   assert trial.finish(dispatches=True) == int(cancelled)
   assert trial.statuses() == {1: 'stopped' if cancelled else 'finished'}
 

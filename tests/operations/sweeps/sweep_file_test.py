@@ -5,11 +5,10 @@ import shlex
 import pytest
 import yaml
 
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import yaml_text
-from official_ext.operations.sweeps import hyperband
-from official_ext.operations.sweeps import point_commands
 from official_ext.operations.sweeps import sweep_file
+from official_ext.operations.sweeps import sweep_folder
 
 VALUES = {
   'method': 'grid',
@@ -39,13 +38,13 @@ early_terminate:
   eta: 3
   max_iter: 27
 """
-  found = sweep_file.parse(yaml_text.load(text, 'sweep.yaml'))
+  found = sweep_file.parse(config_text.load(text, 'sweep.yaml'))
   assert [(each.name, each.distribution) for each in found.parameters] == [
     ('learning_rate', 'uniform'),
     ('optimizer', 'categorical'),
   ]
   assert found.parameters[0].numbers == {'min': 1e-4, 'max': 0.1}
-  assert found.early_terminate == hyperband.Hyperband((3, 9), 3.0)
+  assert found.early_terminate == sweep_file.Hyperband((3, 9), 3.0)
   assert yaml.safe_load(text)['parameters']['learning_rate']['min'] == '1e-4'
 
 
@@ -57,6 +56,10 @@ early_terminate:
     ({'parametres': {}}, 'parametres: no such key; did you mean parameters?'),
     ({'metric': {'name': 'loss', 'impute': 'worst'}}, 'metric.impute: runs that fail have no value here'),
     ({'metric': {'name': 'accuracy'}}, 'metric.goal: is missing, which means minimize; accuracy requires'),
+    (
+      {'metric': {'name': 'fid_score', 'goal': 'maximize'}},
+      'metric.goal: maximize contradicts the name fid_score, of which lower is better; leave it out, or rename',
+    ),
     ({'metric': None}, 'metric: expected a mapping'),
     ({'experiment': ''}, 'experiment: name the one to run'),
     ({'mode': 'eval'}, "mode: 'eval': a sweep trains"),
@@ -107,7 +110,7 @@ HISTORIES = {1: [10, 9], 2: [10, 10], 3: [10, 8, 8], 4: [10, 7, 7], 5: [10, 6, 6
 
 
 def test_early_ends_are_those_of_weights_and_biases():
-  early = hyperband.parse({'type': 'hyperband', 'max_iter': 5, 'eta': 2, 's': 2, 'strict': True})
+  early = sweep_file.parse_hyperband({'type': 'hyperband', 'max_iter': 5, 'eta': 2, 's': 2, 'strict': True})
   assert early.bands == (1, 2)
   # At 1 the third of 6, 7, 8, 9, 10 is 8; at 2 the second of 6, 7, 8 is 7.
   assert early.to_end(HISTORIES, [2, 3, 4], 'minimize') == {
@@ -119,7 +122,7 @@ def test_early_ends_are_those_of_weights_and_biases():
 
 
 def test_an_early_end_that_is_not_strict_goes_by_the_best_value_so_far():
-  early = hyperband.parse({'type': 'hyperband', 'min_iter': 1, 'eta': 2})
+  early = sweep_file.parse_hyperband({'type': 'hyperband', 'min_iter': 1, 'eta': 2})
   assert early.bands[:4] == (1, 2, 4, 8)
   assert early.to_end({1: [9, 3], 2: [2, 4], 3: [9, 9]}, [2, 3], 'minimize') == {
     3: '9 at iteration 1, and 4 was needed'
@@ -133,10 +136,10 @@ def test_an_early_end_that_is_not_strict_goes_by_the_best_value_so_far():
   + [{'a': '1', 'b': [0.1]}, [], 'yes', '-', '*.tfrecord', '!x', '&a', '1_000', 'x #y'],
 )
 def test_set_reads_each_value_back_as_it_stands_in_the_file(value):
-  text = point_commands.text_of(value)
+  text = sweep_folder.setting_text(value)
   assert '\n' not in text
-  found = yaml_text.load_value(text, '--set')
-  found = found.value if isinstance(found, yaml_text.Literal) else found
+  found = config_text.load_value(text, '--set')
+  found = found.value if isinstance(found, config_text.Literal) else found
   assert repr(found) == repr(value)
 
 
@@ -144,21 +147,21 @@ def test_a_command_has_the_macros_of_weights_and_biases(monkeypatch):
   monkeypatch.setenv('PORT', '7')
   command = ['${env}', 'python3', '${program}', '${args}', '--out=${model_dir}/x', '${envvar:PORT}', '${args_json}']
   sweep = sweep_file.parse({**VALUES, 'command': command})
-  words = point_commands.words(sweep, 'p.py', '/m', {'a': 0.5, 'b': 'x y'})
+  words = sweep_folder.point_command(sweep, 'p.py', '/m', {'a': 0.5, 'b': 'x y'})
   assert words == [
     *('/usr/bin/env', 'python3', 'p.py', '--a=0.5', '--b=x y', '--out=/m/x', '7', '{"a": 0.5, "b": "x y"}')
   ]
   switches = sweep_file.parse({**VALUES, 'command': ['${args_no_boolean_flags}', '${args_no_hyphens}', '${model_dir}']})
-  words = point_commands.words(switches, 'p.py', '/m', {'a': True, 'b': False})
+  words = sweep_folder.point_command(switches, 'p.py', '/m', {'a': True, 'b': False})
   assert words == ['--a', 'a=true', 'b=false', '/m']
   for word, expected in (('${args_json_file}', 'is not known'), ('x${args}', 'must be a separate word')):
     with pytest.raises(errors.UserError, match=expected):
-      point_commands.words(sweep_file.parse({**VALUES, 'command': [word, '${model_dir}']}), '', '/m', {})
+      sweep_folder.point_command(sweep_file.parse({**VALUES, 'command': [word, '${model_dir}']}), '', '/m', {})
 
 
 def test_the_driver_gets_its_flags():
   sweep = sweep_file.parse({**VALUES, 'flags': ['--registry=mine', '--set=train_steps=9']})
-  words = point_commands.words(sweep, '/x/train.py', '/m/001', {'a': 1e-4, 'o.b': '1e-4'}, 'python')
+  words = sweep_folder.point_command(sweep, '/x/train.py', '/m/001', {'a': 1e-4, 'o.b': '1e-4'}, 'python')
   assert shlex.join(words) == (
     'python -u /x/train.py --experiment=digits --mode=train_and_eval --model_dir=/m/001 --registry=mine '
     '--set=train_steps=9 --set=a=0.0001 \'--set=o.b="1e-4"\''

@@ -5,10 +5,8 @@ import statistics
 
 import pytest
 
-from official_ext.operations.sweeps import metric_history
-from official_ext.operations.sweeps import points as points_lib
 from official_ext.operations.sweeps import sweep_file
-from official_ext.operations.sweeps import sweep_results
+from official_ext.operations.sweeps import sweep_points
 from tests.operations.runs import folders as run_folders
 from tests.operations.sweeps import folders
 
@@ -26,7 +24,7 @@ _GRID = {
 def test_points_that_differ_in_their_seed_alone_are_taken_together(tmp_path):
   folder = folders.make(tmp_path, count=18, failed=(1,), **_GRID)
   sweep, found = folder.load(), list(folders.points(folder).values())
-  groups = sweep_results.seed_groups(found, sweep)
+  groups = sweep_points.seed_groups(found, sweep)
   assert len(groups) == 6
   assert [len(group.points) for group in groups].count(2) == 1  # One has failed.
   best = groups[0]
@@ -38,7 +36,7 @@ def test_points_that_differ_in_their_seed_alone_are_taken_together(tmp_path):
 
 def test_the_importance_of_the_parameters_of_a_grid_is_known(tmp_path):
   folder = folders.make(tmp_path, count=18, **_GRID)
-  found = sweep_results.importances(list(folders.points(folder).values()), folder.load())
+  found = sweep_points.importance_of_parameters(list(folders.points(folder).values()), folder.load())
   assert list(found)[0] == 'learning_rate'  # accuracy() depends on it by up to 0.06, on the optimizer by 0.05.
   assert found['seed'] < 0.05 < found['optimizer']
 
@@ -46,11 +44,11 @@ def test_the_importance_of_the_parameters_of_a_grid_is_known(tmp_path):
 def test_the_best_come_first_and_what_has_no_value_last(tmp_path):
   folder = folders.make(tmp_path, count=6, pruned=(2,), failed=(4,))
   found = list(folders.points(folder).values())
-  order = sweep_results.in_order(found, folder.load())
+  order = sweep_points.best_first(found, folder.load())
   assert [point.number for point in order[-2:]] == [2, 4]
   values = [point.value for point in order[:4]]
   assert values == sorted(values, reverse=True)
-  assert points_lib.best_of(found, folder.load()) is order[0]
+  assert sweep_points.best_point(found, folder.load()) is order[0]
 
 
 @pytest.mark.parametrize(
@@ -58,8 +56,8 @@ def test_the_best_come_first_and_what_has_no_value_last(tmp_path):
   [([3.0, 1.0, 2.0], 2.0, 1.0), ([3.0, math.nan], None, 3.0), ([math.inf], None, None), ([], None, None)],
 )
 def test_the_value_of_a_run_is_that_of_its_last_evaluation_or_of_its_best(values, last, best):
-  assert points_lib.summarise(values, sweep_file.Metric('loss')) == last
-  assert points_lib.summarise(values, sweep_file.Metric('loss', summary='best')) == best
+  assert sweep_points.summarise(values, sweep_file.Metric('loss')) == last
+  assert sweep_points.summarise(values, sweep_file.Metric('loss', summary='best')) == best
 
 
 def test_a_metric_is_that_of_evaluations_or_else_of_training(tmp_path):
@@ -72,7 +70,7 @@ def test_a_metric_is_that_of_evaluations_or_else_of_training(tmp_path):
     run_folders.event('eval', 20, accuracy=0.4, loss=1.0),
   ]
   path = run_folders.make(tmp_path, 'a', events).file('events.jsonl')
-  read = lambda name: metric_history.read(path, name)
+  read = lambda name: sweep_points.read_history(path, name)
   assert read('accuracy').values == read('validation_accuracy').values == (0.2, 0.4)  # Reverted steps do not count.
   assert (read('accuracy').steps, read('accuracy').last_step) == ((10, 20), 20)
   assert read('training_loss').values == (3.0, 2.0)
@@ -83,7 +81,7 @@ def test_a_metric_is_that_of_evaluations_or_else_of_training(tmp_path):
 
 def test_what_has_not_changed_is_not_read_twice_and_what_has_is(tmp_path):
   folder = folders.make(tmp_path, count=2)
-  reader, sweep = points_lib.PointReader(folder), folder.load()
+  reader, sweep = sweep_points.PointReader(folder), folder.load()
   first = reader.read(sweep)
   assert [point.history for point in reader.read(sweep)] == [point.history for point in first]
   assert reader.read(sweep)[0].history is first[0].history

@@ -10,14 +10,12 @@ import time
 
 from official_ext.base import errors
 from official_ext.operations.queue import dispatcher
-from official_ext.operations.queue import dispatcher_start
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
-from official_ext.operations.queue import slots as slots_lib
-from official_ext.operations.sweeps import points as points_lib
 from official_ext.operations.sweeps import sweep_controller
 from official_ext.operations.sweeps import sweep_file
 from official_ext.operations.sweeps import sweep_folder
+from official_ext.operations.sweeps import sweep_points
 from tests.operations.queue import queues
 
 # A stand-in for a training: five evaluations, whose loss is least at x = 0.3. It needs no import that takes long.
@@ -142,7 +140,7 @@ class SweepTrial:
 
   def points(self):
     """All points, by number, read anew."""
-    found = points_lib.PointReader(self.folder).read(self.folder.load())
+    found = sweep_points.PointReader(self.folder).read(self.folder.load())
     return {point.number: point for point in found}
 
   def statuses(self):
@@ -178,7 +176,7 @@ def _control(runs_dir, name, slots, output, dies_at, dispatches):
     sys.addaudithook(queues.dying_at(dies_at))
   try:
     folder = sweep_folder.SweepFolder(runs_dir, name)
-    start = lambda count: dispatches and dispatcher_start.start(folder.queue, count, until_empty=True)
+    start = lambda count: dispatches and folder.queue.start_dispatcher(count, until_empty=True)
     status = sweep_controller.Controller(folder, slots, start, poll_seconds=_POLL_SECONDS).run()
   except (errors.UserError, errors.StorageError) as error:
     print(f'error: {error}', flush=True)
@@ -188,7 +186,7 @@ def _control(runs_dir, name, slots, output, dies_at, dispatches):
 
 def _dispatch(runs_dir, slots, until_empty):
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  found = slots_lib.Slots(slots)
+  found = dispatcher.Slots(slots)
   dispatcher.Dispatcher(queue_folder.Queue(runs_dir), found, poll_seconds=_POLL_SECONDS).run(until_empty)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from official_ext.base import errors
-from official_ext.training.actions import early_stopping
+from official_ext.training.actions import plateau
 from official_ext.training.actions import triggers
 from official_ext.training.config import checks
-from official_ext.training.config import trainer_parts
+from official_ext.training.config import definitions
 from official_ext.training.loop import run_checks
 from tests.training.loop import small_run
 
@@ -18,7 +18,7 @@ TRAINER = {
   'train_steps': 16,
   'validation_interval': 2,
   'checkpoint_interval': 4,
-  'early_stopping': {'metric': 'score', 'patience': 3},
+  'early_stopping': {'metric': 'score', 'mode': 'max', 'patience': 3},
 }
 REASON = 'score was best at step 4: 0.5, and has not improved in 3 evaluations (trainer.early_stopping.patience 3)'
 
@@ -53,6 +53,7 @@ def evaluations(folder):
   return [(line['step'], line['score']) for line in small_run.events(folder, 'eval')]
 
 
+@pytest.mark.slow
 def test_early_stopping(tmp_path, capsys):
   straight, logs = small_run.run(tmp_path / 'a', task_cls=ScoredTask, trainer=TRAINER)
   assert logs['score'] == SCORES[STOPPED_AT]
@@ -77,14 +78,14 @@ def test_early_stopping(tmp_path, capsys):
   small_run.run(tmp_path / 'b', task_cls=ScoredTask, trainer=TRAINER)
   assert small_run.record(tmp_path / 'b')['step'] == STOPPED_AT
   assert [line['step'] for line in small_run.events(tmp_path / 'b', 'train')][-1] == STOPPED_AT
-  patient = {**TRAINER, 'early_stopping': {'metric': 'score', 'patience': 6}}
+  patient = {**TRAINER, 'early_stopping': {'metric': 'score', 'mode': 'max', 'patience': 6}}
   small_run.run(tmp_path / 'b', task_cls=ScoredTask, trainer=patient)
   assert evaluations(tmp_path / 'b')[-1] == (16, SCORES[16])
   assert small_run.record(tmp_path / 'b').get('early_stopped') is None
 
 
 def stops_at(config, values):
-  trigger = early_stopping.EarlyStopping(trainer_parts.EarlyStoppingConfig(metric='loss', **config))
+  trigger = plateau.EarlyStopping(definitions.EarlyStoppingConfig(metric='loss', **config))
   for step, value in enumerate(values, 1):
     try:
       trigger({'step': step, 'loss': value})
@@ -118,7 +119,11 @@ def test_mistakes(tmp_path):
   with pytest.raises(errors.UserError, match='^trainer.early_stopping.metric: acuracy: did you mean accuracy'):
     small_run.run(tmp_path / 'a', trainer={'early_stopping': {'metric': 'acuracy'}})
   assert not (tmp_path / 'a').exists()
-  for field, value, message in [('mode', 'best', r"'best' is"), ('patience', 0, 'expected at least 1, got 0')]:
+  for field, value, message in [
+    ('mode', 'best', r"'best' is"),
+    ('mode', 'auto', 'the name score does not imply'),
+    ('patience', 0, 'expected at least 1, got 0'),
+  ]:
     params = small_run.make_params(early_stopping={'metric': 'score', field: value})
     with pytest.raises(errors.UserError, match=f'trainer.early_stopping.{field}: {message}'):
       checks.check(params, None)

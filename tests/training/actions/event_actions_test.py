@@ -3,8 +3,7 @@
 import pytest
 
 from official_ext.base import errors
-from official_ext.base.run_folder import event_names
-from official_ext.training.actions import event_actions
+from official_ext.base.run_folder import run_files
 from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manifests
 from tests.training.loop import small_run
@@ -33,6 +32,7 @@ class Calls:
     return [logs['step'] for logs in self.all_logs]
 
 
+@pytest.mark.slow
 def test_actions_of_a_run(tmp_path):
   """12 steps in loops of 5, checkpoints at 4, 8 and 12, evaluations at 6 and 12, and loops that end at 3 and 9 too."""
   calls = {name: Calls() for name in ('plain', 'every 3', 'checkpoint', 'finished', 'eval', 'end', 'clock')}
@@ -134,13 +134,13 @@ def saved(tmp_path, **state):
   """A checkpoint whose manifest holds the state of actions."""
   for part in ('index', 'data-00000-of-00001'):
     (tmp_path / f'ckpt-4.{part}').write_text('')
-  manifests.write(str(tmp_path / 'ckpt-4'), **{event_actions.STATE: state})
+  manifests.write(str(tmp_path / 'ckpt-4'), **{triggers.STATE: state})
   return str(tmp_path / 'ckpt-4')
 
 
 def test_state_is_that_of_the_checkpoint(tmp_path):
   calls = Calls()
-  actions = event_actions.EventActions([triggers.OnBest('score', calls)])
+  actions = triggers.EventActions([triggers.OnBest('score', calls)])
   actions.take('eval', 2, {'score': 0.5})
   state = actions.state()
   assert state == {'OnBest/score': {'best': 0.5, 'best_step': 2, 'last_step': 2, 'num_since': 0}}
@@ -153,7 +153,7 @@ def test_state_is_that_of_the_checkpoint(tmp_path):
 
 def test_a_checkpoint_without_state_starts_afresh(tmp_path):
   calls = Calls()
-  actions = event_actions.EventActions([triggers.OnBest('score', calls)])
+  actions = triggers.EventActions([triggers.OnBest('score', calls)])
   actions.take('eval', 2, {'score': 0.5})
   actions.restore(str(tmp_path / 'of-somebody-else-4'))
   actions.take('eval', 6, {'score': 0.1})
@@ -161,7 +161,7 @@ def test_a_checkpoint_without_state_starts_afresh(tmp_path):
 
 
 def test_two_triggers_of_a_kind_have_states_of_their_own():
-  actions = event_actions.EventActions([triggers.OnBest('score', print), triggers.OnBest('score', print, 'min')])
+  actions = triggers.EventActions([triggers.OnBest('score', print), triggers.OnBest('score', print, 'min')])
   actions.take('eval', 1, {'score': 1.0})
   actions.take('eval', 2, {'score': 2.0})
   assert {name: state['best'] for name, state in actions.state().items()} == {
@@ -175,7 +175,7 @@ def test_the_clock_of_the_chief_decides():
   for answer in (True, False):
     calls, asked = Calls(), []
     trigger = triggers.EveryTSeconds(1e9 if answer else 0.0, calls)
-    actions = event_actions.EventActions(
+    actions = triggers.EventActions(
       [trigger], lambda topic, make, answer=answer, asked=asked: asked.append(topic) or answer
     )
     actions.take('train', 3, {})
@@ -183,19 +183,19 @@ def test_the_clock_of_the_chief_decides():
     assert asked == ['action EveryTSeconds']
 
 
-@pytest.mark.parametrize('event', event_names.LAST_EVENTS)
+@pytest.mark.parametrize('event', run_files.LAST_EVENTS)
 def test_how_a_run_has_ended_is_not_changed_by_an_action(event, caplog):
 
   def fail(logs):
     raise ArithmeticError('no such export')
 
-  event_actions.EventActions([triggers.OnEvent(event, fail)]).take(event, 3, {})
+  triggers.EventActions([triggers.OnEvent(event, fail)]).take(event, 3, {})
   assert 'no such export' in caplog.text
 
 
 def test_what_is_no_action():
   with pytest.raises(ValueError, match='build_actions: 3 is not an action'):
-    event_actions.EventActions([3])
+    triggers.EventActions([3])
 
 
 @pytest.mark.slow

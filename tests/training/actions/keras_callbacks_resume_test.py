@@ -104,6 +104,7 @@ def check_resume(folder, make, kills_at, mode='train_and_eval', **settings):
 
 # Epochs of 6 steps, checkpoints at multiples of 4 or 6: resumed within an epoch (16, 20), or at its beginning (18).
 # Loops end at multiples of 5 too: the run is killed at the end of the loop after the checkpoint.
+@pytest.mark.slow
 @tiers.parametrize('optimizer', ['sgd_experimental', 'sgd'], fast=1)
 @tiers.parametrize(('interval', 'kills_at'), [(4, 18), (6, 20), (4, 24)], fast=2)
 def test_a_resume_is_exact(tmp_path, interval, kills_at, optimizer):
@@ -111,6 +112,7 @@ def test_a_resume_is_exact(tmp_path, interval, kills_at, optimizer):
   check_resume(tmp_path, make, kills_at, checkpoint_interval=interval, **trainer_settings(optimizer))
 
 
+@pytest.mark.slow
 @tiers.parametrize('optimizer', ['sgd_experimental', 'sgd'], fast=1)
 def test_a_resume_is_exact_beside_reduce_lr_on_plateau_of_the_trainer(tmp_path, optimizer):
   """Nothing improves by 10: the factor counts once, at step 12, and the scheduler multiplies the result."""
@@ -122,11 +124,13 @@ def test_a_resume_is_exact_beside_reduce_lr_on_plateau_of_the_trainer(tmp_path, 
   assert rates == pytest.approx([0.1 * 0.9**3 / 2, 0.1 * 0.9**4 / 4, 0.1 * 0.9**4 / 8])
 
 
+@pytest.mark.slow
 @tiers.parametrize('mode', ['train_and_eval', 'train', 'train_and_post_eval'], fast=1)
 def test_an_attribute_that_training_began_with_is_kept(tmp_path, mode):
   check_resume(tmp_path, lambda: [BaseRate()], 20, mode, **trainer_settings(train_steps=24))
 
 
+@pytest.mark.slow
 def test_a_variable_set_by_the_epoch_is_set_in_the_new_process(tmp_path):
   """Such as the weight of a loss, which no checkpoint keeps."""
   seen = []
@@ -141,6 +145,7 @@ def test_a_variable_set_by_the_epoch_is_set_in_the_new_process(tmp_path):
   assert seen == pytest.approx([0.0, 0.1])
 
 
+@pytest.mark.slow
 def test_a_variable_among_the_attributes_stays_one(tmp_path):
   class Counting(callbacks.Callback):
     def __init__(self):
@@ -173,6 +178,7 @@ class Hooks(callbacks.Callback):
     self.calls.append('train ends')
 
 
+@pytest.mark.slow
 @tiers.parametrize('mode', ['train', 'train_and_eval'], fast=1)
 def test_an_epoch_whose_last_step_was_saved_by_a_failure_ends_in_the_next_process(tmp_path, mode):
   """64 examples in batches of 8; evaluated every 6 steps. The action before the callback fails at the last step."""
@@ -212,6 +218,7 @@ def test_a_rollback_to_the_first_step_begins_training_again(tmp_path):
   assert task.rates[8] == pytest.approx(0.1 / 2 / 3)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_stays_stopped_unless_the_callback_is_given_other_settings(tmp_path):
   """Nothing improves by 10: patience 1 ends it at the second evaluation, of step 12."""
 

@@ -61,6 +61,7 @@ def task_with(*callbacks, kills_at=0, **kwargs):
   return type('WithCallbacks', (small_run.SmallTask,), {'build_actions': build_actions})
 
 
+@pytest.mark.slow
 def test_hooks_and_logs_with_an_epoch_for_each_evaluation(tmp_path):
   """12 steps, evaluated at 6 and 12; training loops end at 4, 5, 6, ... Killed at 10, it resumes from 8."""
   straight = Recorder()
@@ -110,6 +111,7 @@ def test_without_evaluations_an_epoch_is_one_of_the_data_or_what_is_said(tmp_pat
   assert not (tmp_path / 'c').exists()
 
 
+@pytest.mark.slow
 def test_callbacks_of_keras_do_their_work(tmp_path):
   """Rates by epoch, a table, the best weights in a file, the end when nothing gets better."""
   rates = []
@@ -153,6 +155,27 @@ def test_callbacks_of_keras_do_their_work(tmp_path):
 def test_hooks_of_batches_are_refused(make, name):
   with pytest.raises(errors.UserError, match=f'the Keras callback {name} needs calls at batches'):
     KerasCallback(make(), None)
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (lambda: tf_keras.callbacks.EarlyStopping('val_iou'), 'EarlyStopping takes lower values of val_iou for better'),
+    (lambda: tf_keras.callbacks.ReduceLROnPlateau('val_auc'), "of which higher is better; give mode='max'"),
+    (lambda: tf_keras.callbacks.EarlyStopping('val_loss', mode='max'), "lower is better; give mode='min'"),
+    (lambda: tf_keras.callbacks.ModelCheckpoint('x', 'val_f1', save_best_only=True), "give mode='max'"),
+  ],
+)
+def test_a_direction_that_contradicts_the_name_is_refused(make, message):
+  with pytest.raises(errors.UserError, match=message):
+    keras_callbacks.KerasCallback(make(), None)
+
+
+def test_a_direction_that_agrees_or_is_unknown():
+  keras = tf_keras.callbacks
+  for callback in (keras.EarlyStopping(), keras.EarlyStopping('x'), keras.EarlyStopping('val_iou', mode='max')):
+    keras_callbacks.KerasCallback(callback, None)
+  keras_callbacks.KerasCallback(keras.ModelCheckpoint('x', 'val_f1'), None)
 
 
 def test_what_is_no_callback():

@@ -7,19 +7,19 @@ import pytest
 import tf_keras
 
 from official_ext.base import errors
-from official_ext.base.run_folder import better
-from official_ext.training.actions import reduce_lr_on_plateau
+from official_ext.base.run_folder import metric_direction
+from official_ext.training.actions import plateau
 from official_ext.training.actions import triggers
 from official_ext.training.config import checks
-from official_ext.training.config import trainer_parts
+from official_ext.training.config import definitions
 from official_ext.training.loop import run_checks
-from official_ext.training.optimization import learning_rate_scale
+from official_ext.training.optimization import schedules
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
 # By step. Not better than at 4 at 6 and 8, and again at 10 and 12.
 SCORES = {2: 0.1, 4: 0.5, 6: 0.4, 8: 0.45, 10: 0.5, 12: 0.3}
-PLATEAU = {'metric': 'score', 'patience': 2, 'factor': 0.5}
+PLATEAU = {'metric': 'score', 'mode': 'max', 'patience': 2, 'factor': 0.5}
 TRAINER = {'validation_interval': 2, 'checkpoint_interval': 2, 'steps_per_loop': 2, 'reduce_lr_on_plateau': PLATEAU}
 CONSTANT = {'type': 'constant', 'constant': {'learning_rate': 0.1}}
 COSINE = {'type': 'cosine', 'cosine': {'initial_learning_rate': 0.1, 'decay_steps': 20}}
@@ -71,8 +71,8 @@ def test_as_the_callback_of_keras(config):
   model.compile(tf_keras.optimizers.legacy.SGD(0.1))
   theirs.set_model(model)
   theirs.on_train_begin()
-  scale = learning_rate_scale.LearningRateScale(tf_keras.optimizers.legacy.SGD(0.1))
-  ours = reduce_lr_on_plateau.ReduceLROnPlateau(trainer_parts.ReduceLROnPlateauConfig(metric='loss', **config), scale)
+  scale = schedules.LearningRateScale(tf_keras.optimizers.legacy.SGD(0.1))
+  ours = plateau.ReduceLROnPlateau(definitions.ReduceLROnPlateauConfig(metric='loss', **config), scale)
   rng = np.random.default_rng(1)
   rates = []
   for step in range(1, 40):
@@ -130,13 +130,14 @@ def test_a_killed_run_goes_on_with_the_lowered_rate(optimizer, schedule, replica
     np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
+@pytest.mark.slow
 def test_the_rate_that_is_logged_is_the_rate_that_is_used():
   """Softmax regression by the formulas."""
   for optimizer_cls in (tf_keras.optimizers.legacy.SGD, tf_keras.optimizers.SGD):
     for rate in (0.1, tf_keras.optimizers.schedules.PolynomialDecay(0.1, 10)):
       trainer = harness.make_trainer(optimizer=lambda cls=optimizer_cls, rate=rate: cls(rate), steps_per_execution=2)
       with trainer.strategy.scope():
-        scale = learning_rate_scale.LearningRateScale(trainer.optimizer)
+        scale = schedules.LearningRateScale(trainer.optimizer)
       harness.train(trainer, 2)
       weights, used = harness.weights_of(trainer), scale.learning_rate() * 0.25
       scale.assign(0.25)
@@ -174,6 +175,7 @@ def test_a_checkpoint_from_before_is_read_and_a_changed_rate_is_lowered_too(tmp_
       {'metric': 'elbo', 'mode': 'auto'},
       'mode: the name elbo does not imply whether higher or lower is better; set it to max or min',
     ),
+    ({'metric': 'fid_score', 'mode': 'max'}, 'mode: max contradicts the name fid_score, of which lower is better'),
   ],
 )
 def test_mistakes(fields, message):
@@ -190,8 +192,7 @@ def test_it_needs_evaluations(tmp_path):
 
 def test_what_is_better_of_a_metric():
   for metric, mode in [('validation_loss', 'min'), ('top_5_accuracy', 'max'), ('wer', 'min'), ('heads/a/f1', 'max')]:
-    assert better.mode_of(metric) == mode
-  assert better.mode_of('validation_loss', 'max') == 'max'
-  for metric in ('elbo', 'accuracy_loss'):
-    with pytest.raises(ValueError, match='does not imply whether higher or lower is better'):
-      better.mode_of(metric)
+    assert metric_direction.mode_of(metric) == mode
+  assert metric_direction.mode_of('validation_loss', 'max') == 'max'
+  with pytest.raises(ValueError, match='does not imply whether higher or lower is better'):
+    metric_direction.mode_of('elbo')

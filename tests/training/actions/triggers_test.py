@@ -47,6 +47,21 @@ def test_on_best(mode, min_delta, expected):
   assert taken(triggers.OnBest('score', print, mode, min_delta), logs) == expected
 
 
+def test_the_direction_is_that_of_the_name(caplog):
+  logs = [
+    {'event': 'eval', 'step': step, 'validation_loss': loss, 'x': loss} for step, loss in ((1, 3), (2, 2), (3, 4))
+  ]
+  known, unknown = triggers.OnBest('validation_loss', print), triggers.OnBest('x', print)
+  assert (taken(known, logs), taken(unknown, logs)) == ([1, 2], [1, 3])
+  with caplog.at_level('WARNING', 'absl'):
+    known.prepare('train')
+    assert not caplog.messages
+    unknown.prepare('train')
+  assert len(caplog.messages) == 1 and 'the name x does not imply whether higher or lower' in caplog.messages[0]
+  with pytest.raises(errors.UserError, match='^build_actions: OnBest: max contradicts the name validation_loss'):
+    triggers.OnBest('validation_loss', print, 'max')
+
+
 def test_what_is_not_finite_is_never_best():
   assert taken(triggers.OnBest('score', print), scores(math.nan, math.inf, 0.1)) == [30]
 

@@ -57,7 +57,7 @@ def evaluate(folder, checkpoint=None, replicas='one', **params):
 
 
 def newest_best(folder):
-  return manifests.paths(str(folder / 'best'), 'best_ckpt')[-1]
+  return manifests.complete_paths(str(folder / 'best'), 'best_ckpt')[-1]
 
 
 def measured(folder):
@@ -69,6 +69,7 @@ def loss_of(model):
   return harness.softmax_regression([v.numpy() for v in model.trainable_variables], (x[:8], y[:8]))[0]
 
 
+@pytest.mark.slow
 @tiers.parametrize(
   'replicas, ema, optimizer',
   [('one', True, 'sgd'), ('two', True, 'sgd'), ('one', False, 'sgd'), ('one', False, 'sgd_experimental')],
@@ -106,6 +107,7 @@ def test_manifests_note_which_weights_there_are(folder):
   assert manifests.read(newest_best(folder))['weights'] == 'averaged'
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_averages_is_not_evaluated_with_averages(tmp_path):
   """Those that do not exist would be zeros."""
   small_run.run(tmp_path, 'train', params=make_params(ema=False))
@@ -178,7 +180,7 @@ def partly_built():
   return model
 
 
-@pytest.mark.parametrize('model_fn', [restore_test.Late, partly_built])
+@tiers.parametrize('model_fn', [restore_test.Late, partly_built], fast=1)
 def test_weights_that_do_not_exist_yet_are_made_for_their_averages(model_fn):
   trainer = ema_trainer(model_fn)
   harness.train(trainer, 1)

@@ -11,10 +11,11 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base.files import paths
 from official_ext.training.checkpoints import best as best_lib
-from official_ext.training.checkpoints import exports
+from official_ext.training.checkpoints import exported_weights
+from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import rollbacks as rollbacks_lib
 from tests import file_calls
 from tests.training.loop import small_run
 
@@ -32,11 +33,11 @@ def _evaluate(exporter, values):
 
 
 def _kept(folder):
-  return [manifests.step_of(path) for path in manifests.paths(str(folder), 'best_ckpt')]
+  return [manifests.step_of(path) for path in manifests.complete_paths(str(folder), 'best_ckpt')]
 
 
 @pytest.mark.parametrize(('comp', 'kept'), [('higher', [20, 40]), ('lower', [10, 30])])
-def test_defect_07_keeps_as_many_of_the_best_as_are_wanted(tmp_path, comp, kept):
+def test_keeps_as_many_of_the_best_as_are_wanted(tmp_path, comp, kept):
   # Stock: keeps one.
   (tmp_path / 'best_ckpt-5_temp').mkdir()  # The leftovers of a kill in the middle of a save.
   exporter = _evaluate(_exporter(tmp_path, comp=comp), {10: 0.1, 20: 0.8, 30: 0.3, 40: 0.9})
@@ -51,7 +52,7 @@ def test_defect_07_keeps_as_many_of_the_best_as_are_wanted(tmp_path, comp, kept)
   assert weight.numpy() == best
 
 
-def test_defect_07_a_nan_metric_never_wins(tmp_path):
+def test_a_nan_metric_never_wins(tmp_path):
   # Stock: a first metric that is NaN stays the best for ever.
   exporter = _evaluate(_exporter(tmp_path, keep=1), {10: float('nan'), 20: 0.5, 30: float('inf'), 40: 0.4})
   assert _kept(tmp_path) == [20]
@@ -81,7 +82,7 @@ def test_a_run_that_goes_on_from_earlier_judges_as_it_did_then(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['info.json', 'history.json'])
-def test_defect_04_a_truncated_record_of_the_best_does_not_stop_the_run(tmp_path, name):
+def test_a_truncated_record_of_the_best_does_not_stop_the_run(tmp_path, name):
   # Stock: JSONDecodeError at every restart.
   _evaluate(_exporter(tmp_path), {10: 0.5})
   (tmp_path / name).write_text('{"accu')
@@ -167,6 +168,55 @@ def test_another_metric_judges_what_was_measured_before_anew(tmp_path):
   exporter = best_lib.BestCheckpointExporter(str(tmp_path), 'loss', 'lower', 2)
   exporter.maybe_export_checkpoint(weight, {'accuracy': 0.4, 'loss': 0.2}, 30)
   assert _kept(tmp_path) == [10, 30] and exporter.best_ckpt_logs['loss'] == pytest.approx(0.1)
+
+
+# The direction.
+
+
+class FallingTask(small_run.SmallTask):
+  """Evaluations report minus their step as `fid_score` and as `elbo`."""
+
+  def aggregate_logs(self, state=None, step_outputs=None):
+    return state or {'batches': 1}
+
+  def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+    return dict.fromkeys(('fid_score', 'elbo'), -float(global_step.numpy()))
+
+
+def _chosen(folder, metric, **trainer):
+  trainer = {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': metric, **trainer}
+  small_run.run(folder, task_cls=FallingTask, trainer=trainer)
+  return json.loads((folder / 'best/info.json').read_text())['best_ckpt_global_step']
+
+
+@pytest.mark.slow
+def test_the_name_of_the_metric_implies_which_is_best(tmp_path, capsys):
+  # Evaluations at 6 and 12. Before: 'higher' is Model Garden's default, and kept the checkpoint of step 6.
+  assert _chosen(tmp_path / 'known', 'fid_score') == 12
+  assert 'metric_comp' not in capsys.readouterr().err
+  assert _chosen(tmp_path / 'unknown', 'elbo') == 6
+  assert [line for line in capsys.readouterr().err.splitlines() if 'metric_comp' in line] == [
+    'warning: trainer.best_checkpoint_metric_comp: the name elbo does not imply whether higher or lower is better, and '
+    'higher is assumed; set it to higher or lower'
+  ]
+  assert _chosen(tmp_path / 'set', 'elbo', best_checkpoint_metric_comp='lower') == 12
+  assert 'metric_comp' not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_direction_that_contradicts_the_name_is_refused(tmp_path):
+  expected = '^trainer.best_checkpoint_metric_comp: higher contradicts the name fid_score, of which lower is better'
+  with pytest.raises(errors.UserError, match=expected):
+    _chosen(tmp_path / 'run', 'fid_score', best_checkpoint_metric_comp='higher')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_run_that_kept_the_worst_goes_on_with_the_best(tmp_path):
+  # A folder from before: step 10 is the best by the new direction, and its checkpoint was not kept.
+  _evaluate(_exporter(tmp_path, keep=1, comp='higher'), {5: 0.5, 10: 0.3})
+  assert _kept(tmp_path) == [5]
+  exporter = _evaluate(_exporter(tmp_path, keep=1, comp='lower'), {15: 0.4})
+  assert _kept(tmp_path) == [15] and exporter.best_ckpt_path == f'{tmp_path}/best_ckpt-15'
 
 
 # Whose they are.
@@ -292,14 +342,14 @@ def test_a_history_from_before_the_best_checkpoint_does_not_cost_it(tmp_path, ca
 
 
 def test_a_checkpoint_that_a_rollback_has_left_behind_is_not_added_to_the_history(tmp_path):
-  best, rollbacks = tmp_path / 'best', rollbacks_lib.Rollbacks(str(tmp_path))
+  best, rollbacks = tmp_path / 'best', listing.Rollbacks(str(tmp_path))
 
   def exporter():
-    make = lambda: rollbacks_lib.Rollbacks(str(tmp_path))
+    make = lambda: listing.Rollbacks(str(tmp_path))
     return best_lib.BestCheckpointExporter(str(best), 'accuracy', 'higher', 1, rollbacks=make)
 
   _evaluate(exporter(), {10: 0.5, 20: 0.9})
-  rollbacks.add(rollbacks_lib.Rollback(from_step=25, to_step=15, data_offset=10))
+  rollbacks.add(listing.Rollback(from_step=25, to_step=15, data_offset=10))
   _evaluate(exporter(), {16: 0.6})  # After the rollback, other steps are evaluated.
   assert _kept(best) == [16, 20]
   again = _evaluate(exporter(), {30: 0.3})
@@ -341,7 +391,7 @@ def test_a_best_checkpoint_that_is_written_again_is_there_at_any_moment(is_same,
     exporter, logs = _exporter(folder, keep=1), {'accuracy': tf.constant(0.9)}
     with file_calls.ending_after(number) as has_ended:
       exporter.maybe_export_checkpoint(tf.train.Checkpoint(weight=weight), logs, 20)
-    exports.end_unfinished(str(folder), 'best_ckpt')
+    exported_weights.end_unfinished_exports(str(folder), 'best_ckpt')
     assert _kept(folder) == [20] and manifests.find_damage(f'{folder}/best_ckpt-20') is None
     assert not [name for name in os.listdir(folder) if name.endswith(('_temp', '.unfinished'))]
     if not has_ended():
@@ -354,16 +404,16 @@ def test_a_best_checkpoint_that_is_written_again_is_there_at_any_moment(is_same,
 @contextlib.contextmanager
 def _failing_renames(first):
   """A context in which the renames of checkpoints fail, but for those before number `first`."""
-  rename, num = tf.io.gfile.rename, 0
+  move, num = paths.move, 0
 
   def fail(*args, **kwargs):
     nonlocal num
     num += 1
     if num > first:
       raise tf.errors.UnknownError(None, None, f'{args[0]}; Input/output error')
-    rename(*args, **kwargs)
+    move(*args, **kwargs)
 
-  with mock.patch.object(tf.io.gfile, 'rename', fail):
+  with mock.patch.object(paths, 'move', fail):
     yield
 
 
@@ -375,10 +425,10 @@ def _value(value):
 def test_a_checkpoint_that_cannot_be_moved_into_place_is_moved_later(first, tmp_path):
   # Before: the old one was marked, the new one deleted, and none was left.
   path = str(tmp_path / 'best_ckpt-20')
-  exports.write(_value(1.0), path, True, step=20)
+  exported_weights.write_export(_value(1.0), path, True, step=20)
   with _failing_renames(first), pytest.raises(errors.StorageError, match='Input/output error'):
-    exports.write(_value(2.0), path, True, step=20)
-  exports.end_unfinished(str(tmp_path), 'best_ckpt')
+    exported_weights.write_export(_value(2.0), path, True, step=20)
+  exported_weights.end_unfinished_exports(str(tmp_path), 'best_ckpt')
   assert manifests.find_damage(path) is None and _kept(tmp_path) == [20]
   assert tf.train.load_variable(path, 'weight/.ATTRIBUTES/VARIABLE_VALUE') == 2.0
   assert not [name for name in os.listdir(tmp_path) if name.endswith(('_temp', '.unfinished'))]
@@ -387,10 +437,10 @@ def test_a_checkpoint_that_cannot_be_moved_into_place_is_moved_later(first, tmp_
 def test_an_interrupted_save_that_cannot_be_completed_ends_no_evaluation(tmp_path, caplog):
   # Before: the error ended the run, on all workers.
   path = str(tmp_path / 'best_ckpt-20')
-  exports.write(_value(1.0), path, True, step=20)
+  exported_weights.write_export(_value(1.0), path, True, step=20)
   with _failing_renames(0):
     with pytest.raises(errors.StorageError):
-      exports.write(_value(2.0), path, True, step=20)
+      exported_weights.write_export(_value(2.0), path, True, step=20)
     exporter = _evaluate(_exporter(tmp_path, keep=1), {30: 0.6})
   assert 'an interrupted save cannot be completed' in caplog.text and _kept(tmp_path) == []
   _evaluate(exporter, {40: 0.7})
@@ -398,7 +448,7 @@ def test_an_interrupted_save_that_cannot_be_completed_ends_no_evaluation(tmp_pat
 
 
 def test_rollbacks_that_cannot_be_read_cost_one_of_the_best_and_not_the_run(tmp_path, caplog):
-  make = lambda: rollbacks_lib.Rollbacks(str(tmp_path))
+  make = lambda: listing.Rollbacks(str(tmp_path))
   best = tmp_path / 'best'
   exporter = best_lib.BestCheckpointExporter(str(best), 'accuracy', 'higher', 1, rollbacks=make)
   _evaluate(exporter, {10: 0.5})

@@ -4,7 +4,7 @@ from official.modeling.optimization import ema_optimizer
 import pytest
 import tensorflow as tf
 
-from official_ext.training.checkpoints import ema_checkpoints
+from official_ext.training.checkpoints import exported_weights
 from official_ext.training.checkpoints import manifests
 from tests.training.loop import harness
 
@@ -19,12 +19,12 @@ def _act(action, trainer):
 
 
 def _kept(folder):
-  return [manifests.step_of(path) for path in manifests.paths(f'{folder}/ema_checkpoints', 'average_weights')]
+  return [manifests.step_of(path) for path in manifests.complete_paths(f'{folder}/ema_checkpoints', 'average_weights')]
 
 
 def test_averages_are_saved_verified_and_never_deleted_by_number(tmp_path):
   trainer = harness.make_trainer(optimizer=_averaged, evaluate=True)
-  action = ema_checkpoints.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint, max_to_keep=2)
+  action = exported_weights.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint, max_to_keep=2)
   before = []
   for _ in range(3):
     harness.train(trainer, 2)
@@ -48,20 +48,20 @@ def test_who_does_not_own_the_folder_or_is_not_the_chief_writes_nothing(tmp_path
   trainer = harness.make_trainer(optimizer=_averaged, evaluate=True)
   harness.train(trainer, 1)
   for arguments in ({'owns': lambda: False}, {'is_chief': False}):
-    action = ema_checkpoints.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint, **arguments)
+    action = exported_weights.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint, **arguments)
     _act(action, trainer)
   assert not list(tmp_path.iterdir())
 
 
 def test_an_optimizer_without_averages_is_refused(tmp_path):
   with pytest.raises(ValueError, match='keeps no moving average'):
-    ema_checkpoints.EMACheckpointing(str(tmp_path), harness.sgd(), tf.train.Checkpoint())
+    exported_weights.EMACheckpointing(str(tmp_path), harness.sgd(), tf.train.Checkpoint())
 
 
 def test_averages_that_cannot_be_saved_do_not_end_the_run(tmp_path, caplog):
   # Before: the run ended, and left the parts of the checkpoint there.
   trainer = harness.make_trainer(optimizer=_averaged, evaluate=True)
-  action = ema_checkpoints.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)
+  action = exported_weights.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)
   harness.train(trainer, 1)
   _act(action, trainer)
   (tmp_path / 'ema_checkpoints/average_weights-2.index/something').mkdir(parents=True)

@@ -12,11 +12,12 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.training.checkpoints import contents
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manager
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import run_notes
 from tests import file_calls
+from tests import tiers
 from tests import train_processes
 
 
@@ -89,13 +90,14 @@ def test_a_start_deletes_nothing_of_another_program(folder):
 
 @pytest.mark.parametrize('asynchronous', [False, True])
 def test_saves_restores_and_keeps(tmp_path, asynchronous):
-  run = Run(tmp_path, asynchronous=asynchronous, max_to_keep=2, keep_every=20).save(10, 20, 30, 40, 50)
-  assert [manifests.step_of(path) for path in run.manager.checkpoints] == [20, 40, 50]
-  assert {os.path.basename(path).split('.')[0] for path in tmp_path.glob('ckpt-*')} == {'ckpt-20', 'ckpt-40', 'ckpt-50'}
-  assert tf.train.latest_checkpoint(str(tmp_path)) == f'{tmp_path}/ckpt-50'  # TensorFlow's own tools find it.
+  run = Run(tmp_path, asynchronous=asynchronous, max_to_keep=2, keep_every=20).save(10, 20, 30, 40, 50, 70)
+  assert [manifests.step_of(path) for path in run.manager.checkpoints] == [20, 40, 50, 70]
+  names = {os.path.basename(path).split('.')[0] for path in tmp_path.glob('ckpt-*')}
+  assert names == {'ckpt-20', 'ckpt-40', 'ckpt-50', 'ckpt-70'}
+  assert tf.train.latest_checkpoint(str(tmp_path)) == f'{tmp_path}/ckpt-70'  # TensorFlow's own tools find it.
   again = Run(tmp_path)
-  assert again.manager.restore_or_initialize() == f'{tmp_path}/ckpt-50'
-  assert again.state() == (50, {50.0}) and not again.initialized
+  assert again.manager.restore_or_initialize() == f'{tmp_path}/ckpt-70'
+  assert again.state() == (70, {70.0}) and not again.initialized
 
 
 def test_initializes_only_where_there_is_nothing(tmp_path):
@@ -154,6 +156,7 @@ _KILLED = """
 """
 
 
+@pytest.mark.slow
 def test_killed_before_any_change_of_a_file_nothing_is_left_for_ever(tmp_path, train_server):
   """The first checkpoint too: without a manifest, it looks like one of Model Garden's own trainer."""
   steps = []
@@ -162,7 +165,7 @@ def test_killed_before_any_change_of_a_file_nothing_is_left_for_ever(tmp_path, t
     folder.mkdir()
     killed = train_processes.Script(train_server(), folder, _KILLED, [folder / 'run', num_calls]).finish()
     assert killed.returncode in (0, -signal.SIGKILL), killed.stderr
-    complete = manifests.paths(str(folder / 'run'))
+    complete = manifests.complete_paths(str(folder / 'run'))
     assert listing.newest(str(folder / 'run')) == (complete[-1] if complete else None)
     step = tf.Variable(0, dtype=tf.int64)
     again = manager.CheckpointManager(
@@ -242,8 +245,8 @@ def test_a_damaged_newer_checkpoint_of_another_program_is_set_aside(folder, capl
   assert 'ckpt-40 is damaged' in caplog.text and (folder / 'ckpt-40.broken.index').exists()
 
 
-@pytest.mark.parametrize('suffix', ['index', 'data-00000-of-00001', 'manifest.json'])
-def test_defect_04_any_damage_of_any_file_falls_back_to_the_checkpoint_before(good, tmp_path, suffix):
+@tiers.parametrize('suffix', ['index', 'data-00000-of-00001', 'manifest.json'], fast=1)
+def test_any_damage_of_any_file_falls_back_to_the_checkpoint_before(good, tmp_path, suffix):
   # Stock: IndexError or DataLossError, though the checkpoint before is whole.
   """Truncation at many offsets, flipped bits, an empty file, a missing file: each of them is noticed."""
   name = f'ckpt-30.{suffix}'
@@ -270,7 +273,7 @@ def test_a_missing_file(folder, suffix, caplog):
   assert f'ckpt-30.{suffix} is missing' in caplog.text
 
 
-def test_defect_04_a_missing_or_damaged_state_file_changes_nothing(folder):
+def test_a_missing_or_damaged_state_file_changes_nothing(folder):
   # Stock: without the file named `checkpoint` the run starts from step 0 over the present files.
   _truncate(folder / 'checkpoint', 5)
   assert Run(folder).manager.restore_or_initialize() == f'{folder}/ckpt-30'
@@ -308,7 +311,7 @@ def test_a_checkpoint_of_another_program_is_taken_if_it_can_be_read(tmp_path):
     Run(tmp_path).manager.restore_or_initialize()
 
 
-def test_defect_05_differences_are_named(folder):
+def test_differences_are_named(folder):
   # Stock: a model with other layers is evaluated on fresh random weights, without a word.
   expected = r'ckpt-30: not a checkpoint of this model: .*kernel has shape \(2, 3\) in it, \(2, 5\) here'
   with pytest.raises(errors.UserError, match=expected):
@@ -319,7 +322,7 @@ def test_defect_05_differences_are_named(folder):
     run.manager.restore_or_initialize()
 
 
-def test_defect_03_nan_weights_are_never_saved(tmp_path):
+def test_nan_weights_are_never_saved(tmp_path):
   # Stock: NaN weights from a loop's last step are saved, and every restart fails.
   run = Run(tmp_path).save(10)
   run.model.variables[0].assign(tf.fill(run.model.variables[0].shape, np.nan))
@@ -329,7 +332,7 @@ def test_defect_03_nan_weights_are_never_saved(tmp_path):
 
 
 @pytest.mark.parametrize('asynchronous', [False, True])
-def test_defect_04_a_full_disk_loses_nothing(tmp_path, asynchronous):
+def test_a_full_disk_loses_nothing(tmp_path, asynchronous):
   # Stock: an asynchronous save that failed counts as done.
   """A file system of 64 KiB, into which the second checkpoint does not fit."""
   disk = tmp_path / 'disk'
@@ -356,7 +359,7 @@ def test_whether_an_evaluation_is_pending(tmp_path):
   assert run.manager.evaluation_is_pending(f'{tmp_path}/ckpt-20')
 
 
-def test_defect_05_evaluating_needs_a_checkpoint(folder, tmp_path):
+def test_evaluating_needs_a_checkpoint(folder, tmp_path):
   # Stock: --mode=eval without any checkpoint reports the metrics of random weights.
   listing.check_available(str(folder), 'eval', None)
   listing.check_available(str(tmp_path / 'none'), 'train', None)
@@ -376,11 +379,9 @@ def test_defect_05_evaluating_needs_a_checkpoint(folder, tmp_path):
   ],
 )
 def test_other_constants_of_the_optimizer_are_kept_and_groups_are_none(saved, now, has_changed, tmp_path):
-  run = Run(tmp_path, notes=run_notes.RunNotes(saved)).save(10)
+  run = Run(tmp_path, notes=contents.RunNotes(saved)).save(10)
   prefix = run.manager.latest_checkpoint
-  assert (
-    Run(tmp_path, notes=run_notes.RunNotes(now)).manager.continuation(prefix)['keep_hyperparameters'] == has_changed
-  )
+  assert Run(tmp_path, notes=contents.RunNotes(now)).manager.continuation(prefix)['keep_hyperparameters'] == has_changed
 
 
 def test_the_step_counter_is_used_whether_or_not_there_is_an_interval(tmp_path):

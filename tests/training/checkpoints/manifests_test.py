@@ -7,10 +7,9 @@ import os
 import pytest
 import tensorflow as tf
 
-from official_ext.base.files import readable_paths
-from official_ext.base.run_folder import manifest_content
+from official_ext.base.files import storage
+from official_ext.base.run_folder import run_files
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import state_file
 
 _ODD_NAMES = ['run[1]', 'run*', 'run?', 'run\\1']
 
@@ -25,7 +24,7 @@ def _save(folder, step, value=3.0):
 def _rewrite(path, files):
   """A manifest that is whole, for whoever makes one can sum it up."""
   content = {'files': files, 'step': 5}
-  content['sha256'] = manifest_content.sum_of(content)
+  content['sha256'] = run_files.manifest_sum(content)
   with open(path + manifests.SUFFIX, 'w') as f:
     json.dump(content, f)
 
@@ -35,15 +34,15 @@ def test_a_folder_with_an_odd_name_has_checkpoints_of_its_own(tmp_path, name):
   (tmp_path / 'run1').mkdir()
   neighbour = _save(tmp_path / 'run1', 7)
   (tmp_path / name).mkdir()
-  assert manifests.paths(str(tmp_path / name)) == []
+  assert manifests.complete_paths(str(tmp_path / name)) == []
   path = _save(tmp_path / name, 5, value=4.0)
   assert len(manifests.read(path)['files']) == 2 and manifests.find_damage(path) is None
-  assert manifests.paths(str(tmp_path / name)) == manifests.saved_paths(str(tmp_path / name)) == [path]
+  assert manifests.complete_paths(str(tmp_path / name)) == manifests.saved_paths(str(tmp_path / name)) == [path]
   variable = tf.Variable(0.0)
-  tf.train.Checkpoint(v=variable).read(readable_paths.readable(path)).assert_consumed()
+  tf.train.Checkpoint(v=variable).read(storage.readable_checkpoint(path)).assert_consumed()
   assert variable.numpy() == 4.0
   broken = manifests.set_aside(path)
-  assert manifests.paths(str(tmp_path / name)) == [] and os.path.exists(f'{broken}.index')
+  assert manifests.complete_paths(str(tmp_path / name)) == [] and os.path.exists(f'{broken}.index')
   (tmp_path / name / 'ckpt-6_temp').mkdir()
   (tmp_path / 'run1/ckpt-6_temp').mkdir()
   manifests.remove_unfinished(str(tmp_path / name))
@@ -115,7 +114,7 @@ def test_a_manifest_of_anything_else_is_damaged(tmp_path, content):
 def test_a_state_file_that_a_crash_has_left_names_nothing(tmp_path, content):
   _save(tmp_path, 5)
   (tmp_path / 'checkpoint').write_bytes(content)
-  assert state_file.newest(str(tmp_path)) is None
+  assert manifests.newest_in_state_file(str(tmp_path)) is None
 
 
 def test_remains_that_cannot_be_deleted_are_not_reported_as_deleted(tmp_path):

@@ -7,9 +7,9 @@ from official.core import task_factory
 import pytest
 
 from official_ext.base import errors
-from official_ext.training.checkpoints import named
+from official_ext.training.checkpoints import training_lines
 from official_ext.training.checkpoints import warm_start
-from official_ext.training.diagnosis import debugging
+from official_ext.training.diagnosis import finite_checks
 from official_ext.training.trained import trained_model
 from tests.training.loop import small_run
 
@@ -38,22 +38,26 @@ def copy(source, target, step):
     (target / path.name).write_bytes(path.read_bytes())
 
 
+@pytest.mark.slow
 def test_the_best_of_a_folder_of_best_checkpoints_the_newest_of_others(trained, tmp_path):
-  assert named.path_of(str(trained / 'best'), 'x') == best_of(trained)
-  assert named.path_of(f'{trained}/best/', 'x') in (best_of(trained), best_of(trained).replace('/best/', '/best//'))
-  assert named.path_of(str(trained), 'x') == str(trained / 'ckpt-12')
-  assert named.path_of(str(trained / 'ckpt-8'), 'x') == str(trained / 'ckpt-8')
+  assert training_lines.checkpoint_named(str(trained / 'best'), 'x') == best_of(trained)
+  assert training_lines.checkpoint_named(f'{trained}/best/', 'x') in (
+    best_of(trained),
+    best_of(trained).replace('/best/', '/best//'),
+  )
+  assert training_lines.checkpoint_named(str(trained), 'x') == str(trained / 'ckpt-12')
+  assert training_lines.checkpoint_named(str(trained / 'ckpt-8'), 'x') == str(trained / 'ckpt-8')
   with pytest.raises(errors.UserError, match=r'^x: no checkpoint in this folder$'):
-    named.path_of(str(tmp_path), 'x')
+    training_lines.checkpoint_named(str(tmp_path), 'x')
   with pytest.raises(errors.UserError, match=rf'^x: no such checkpoint; a path such as {tmp_path}/ckpt-100$'):
-    named.path_of(f'{tmp_path}/ckpt-3', 'x')
+    training_lines.checkpoint_named(f'{tmp_path}/ckpt-3', 'x')
 
 
 def test_the_best_counts_not_the_newest(trained, tmp_path):
   for number in (4, 12):
     copy(trained, tmp_path, number)
   (tmp_path / 'info.json').write_text(json.dumps({'best_ckpt_global_step': 4.0, 'accuracy': 1.0}))
-  assert named.path_of(str(tmp_path), 'x') == str(tmp_path / 'ckpt-4')
+  assert training_lines.checkpoint_named(str(tmp_path), 'x') == str(tmp_path / 'ckpt-4')
 
 
 def test_all_commands_take_it(trained, tmp_path, monkeypatch):
@@ -69,11 +73,12 @@ def test_all_commands_take_it(trained, tmp_path, monkeypatch):
   assert best.endswith(f'-{evaluated["step"]}')
   # A warm start, --debug, and a model that is loaded, exported or predicts.
   assert warm_start.find(folder) == best
-  assert debugging._choose_step(None, folder, None)[1] == best
+  assert finite_checks._choose_step(None, folder, None)[1] == best
   monkeypatch.setattr(task_factory, 'get_task', lambda config: small_run.make_task(params))
-  assert trained_model.load(params, str(trained), folder).checkpoint == best
+  assert trained_model.load_model(params, str(trained), folder).checkpoint == best
 
 
+@pytest.mark.slow
 def test_the_same_command_resumes_although_the_folder_has_a_better_one_by_then(trained, tmp_path):
   other = tmp_path / 'other'
   other.mkdir()

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import rollbacks
 from official_ext.training.checkpoints import training_lines
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.trained import trained_model
@@ -20,7 +20,7 @@ def folder(tmp_path):
   for step in (4, 8):
     path = tf.train.Checkpoint(weight=tf.Variable(float(step))).write(f'{tmp_path}/ckpt-{step}')
     manifests.write(path, step=step, num_rollbacks=0)
-  rollbacks.Rollbacks(str(tmp_path)).add(rollbacks.Rollback(9, 4, 4))
+  listing.Rollbacks(str(tmp_path)).add(listing.Rollback(9, 4, 4))
   return tmp_path
 
 
@@ -68,10 +68,10 @@ def test_what_decides_which_checkpoints_count_reaches_the_disk_in_this_order(nam
     patch.setattr(os, 'fsync', noting_sync)
     patch.setattr(os, 'replace', noting_replace)
     if name == 'rollbacks.json':
-      rollbacks.Rollbacks(str(tmp_path)).add(rollbacks.Rollback(9, 4, 4))
+      listing.Rollbacks(str(tmp_path)).add(listing.Rollback(9, 4, 4))
     elif name == 'lines.json':
       origins = [{'checkpoint': 'ckpt-4', 'step': 4, 'is_pending': False}]
-      training_lines.begin(str(tmp_path), training_lines.Start(checkpoint, origins))
+      training_lines.begin_line(str(tmp_path), training_lines.Start(checkpoint, origins))
     else:
       manifests.write(checkpoint, step=4)
   (number,) = (number for number, entry in enumerate(done) if entry[0] == 'rename' and entry[2] == path)

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
-from official_ext.training.checkpoints import rollbacks
 from official_ext.training.checkpoints import training_lines
-from official_ext.training.devices import preemption
+from official_ext.training.devices import signals
 from tests.training.loop import small_run
 
 
@@ -27,8 +27,8 @@ def save(folder, *steps, **entries):
 
 def start(run, checkpoint, branch=False, subfolders=()):
   """Chooses and begins as a training does; the path that is restored, None for the newest in the folder."""
-  chosen = training_lines.choose(str(run), checkpoint and str(checkpoint), branch)
-  training_lines.begin(str(run), chosen, subfolders)
+  chosen = training_lines.choose_start(str(run), checkpoint and str(checkpoint), branch)
+  training_lines.begin_line(str(run), chosen, subfolders)
   return chosen.checkpoint
 
 
@@ -132,9 +132,9 @@ def branched(run, **kwargs):
   save(run, 8, 12, num_rollbacks=2)
   (run / 'best').mkdir()
   (run / 'best/history.json').write_text('[]')
-  made = rollbacks.Rollbacks(str(run))
-  made.add(rollbacks.Rollback(3, 1, 1))
-  made.add(rollbacks.Rollback(6, 4, 2))
+  made = listing.Rollbacks(str(run))
+  made.add(listing.Rollback(3, 1, 1))
+  made.add(listing.Rollback(6, 4, 2))
   return start(run, **kwargs, branch=True, subfolders=('best', 'ema_checkpoints', '..', '.'))
 
 
@@ -143,7 +143,7 @@ def test_a_branch_inside_a_run_sets_aside_what_came_after(tmp_path):
   assert names(tmp_path) == ['ckpt-4.index'] and names(tmp_path / 'line_0') == ['ckpt-12.index', 'ckpt-8.index']
   assert (tmp_path / 'line_0/best/history.json').exists() and not (tmp_path / 'best').exists()
   assert manifests.find_damage(f'{tmp_path}/line_0/ckpt-12') is None
-  assert len(rollbacks.Rollbacks(str(tmp_path))) == 1 and len(rollbacks.Rollbacks(str(tmp_path / 'line_0'))) == 2
+  assert len(listing.Rollbacks(str(tmp_path))) == 1 and len(listing.Rollbacks(str(tmp_path / 'line_0'))) == 2
   # The same command, before and after it has saved; the one before, which continues in the new line.
   assert start(tmp_path, tmp_path / 'ckpt-4', branch=True) is None
   save(tmp_path, 8)
@@ -152,7 +152,7 @@ def test_a_branch_inside_a_run_sets_aside_what_came_after(tmp_path):
   # And once more.
   assert start(tmp_path, tmp_path / 'line_0/ckpt-12', branch=True) == str(tmp_path / 'line_0/ckpt-12')
   assert names(tmp_path) == [] and names(tmp_path / 'line_1') == ['ckpt-4.index', 'ckpt-8.index']
-  assert not len(rollbacks.Rollbacks(str(tmp_path)))
+  assert not len(listing.Rollbacks(str(tmp_path)))
 
 
 def test_a_branch_that_was_killed_half_way_is_finished(tmp_path):
@@ -163,7 +163,7 @@ def test_a_branch_that_was_killed_half_way_is_finished(tmp_path):
   for path in (tmp_path / 'line_0').glob('ckpt-12.*'):
     path.rename(tmp_path / path.name)
   for checkpoint in (tmp_path / 'ckpt-4', None):
-    assert training_lines.choose(str(tmp_path), checkpoint and str(checkpoint)).checkpoint == f'{tmp_path}/ckpt-4'
+    assert training_lines.choose_start(str(tmp_path), checkpoint and str(checkpoint)).checkpoint == f'{tmp_path}/ckpt-4'
   assert start(tmp_path, None) == f'{tmp_path}/ckpt-4'
   assert names(tmp_path) == ['ckpt-4.index'] and names(tmp_path / 'line_0') == ['ckpt-12.index', 'ckpt-8.index']
   assert start(tmp_path, None) is None
@@ -202,6 +202,7 @@ def signal_at(step):
   return action
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_elsewhere_is_killed_and_asked_to_stop_and_goes_on(source, tmp_path):
   command = {'mode': 'train', 'checkpoint': str(source / 'ckpt-4'), 'trainer': {'max_to_keep': 1}}
 
@@ -210,7 +211,7 @@ def test_a_run_that_starts_elsewhere_is_killed_and_asked_to_stop_and_goes_on(sou
 
   with pytest.raises(KeyboardInterrupt):  # Before its first save.
     small_run.run(tmp_path, **command, train_actions=[kill])
-  with preemption.PreemptionWatch() as watch, pytest.raises(errors.PreemptedError):
+  with signals.PreemptionWatch() as watch, pytest.raises(errors.PreemptedError):
     small_run.run(tmp_path, **command, train_actions=[signal_at(10)], watch=watch)
   assert steps_of(tmp_path, 'restored') == [4, 4]
   small_run.run(tmp_path, **command)  # Before: from step 4 again.

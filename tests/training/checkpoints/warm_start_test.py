@@ -9,7 +9,8 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.training.checkpoints import manager
 from official_ext.training.checkpoints import warm_start
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -102,12 +103,13 @@ def test_what_is_not_there(name, tmp_path):
 
 def run(folder, path, steps=4, **task):
   params = small_run.make_params(train_steps=steps)
-  params.task = cfg.TaskConfig(
+  params.task = definitions.TaskConfig(
     init_checkpoint=path, train_data=params.task.train_data, validation_data=params.task.validation_data, **task
   )
   return small_run.run(folder, 'train', params=params)
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_another_and_resumes_from_itself(tmp_path):
   first, _ = small_run.run(tmp_path / 'first', 'train')
   moved, _ = run(tmp_path / 'second', str(tmp_path / 'first'))
@@ -209,7 +211,7 @@ def test_variables_without_a_value_are_named_with_their_shapes(tmp_path):
   assert str(failure.value).endswith(f': it has no values for {shown} and 2 others')
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'modules, words',
   [
     ('backbon', "^task.init_checkpoint_modules: backbon: Only 'all' or 'backbone' can be used"),
@@ -218,6 +220,7 @@ def test_variables_without_a_value_are_named_with_their_shapes(tmp_path):
       '^task.init_checkpoint: .* does not fit the model; task.init_checkpoint_modules=backbone loads the backbone',
     ),
   ],
+  fast=1,
 )
 def test_a_misspelt_part_of_the_model_and_another_model_are_told_apart(modules, words, tmp_path):
   params = small_run.make_params()

@@ -13,7 +13,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.training.config import checks
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 
 START = 'trainer.optimizer_config.'
 
@@ -24,8 +24,8 @@ def make_params(learning_rate=None, warmup=None, train_steps=100):
   for name, choice in (('learning_rate', learning_rate or ('constant', {})), ('warmup', warmup)):
     if choice:
       config[name] = {'type': choice[0], choice[0]: choice[1]}
-  return cfg.ExperimentConfig(
-    trainer=cfg.TrainerConfig(train_steps=train_steps, optimizer_config=cfg.OptimizationConfig(config))
+  return definitions.ExperimentConfig(
+    trainer=definitions.TrainerConfig(train_steps=train_steps, optimizer_config=definitions.OptimizationConfig(config))
   )
 
 
@@ -121,9 +121,9 @@ def test_a_schedule_of_pieces_has_as_many_values_as_its_boundaries_take(kind, nu
 
 
 def test_a_configuration_in_a_list_is_checked_like_one_in_a_field():
-  data = cfg.DataConfig(global_batch_size=4, on_bad_example='ignore')
-  routines = (multitask.TaskRoutine(task_config=cfg.TaskConfig(train_data=data)),)
-  params = cfg.ExperimentConfig(task=multitask.MultiTaskConfig(task_routines=routines))
+  data = definitions.DataConfig(global_batch_size=4, on_bad_example='ignore')
+  routines = (multitask.TaskRoutine(task_config=definitions.TaskConfig(train_data=data)),)
+  params = definitions.ExperimentConfig(task=multitask.MultiTaskConfig(task_routines=routines))
   field = 'task.task_routines.0.task_config.train_data.on_bad_example'
   with pytest.raises(errors.UserError, match=f"^{field}: 'ignore' is not one of error, skip$"):
     checks.check(params, None)
@@ -134,7 +134,7 @@ def test_a_configuration_in_a_list_is_checked_like_one_in_a_field():
 def test_the_choices_of_a_class_are_added_to_those_of_its_bases():
   # Before: they took their place, so that nothing checked on_bad_example here.
   @dataclasses.dataclass
-  class Data(cfg.DataConfig):
+  class Data(definitions.DataConfig):
     CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'crop': ('random', 'center')}
     crop: str = 'random'
 
@@ -148,7 +148,7 @@ def test_the_choices_of_a_class_are_added_to_those_of_its_bases():
 
 
 def test_an_alternative_that_is_not_selected_is_not_checked():
-  config = cfg.OptimizationConfig({'optimizer': {'type': 'sgd', 'stable_adamw': {'slot_dtype': 'float16'}}})
+  config = definitions.OptimizationConfig({'optimizer': {'type': 'sgd', 'stable_adamw': {'slot_dtype': 'float16'}}})
   checks.check_values(config, 'path')
   config.optimizer.type = 'stable_adamw'
   with pytest.raises(errors.UserError, match="^path.optimizer.stable_adamw.slot_dtype: 'float16' is not one of"):

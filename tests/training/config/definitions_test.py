@@ -43,7 +43,7 @@ def test_upgrade_keeps_every_value_and_adds_our_defaults():
   assert type(params.trainer) is definitions.TrainerConfig
   assert type(params.runtime) is definitions.RuntimeConfig
   assert stock.as_dict() == before
-  changed = {'distribution_strategy', 'enable_xla'}
+  changed = {'distribution_strategy', 'enable_xla', 'best_checkpoint_metric_comp'}
   for section in ('task', 'trainer', 'runtime'):
     upgraded = params.as_dict()[section]
     for name, value in before[section].items():
@@ -119,7 +119,7 @@ def test_what_only_has_the_attributes_of_an_experiment_gives_its_fields():
     definitions.upgrade(collections.namedtuple('E', ('task', 'runtime'))(task, runtime))
 
 
-def test_defect_17_lock_reaches_every_depth():
+def test_lock_reaches_every_depth():
   # Stock: lock() stops at the first level.
   params = definitions.upgrade(
     multitask.MultiEvalExperimentConfig(eval_tasks=(multitask.TaskRoutine(task_config=cfg.TaskConfig()),))

@@ -24,6 +24,7 @@ def steps_of(folder, event):
   return [line['step'] for line in small_run.events(folder, event)]
 
 
+@pytest.mark.slow
 def test_a_run_evaluates_and_saves_by_epochs(tmp_path, capsys):
   small_run.run(
     tmp_path,

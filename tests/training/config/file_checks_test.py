@@ -10,8 +10,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.training.config import checks
-from official_ext.training.config import definitions as cfg
-from official_ext.training.config import file_checks
+from official_ext.training.config import definitions
 
 
 def refusals(function, *arguments):
@@ -57,19 +56,19 @@ SUBDIRS = [
 @pytest.mark.parametrize('subdir', SUBDIRS, ids=[repr(subdir)[:30] for subdir in SUBDIRS])
 def test_a_folder_that_is_named_in_a_configuration_lies_in_the_runs_folder(subdir):
   for name in ('validation_summary_subdir', 'best_checkpoint_export_subdir'):
-    trainer = cfg.TrainerConfig(**{name: subdir})
-    (line,) = refusals(file_checks.check_subdirs, trainer)
+    trainer = definitions.TrainerConfig(**{name: subdir})
+    (line,) = refusals(checks.check_subdirs, trainer)
     assert line.startswith(f'trainer.{name}: ') and '\n' not in line and len(line) < 300
 
 
 def test_two_folders_of_a_configuration_share_no_place():
   for best in ('validation', 'validation/', 'validation/best', 'a'):
-    trainer = cfg.TrainerConfig(
+    trainer = definitions.TrainerConfig(
       validation_summary_subdir='a/b' if best == 'a' else 'validation', best_checkpoint_export_subdir=best
     )
-    (line,) = refusals(file_checks.check_subdirs, trainer)
+    (line,) = refusals(checks.check_subdirs, trainer)
     assert line.startswith('trainer.best_checkpoint_export_subdir: ') and 'share a folder' in line
-  (line,) = refusals(file_checks.check_subdirs, cfg.TrainerConfig(validation_summary_subdir=''))
+  (line,) = refusals(checks.check_subdirs, definitions.TrainerConfig(validation_summary_subdir=''))
   assert line.startswith('trainer.validation_summary_subdir: is empty')
 
 
@@ -82,12 +81,12 @@ def test_plain_names_are_taken():
     ('x' * 255, 'best ones'),
     ('validation', 'best/'),
   ):
-    trainer = cfg.TrainerConfig(validation_summary_subdir=validation, best_checkpoint_export_subdir=best)
-    assert not refusals(file_checks.check_subdirs, trainer)
+    trainer = definitions.TrainerConfig(validation_summary_subdir=validation, best_checkpoint_export_subdir=best)
+    assert not refusals(checks.check_subdirs, trainer)
 
 
 def params_with(**data):
-  params = cfg.ExperimentConfig()
+  params = definitions.ExperimentConfig()
   params.task.train_data.override({'global_batch_size': 1, **data}, is_strict=False)
   return params
 
@@ -148,15 +147,15 @@ def test_a_file_system_that_tensorflow_does_not_have_is_named(path):
 
 
 def test_a_bucket_that_cannot_be_reached_is_told_within_seconds(monkeypatch):
-  for name in file_checks._PROXIES:
+  for name in checks._PROXIES:
     monkeypatch.delenv(name, raising=False)
   # Stock: TensorFlow tries for 19 seconds, and ends with a traceback.
-  monkeypatch.setattr(file_checks, '_GCS', ('127.0.0.1', 1))  # Nobody listens there.
+  monkeypatch.setattr(checks, '_GCS', ('127.0.0.1', 1))  # Nobody listens there.
   began = time.monotonic()
   (line,) = refusals(checks.check_files, params_with(), 'train', 'gs://bucket/run')
   assert line == '--model_dir: gs://bucket/run: 127.0.0.1 cannot be reached from here'
-  monkeypatch.setattr(file_checks, '_GCS', ('192.0.2.1', 443))  # Nobody answers there.
-  monkeypatch.setattr(file_checks, '_CONNECT_SECONDS', 0.5)
+  monkeypatch.setattr(checks, '_GCS', ('192.0.2.1', 443))  # Nobody answers there.
+  monkeypatch.setattr(checks, '_CONNECT_SECONDS', 0.5)
   assert refusals(checks.check_files, params_with(), 'train', 'gs://bucket/run')
   assert time.monotonic() - began < 5
 

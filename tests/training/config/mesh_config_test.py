@@ -4,7 +4,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.training.config import checks
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 from official_ext.training.config import mesh_config
 from official_ext.training.config import overrides
 
@@ -12,7 +12,7 @@ RULE = {'pattern': 'kernel', 'axes': ['', 'tensor']}
 
 
 def make_params(**changes):
-  params = cfg.ExperimentConfig()
+  params = definitions.ExperimentConfig()
   overrides.override(params, {'trainer': {'train_steps': 1}, **changes})
   return params
 

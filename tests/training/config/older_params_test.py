@@ -11,29 +11,28 @@ import types
 import pytest
 
 import official_ext  # noqa: F401
-from official_ext.base import flat_params
-from official_ext.base import yaml_text
-from official_ext.operations.runs import params as params_lib
-from official_ext.operations.runs import run_folder
+from official_ext.base import config_text
+from official_ext.operations.runs import run_folders
 from official_ext.training.config import parser
 import registry_imports  # noqa: F401
+from tests import tiers
 
 FILES = sorted((pathlib.Path(__file__).parent / 'older_params').glob('*.yaml'))
 
 
 def _flat(text):
-  return flat_params.flatten(yaml_text.load(text, 'params.yaml'))
+  return config_text.flatten(config_text.load(text, 'params.yaml'))
 
 
-@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+@tiers.parametrize('path', FILES, ids=lambda path: path.stem, fast=1)
 def test_a_config_file_of_an_older_version_says_what_it_said(path):
   flags = types.SimpleNamespace(experiment=path.name.partition('.')[0], config_file=[str(path)])
   params = parser.parse_configuration(flags, print_return=False)
-  old, new = _flat(path.read_text()), _flat(yaml_text.dump(params.as_dict()))
+  old, new = _flat(path.read_text()), _flat(config_text.dump(params.as_dict()))
   assert len(old) > 60
   assert {name: new.get(name, 'is gone') for name in old} == old
   fresh = _flat(
-    yaml_text.dump(
+    config_text.dump(
       parser.parse_configuration(types.SimpleNamespace(experiment=flags.experiment), print_return=False).as_dict()
     )
   )
@@ -44,10 +43,11 @@ def test_a_config_file_of_an_older_version_says_what_it_said(path):
 
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
 def test_tools_read_it(path, tmp_path):
-  shutil.copy(path, tmp_path / run_folder.PARAMS)
-  assert params_lib.read(run_folder.Run(str(tmp_path), 'a')) == _flat(path.read_text())
+  shutil.copy(path, tmp_path / run_folders.PARAMS)
+  assert run_folders.read_params(run_folders.Run(str(tmp_path), 'a')) == _flat(path.read_text())
 
 
+@pytest.mark.slow
 def test_a_run_of_an_older_version_resumes_and_keeps_its_file(run_train, tmp_path):
   path = next(path for path in FILES if path.name.startswith('digits_mlp.2026'))
   flags = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={tmp_path}', '--set=runtime.enable_xla=false']

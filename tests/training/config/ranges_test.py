@@ -12,10 +12,9 @@ from official.modeling.hyperparams import base_config
 import pytest
 
 from official_ext.base import errors
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 from official_ext.training.config import ranges as ranges_lib
-from official_ext.training.config import trainer_parts
-from official_ext.training.optimization import optimizer_configs
+from official_ext.training.optimization import configs
 from official_ext.training.writers import notifications
 
 # Numbers of which any that is finite, or any at all, has a meaning, or that have a separate rule.
@@ -71,19 +70,19 @@ def test_what_is_no_interval_is_a_mistake_of_the_class():
 def every_class():
   """All configuration classes of trainer, runtime, data, optimizers and schedules."""
   found = [
-    cfg.TrainerConfig,
-    cfg.RuntimeConfig,
-    cfg.DataConfig,
-    trainer_parts.NonfiniteConfig,
-    trainer_parts.LossSpikeConfig,
-    trainer_parts.EarlyStoppingConfig,
+    definitions.TrainerConfig,
+    definitions.RuntimeConfig,
+    definitions.DataConfig,
+    definitions.NonfiniteConfig,
+    definitions.LossSpikeConfig,
+    definitions.EarlyStoppingConfig,
     notifications.NotificationsConfig,
-    trainer_parts.InspectConfig,
-    optimizer_configs.ParameterGroupConfig,
+    definitions.InspectConfig,
+    configs.ParameterGroupConfig,
     stock.DataConfig,
     optimization.EMAConfig,
   ]
-  for choice in (optimizer_configs.OptimizerConfig(), optimizer_configs.LrConfig(), optimization.WarmupConfig()):
+  for choice in (configs.OptimizerConfig(), configs.LrConfig(), optimization.WarmupConfig()):
     found += [type(value) for value in vars(choice).values() if isinstance(value, base_config.Config)]
   assert len(found) > 40
   return found
@@ -105,14 +104,14 @@ def test_every_number_has_a_range_or_a_reason_to_have_none(config_class):
 
 
 def test_each_wrong_number_is_named_also_in_lists_and_only_where_it_is_selected():
-  config = cfg.OptimizationConfig(
+  config = definitions.OptimizationConfig(
     {
       'optimizer': {'type': 'adamw', 'adamw': {'beta_1': 1.0, 'weight_decay_rate': -0.1}, 'sgd': {'momentum': 7.0}},
       'learning_rate': {'type': 'stepwise', 'stepwise': {'boundaries': [5], 'values': [0.1, -0.1]}},
     }
   )
-  params = cfg.ExperimentConfig(
-    trainer=cfg.TrainerConfig(
+  params = definitions.ExperimentConfig(
+    trainer=definitions.TrainerConfig(
       optimizer_config=config, keep_every=-5, best_checkpoints_to_keep=0, recovery_max_trials=-1
     )
   )
@@ -135,7 +134,7 @@ def test_a_class_that_extends_another_keeps_its_ranges_and_may_add_its_own():
     crop: int = 8
     block_length: int = 1
 
-  params = cfg.ExperimentConfig()
+  params = definitions.ExperimentConfig()
   params.task.__dict__['train_data'] = Mine(crop=0, block_length=0)
   assert refusals(params) == [
     'task.train_data.block_length: expected at least 1, got 0',
@@ -150,7 +149,11 @@ def test_every_number_of_every_experiment_here_has_a_range():
 
   for name in parser.experiment_names():
     factory = parser.factory_of(name)
-    params = cfg.upgrade(factory()) if factory.__module__.startswith('experiments.') else cfg.ExperimentConfig()
+    params = (
+      definitions.upgrade(factory())
+      if factory.__module__.startswith('experiments.')
+      else definitions.ExperimentConfig()
+    )
     for field in overrides.leaves(params):
       values = field.value if isinstance(field.value, (list, tuple)) else (field.value,)
       if any(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.training.devices import preemption
+from official_ext.training.devices import signals
 from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -49,7 +49,7 @@ TRAINER = {'validation_interval': 6, 'checkpoint_interval': 4}
 def run(folder, task_cls=small_run.SmallTask, mode='train_and_eval'):
   params = small_run.make_params(**TRAINER)
   params.task.validation_data.global_batch_size = 2
-  with preemption.PreemptionWatch() as watch:
+  with signals.PreemptionWatch() as watch:
     return small_run.run(folder, mode, task_cls, params=params, watch=watch)
 
 
@@ -117,7 +117,7 @@ def test_averaged_weights_are_put_back_where_an_evaluation_is_left(tmp_path):
   optimizer = params.trainer.optimizer_config.as_dict() | {'ema': {'average_decay': 0.5}}
   params = params.replace(trainer={'optimizer_config': optimizer})
   straight, _ = small_run.run(tmp_path / 'straight', params=params)
-  with pytest.raises(errors.PreemptedError), preemption.PreemptionWatch() as watch:
+  with pytest.raises(errors.PreemptedError), signals.PreemptionWatch() as watch:
     task_cls = signal_from(signal.SIGTERM, evaluation_batch=1)
     small_run.run(tmp_path / 'run', task_cls=task_cls, params=params, watch=watch)
   resumed, _ = small_run.run(tmp_path / 'run', params=params)
@@ -133,7 +133,7 @@ def test_averaged_weights_are_put_back_where_an_evaluation_is_left(tmp_path):
 
 def test_the_handlers_of_before_are_put_back():
   before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-  with preemption.PreemptionWatch() as watch:
+  with signals.PreemptionWatch() as watch:
     assert watch.requested is None
     os.kill(os.getpid(), signal.SIGINT)
     assert watch.requested == 'SIGINT'
@@ -144,7 +144,7 @@ def test_a_forked_process_is_not_the_run():
   """A worker of a data loader ends by SIGTERM, and a signal to all of a group is one signal to the run."""
   before = signal.getsignal(signal.SIGTERM)
   try:
-    with preemption.PreemptionWatch() as watch:
+    with signals.PreemptionWatch() as watch:
       reader, writer = os.pipe()
       child = os.fork()
       if not child:
@@ -170,7 +170,7 @@ def test_its_thread_ends_while_a_forked_process_lives():
   # Before: the child held the other end of the thread's pipe.
   for thread in _threads():  # Of earlier watches, which end a moment after them.
     thread.join(10)
-  with preemption.PreemptionWatch():
+  with signals.PreemptionWatch():
     (thread,) = _threads()
     child = os.fork()
     if not child:
@@ -195,7 +195,7 @@ def handled():
 @pytest.mark.parametrize(('handler', 'found'), [(signal.SIG_DFL, 'SIGHUP'), (signal.SIG_IGN, None)])
 def test_the_end_of_the_terminal_stops_what_was_not_started_by_nohup(handler, found, handled):
   signal.signal(signal.SIGHUP, handler)
-  with preemption.PreemptionWatch() as watch:
+  with signals.PreemptionWatch() as watch:
     os.kill(os.getpid(), signal.SIGHUP)
     assert watch.requested == found
   assert signal.getsignal(signal.SIGHUP) == handler
@@ -206,7 +206,7 @@ def test_what_has_nothing_to_save_is_interrupted(number, handled):
   signal.signal(signal.SIGINT, signal.default_int_handler)
   signal.signal(signal.SIGHUP, signal.SIG_DFL)
   before = signal.getsignal(number)
-  with pytest.raises(KeyboardInterrupt), preemption.interrupting():
+  with pytest.raises(KeyboardInterrupt), signals.interrupting():
     os.kill(os.getpid(), number)
     signal.sigtimedwait([], 5)  # Returns at the signal, or never.
   assert signal.getsignal(number) == before

@@ -2,7 +2,7 @@
 
 import pytest
 
-from official_ext.training.devices import processor
+from official_ext.training.devices import device_types
 
 WITH = 'processor\t: 0\nflags\t\t: fpu avx avx2 avx512f avx512_bf16 avx512_fp16\nbogomips\t: 4000\n'
 NONE, FLOAT32, BOTH = set(), {'float32'}, {'bfloat16', 'float32'}
@@ -29,4 +29,4 @@ NONE, FLOAT32, BOTH = set(), {'float32'}, {'bfloat16', 'float32'}
   ],
 )
 def test_instructions_count_only_if_they_are_there_and_not_switched_off(cpuinfo, environment, expected):
-  assert processor.fast_products_of(cpuinfo, environment) == expected
+  assert device_types.fast_products_of(cpuinfo, environment) == expected

@@ -26,7 +26,7 @@ from official_ext.base import errors
 from official_ext.training.checkpoints import manifests
 from official_ext.training.devices import workers as lib
 from official_ext.training.devices import cluster as cluster_lib
-from official_ext.training.devices import meeting
+from official_ext.training.devices import cluster
 runtime = cfg.RuntimeConfig(worker_start_timeout_seconds=90, worker_timeout_seconds=20)
 me = cluster_lib.find().index
 
@@ -164,6 +164,57 @@ def test_workers_talk_disagree_and_notice_an_end(run_two, tmp_path):
   assert 'WorkerError: worker 1 (127.0.0.1:' in out and 'has stopped: CheckpointError: ' in out
 
 
+@pytest.mark.slow
+def test_outputs_of_all_workers_are_gathered(run_two):
+  results = run_two("""
+    import collections
+    import numpy as np
+    strategy = start()
+    Pair = collections.namedtuple('Pair', 'labels outputs')
+    rows = 3 - 3 * me  # The second worker has no rows.
+    outputs = {
+        'rows': (tf.reshape(tf.range(2 * rows) + 10 * me, [rows, 2]),),
+        'pair': Pair({'texts': (tf.constant([f'w{me}', 'Ω'][: 1 + me]),)}, [(tf.constant(me, tf.bfloat16),)]),
+        'ragged': (tf.ragged.constant([[1.0] * me, [2.0]]),),
+        'sparse': (tf.sparse.from_dense([[me, 5]]),),
+        'same': tf.constant(7.0),
+        'absent': None,
+        'flag': (tf.constant([me == 0] * (1 + me)),),
+    }
+    found, sent = lib.gather(strategy, outputs)
+    print('kept', found['same'].numpy(), found['absent'], type(found['pair']).__name__, 'sent', sent)
+    for name in ('rows', 'flag'):
+      print(name, [value.numpy().tolist() for value in found[name]])
+    print('texts', [[text.decode() for text in value.numpy()] for value in found['pair'].labels['texts']])
+    print('half', [value.dtype.name + str(float(value)) for value in found['pair'].outputs[0]])
+    print('ragged', [value.to_list() for value in found['ragged']])
+    print('sparse', [tf.sparse.to_dense(value).numpy().tolist() for value in found['sparse']])
+    for wrong in ({'own': tf.constant(me)}, {'object': (object(),)}):
+      try:
+        lib.gather(strategy, wrong)
+      except errors.UserError as error:
+        tell(error)
+    if me == 0:  # Its end would close the connection in which the other still receives.
+      import time
+      time.sleep(3)
+  """)
+  for status, out, err in results:
+    assert status == 0, err
+    lines = out.splitlines()
+    for line in (
+      'rows [[[0, 1], [2, 3], [4, 5]], []]',
+      'flag [[True], [False, False]]',
+      "texts [['w0'], ['w1', 'Ω']]",
+      "half ['bfloat160.0', 'bfloat161.0']",
+      'ragged [[[], [2.0]], [[1.0], [2.0]]]',
+      'sparse [[[0, 5]], [[1, 5]]]',
+    ):
+      assert line in lines, out
+    assert re.search(r'kept 7.0 None Pair sent [1-9]', out)
+    assert 'UserError: next_eval_inputs: a log that is a single tensor differs between the workers' in out
+    assert 'UserError: validation_step: a value of type object cannot be sent to the other workers' in out
+
+
 def test_a_worker_that_waits_for_the_chief_notices_its_end(run_two):
   (first, _, _), (second, out, _) = run_two("""
     start()
@@ -187,7 +238,7 @@ def test_a_worker_lost_while_tensorflow_connects_ends_the_other(run_two, lost):
     runtime = cfg.RuntimeConfig(worker_start_timeout_seconds=60, worker_timeout_seconds=5)
     lib._CONNECT_SECONDS = 2
     if me == {lost}:
-      meeting.meet(cluster_lib.find(), 60)
+      cluster.meet(cluster.find(), 60)
       os._exit(9)
     try:
       start()

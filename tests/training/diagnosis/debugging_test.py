@@ -1,4 +1,5 @@
-"""Tests of debugging.py and op_trace.py: tasks that fail in a known operation and layer, and the output of --debug."""
+"""Tests of finite_checks.py and finite_checks.py: tasks that fail in a known operation and layer, and the output of
+--debug."""
 
 import numpy as np
 from official.core import task_factory
@@ -7,8 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
-from official_ext.training.diagnosis import debugging
-from official_ext.training.diagnosis import op_trace
+from official_ext.training.diagnosis import finite_checks
 from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -81,7 +81,7 @@ def debug(monkeypatch, capsys, task_cls, *args, **trainer):
   monkeypatch.setattr(task_factory, 'get_task', lambda *_, **__: task_cls(params.task, harness.make_data(64)))
   error = None
   try:
-    debugging.run(params, *(args or (None,)))
+    finite_checks.debug_step(params, *(args or (None,)))
   except errors.DivergedError as e:
     error = e
   return capsys.readouterr().out, error
@@ -195,8 +195,10 @@ def test_the_step_that_a_run_has_skipped(tmp_path, monkeypatch, capsys):
 
 
 def test_ranges():
-  assert op_trace.describe(tf.constant([0.0, 2.0, np.nan, -np.inf])) == (
+  assert finite_checks.describe_operation(tf.constant([0.0, 2.0, np.nan, -np.inf])) == (
     'float32 [4], 0 to 2, 1 of 4 NaN, 1 of 4 -inf, 1 of 4 zero'
   )
-  assert op_trace.describe(tf.constant(['a'])) == 'string'
-  assert not op_trace.is_finite(tf.constant([1, np.inf], tf.bfloat16)) and op_trace.is_finite(tf.constant([1]))
+  assert finite_checks.describe_operation(tf.constant(['a'])) == 'string'
+  assert not finite_checks.is_finite(tf.constant([1, np.inf], tf.bfloat16)) and finite_checks.is_finite(
+    tf.constant([1])
+  )

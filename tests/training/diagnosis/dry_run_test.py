@@ -28,8 +28,8 @@ def run(tmp_path, monkeypatch, capsys):
     try:
       dry_run.run(params)
     finally:
-      # TensorFlow's own files of generated code stay until the process ends.
-      assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+      # TensorFlow's own files of generated code stay until the process ends, and their compiled form.
+      assert not [path for path in tmp_path.iterdir() if path.is_dir() and path.name != '__pycache__']
     return dict(
       line.split(maxsplit=1) if line[:1] != ' ' else ('', line)
       for line in re.sub(r'^(\w+) step ', r'\1_step ', capsys.readouterr().out, flags=re.MULTILINE).splitlines()
@@ -38,6 +38,7 @@ def run(tmp_path, monkeypatch, capsys):
   return run
 
 
+@pytest.mark.slow
 def test_it_tells_what_there_is(run):
   lines = run()
   assert list(lines)[-1] == 'mistakes' and lines['mistakes'] == '1 warning'  # Its validation data are training data.
@@ -57,6 +58,7 @@ def test_it_runs_on_two_replicas(run):
   assert '2 replicas' in run(runtime={'distribution_strategy': 'mirrored', 'num_virtual_cpus': 2})['devices']
 
 
+@pytest.mark.slow
 @tiers.parametrize('makes_layers', [False, True], fast=1)
 def test_names_of_layers_are_those_of_a_run(run, makes_layers):
   """By which patterns find variables; a run builds the task and then one model."""
@@ -77,6 +79,7 @@ def test_names_of_layers_are_those_of_a_run(run, makes_layers):
   assert 'error' not in run(Task, optimizer_config={**config, 'parameter_groups': groups})['mistakes']
 
 
+@pytest.mark.slow
 def test_epochs_are_resolved(run):
   assert run(train_steps=0, train_epochs=3)['would'].startswith('train 24 steps of 8 examples')
 
@@ -127,6 +130,7 @@ def test_an_action_that_cannot_be_built_is_found(run):
     run(NoActions)
 
 
+@pytest.mark.slow
 def test_a_value_that_the_checkpoint_does_not_hold(run):
 
   class Untracked(tf_keras.layers.Layer):
@@ -151,6 +155,7 @@ def test_a_value_that_the_checkpoint_does_not_hold(run):
     run(Hiding)
 
 
+@pytest.mark.slow
 def test_frozen_and_integer_variables_are_compared_too(run):
 
   class Counting(small_run.SmallTask):

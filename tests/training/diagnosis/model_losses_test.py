@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from official_ext.training.diagnosis import model_losses
+from official_ext.training.diagnosis import step_checks
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -57,7 +57,7 @@ def test_find(task_cls, is_found):
   task = small_run.make_task(params, task_cls)
   model = task.build_model()
   before = float(sum(model.losses))
-  found = model_losses.find(task, model, tuple(part[:8] for part in task.data))
+  found = step_checks.find_model_losses(task, model, tuple(part[:8] for part in task.data))
   assert [finding.level for finding in found] == ['error'] * is_found
   for finding in found:
     assert f'({task_cls.__name__}.forward)' in finding.where and 'model_losses_test.py:' in finding.where

@@ -14,14 +14,15 @@ import tensorflow as tf
 import tf_keras
 
 import official_ext
+from official_ext.base import config_text
 from official_ext.base import errors
-from official_ext.base import yaml_text
+from official_ext.base import tracebacks
 from official_ext.training.config import parser
 from official_ext.training.config import registries
-from official_ext.training.devices import failures
 from official_ext.training.diagnosis import dry_run
 from official_ext.training.diagnosis import task_checks
 import registry_imports  # noqa: F401
+from tests import tiers
 from tests.model_garden import train_test
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -46,7 +47,7 @@ def find(monkeypatch):
     params = small_run.make_params(**trainer)
     data = harness.make_data(num_examples), harness.make_data(24, seed=1)
     monkeypatch.setattr(task_factory, 'get_task', lambda config, logging_dir='': task_cls(config, *data))
-    return task_checks.find(params)
+    return task_checks.find_in_task(params)
 
   return find
 
@@ -629,15 +630,15 @@ def test_a_mistake_is_found(find, task_cls, level, what, place, capsys):
 
 
 def test_whose_code_is_looked_at():
-  assert failures.is_users(__file__) and failures.is_users('/home/me/my_rings/src/my_rings/task.py')
+  assert tracebacks.is_users(__file__) and tracebacks.is_users('/home/me/my_rings/src/my_rings/task.py')
   assert not any(
     map(
-      failures.is_users,
+      tracebacks.is_users,
       (dry_run.__file__, np.__file__, random.__file__, '<string>', '/other/lib/site-packages/tensorflow/x.py'),
     )
   )
   # The shipped experiments are examples: their code is looked at as if it were the user's.
-  assert failures.is_users(os.path.join(os.path.dirname(official_ext.__file__), 'experiments/digits/task.py'))
+  assert tracebacks.is_users(os.path.join(os.path.dirname(official_ext.__file__), 'experiments/digits/task.py'))
 
 
 def test_a_sound_task(find):
@@ -645,7 +646,7 @@ def test_a_sound_task(find):
   assert find(Sound, validation_steps=2) == []
 
 
-@pytest.mark.parametrize('task_cls', [MasksNegativeLabels, UsesDropout, HasTeacher])
+@tiers.parametrize('task_cls', [MasksNegativeLabels, UsesDropout, HasTeacher], fast=1)
 def test_what_may_look_like_a_mistake_and_is_none(find, task_cls):
   assert find(task_cls) == []
 
@@ -729,6 +730,7 @@ def test_the_dry_run_names_what_only_a_trace_shows(monkeypatch):
   assert '\n' not in str(info.value)
 
 
+@pytest.mark.slow
 def test_the_dry_run_prints_warnings_and_goes_on(monkeypatch, capsys):
   run_dry(monkeypatch, Counts)
   lines = capsys.readouterr().out.splitlines()
@@ -751,7 +753,7 @@ def test_every_error_is_a_line(monkeypatch, capsys):
   }
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'experiment, settings',
   [
     ('digits_mlp', ()),
@@ -761,10 +763,11 @@ def test_every_error_is_a_line(monkeypatch, capsys):
       for name in ('contrastive', 'distillation_teacher', 'gan', 'meta_learning', 'multi_task', 'reinforcement')
     ),
   ],
+  fast=1,
 )
 def test_experiments_are_sound(experiment, settings, tmp_path):
   flags = types.SimpleNamespace(experiment=experiment, set=[setting.format(tmp_path) for setting in settings])
-  assert task_checks.find(parser.parse_configuration(flags)) == []
+  assert task_checks.find_in_task(parser.parse_configuration(flags)) == []
 
 
 @pytest.mark.slow
@@ -776,6 +779,6 @@ def test_model_gardens_experiments_are_sound(experiment, tmp_path):
   registries.import_experiments(experiment=experiment)
   overrides = train_test.OVERRIDES[experiment](tmp_path)
   params = parser.parse_configuration(
-    types.SimpleNamespace(experiment=experiment, params_override=yaml_text.dump(overrides))
+    types.SimpleNamespace(experiment=experiment, params_override=config_text.dump(overrides))
   )
-  assert task_checks.find(params) == []
+  assert task_checks.find_in_task(params) == []

@@ -25,6 +25,7 @@ def reference(trainer, num_steps, batch_size=8):
 # Logs.
 
 
+@pytest.mark.slow
 def test_logs_of_a_training_loop():
   trainer = harness.make_trainer(
     optimizer=lambda: harness.sgd(tf_keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5))
@@ -78,9 +79,9 @@ class ScalarsTask(harness.LinearTask):
 @tiers.parametrize(
   'num_examples, replicas',
   harness.cases([(21, 'one'), (16, 'two'), (9, 'two')], soak=[(16, 'one'), (9, 'one'), (21, 'two')]),
-  fast=2,
+  fast=1,
 )
-def test_defect_08_evaluation_counts_every_example_once(replicas, num_examples):
+def test_evaluation_counts_every_example_once(replicas, num_examples):
   # Stock: the mean of means of batches, and NaN where the last batch leaves a replica without examples.
   data = harness.make_data(num_examples, seed=5)
   trainer = harness.make_trainer(ScalarsTask, replicas=replicas, validation_data=data, evaluate=True, train=False)
@@ -144,7 +145,7 @@ class SelectiveTrainer(base_trainer.Trainer):
     return inputs, {**logs, 'passed': tf.constant([1, 2]), 'logit_mean': 'shadowed'}
 
 
-@pytest.mark.parametrize('settings', [dict(enable_xla=False), dict(steps_per_execution=4)], ids=['plain', 'fused'])
+@tiers.parametrize('settings', [dict(enable_xla=False), dict(steps_per_execution=4)], ids=['plain', 'fused'], fast=1)
 def test_next_train_inputs_may_be_overridden(settings):
   trainer = harness.make_trainer(trainer_cls=SelectiveTrainer, **settings)
   harness.train(trainer, 4)
@@ -263,6 +264,7 @@ def official_config(**runtime):
   )
 
 
+@pytest.mark.slow
 @tiers.parametrize('replicas', harness.cases(['default', 'two'], soak=['one', 'mirrored_one']), fast=1)
 def test_model_gardens_plain_config_and_task(replicas):
   config = official_config()
@@ -323,6 +325,7 @@ class FixedTask(harness.LinearTask):
     return super().build_inputs(params)
 
 
+@pytest.mark.slow
 @tiers.parametrize(
   'task, replicas, accumulation',
   harness.cases(
@@ -331,7 +334,7 @@ class FixedTask(harness.LinearTask):
   ),
   fast=1,
 )
-def test_defect_02_a_resumed_trainer_reads_on_where_the_other_stopped(task, replicas, accumulation, tmp_path):
+def test_a_resumed_trainer_reads_on_where_the_other_stopped(task, replicas, accumulation, tmp_path):
   # Stock: the checkpoint does not record the data, which start again from the first example.
   data = harness.make_data(40)
   make = lambda: harness.make_trainer(task, data, replicas=replicas, accumulation=accumulation, steps_per_execution=2)
@@ -382,7 +385,7 @@ class FiniteTask(harness.LinearTask):
   ids=str,
   fast=1,
 )
-def test_defect_09_data_that_end_inside_a_loop_end_the_run_with_one_line(settings):
+def test_data_that_end_inside_a_loop_end_the_run_with_one_line(settings):
   # Stock: loops for ever with train_tf_while_loop=false, and raises a bare OutOfRangeError with true.
   trainer = harness.make_trainer(FiniteTask, **settings)
   with pytest.raises(errors.UserError, match='task.train_data: the examples ended at step'):

@@ -10,12 +10,10 @@ import orbit
 import pytest
 import tensorflow as tf
 
-from official_ext.training.actions import event_actions
+from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manager
-from official_ext.training.loop import boundaries
-from official_ext.training.loop import continuous_eval
 from official_ext.training.loop import controller
-from official_ext.training.loop import run_events
+from official_ext.training.record import run_events
 from official_ext.training.writers import tensorboard
 from official_ext.training.writers import writers
 
@@ -67,10 +65,10 @@ def make(folder=None, *, step=0, log=None, counter=None, controller_cls=controll
   """(controller, log) around a Counter, which notes to the same log as the writer."""
   log = [] if log is None else log
   counter = counter or Counter(log, step)
-  actions = event_actions.EventActions(summaries=kwargs.pop('summaries', None))
+  actions = triggers.EventActions(summaries=kwargs.pop('summaries', None))
   kwargs = {'trainer': counter, 'evaluator': counter, 'events': run_events.RunEvents(LogWriter(log), actions), **kwargs}
   for name, cls, defaults in [
-    ('boundaries', boundaries.Boundaries, {'steps_per_loop': LOOP}),
+    ('boundaries', controller.Boundaries, {'steps_per_loop': LOOP}),
     ('observers', controller.Observers, {}),
   ]:
     names = {field.name for field in dataclasses.fields(cls)} & set(kwargs)
@@ -97,7 +95,7 @@ def evaluated(log):
 
 
 @pytest.mark.parametrize('start', range(END))
-def test_defect_19_loops_end_on_the_multiples_of_every_interval_wherever_they_start(start, tmp_path):
+def test_loops_end_on_the_multiples_of_every_interval_wherever_they_start(start, tmp_path):
   # Stock: evaluation points drift after a resume: every 5 from step 7 are 12, 17, 20.
   loop, log = make(tmp_path, step=start, train_steps=END, checkpoint_interval=CHECKPOINT, intervals=(SUMMARY,))
   loop.train_and_evaluate(END, eval_interval=VALIDATION)
@@ -391,8 +389,10 @@ def no_sleep(monkeypatch):
   """Waiting takes no time; the functions in `during` are called, in turn, while the evaluator waits."""
   during = []
   # In this module alone: other threads sleep and look at the clock too.
-  clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: during.pop(0)() if during else None)
-  monkeypatch.setattr(continuous_eval, 'time', clock)
+  clock = types.SimpleNamespace(
+    monotonic=time.monotonic, perf_counter=time.perf_counter, sleep=lambda seconds: during.pop(0)() if during else None
+  )
+  monkeypatch.setattr(controller, 'time', clock)
   return during
 
 
@@ -401,7 +401,7 @@ def make_evaluator(folder, **kwargs):
   return make(folder, log=log, counter=Counter(log), trainer=None, **kwargs)
 
 
-def test_defect_21_every_checkpoint_is_evaluated_once_and_in_order(tmp_path, no_sleep):
+def test_every_checkpoint_is_evaluated_once_and_in_order(tmp_path, no_sleep):
   # Stock: takes the newest each time, and skips those in between.
   training = Training(tmp_path)
   training.save(2, 9, 10)
@@ -430,7 +430,7 @@ def test_checkpoints_that_come_during_an_evaluation_are_not_missed(tmp_path, no_
   assert evaluated(log) == [1, 2, 3]
 
 
-def test_defect_21_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path, no_sleep):
+def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path, no_sleep):
   # Stock: NotFoundError.
   training = Training(tmp_path, max_to_keep=1)
   training.manager._retention._max_to_keep = 100
@@ -460,7 +460,7 @@ def test_files_that_are_no_whole_checkpoint_are_not_evaluated(tmp_path, no_sleep
 def test_evaluation_ends_when_no_checkpoint_comes(tmp_path, no_sleep):
   training = Training(tmp_path)
   now = itertools.count()  # Each look at the clock is a second later.
-  continuous_eval.time.monotonic = lambda: next(now)
+  controller.time.monotonic = lambda: next(now)
   evaluator, log = make_evaluator(tmp_path)
   no_sleep += [lambda: None] * 3 + [lambda: training.save(4)]
   evaluator.evaluate_continuously(timeout=20)

@@ -7,7 +7,7 @@ from official.core import input_reader
 import pytest
 import tensorflow as tf
 
-from official_ext.data import example_order
+from official_ext.data import keyed_random
 from official_ext.training.checkpoints import manifests
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -47,7 +47,7 @@ def test_a_run_that_goes_on_with_other_examples_says_so(tmp_path, capsys):
 def test_another_seed_another_order_and_another_mode(tmp_path, capsys, monkeypatch):
   small_run.run(tmp_path, 'train', trainer={'train_steps': 4})
   assert 'validation_data' not in manifests.read(f'{tmp_path}/ckpt-4')['data']
-  monkeypatch.setattr(example_order, 'VERSION', 2)
+  monkeypatch.setattr(keyed_random, 'ORDER_VERSION', 2)
   params = small_run.make_params(train_steps=8)
   params.task.train_data.seed = 5
   small_run.run(tmp_path, params=params)  # Evaluates too.

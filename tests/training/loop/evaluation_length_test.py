@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.training.config import checks
-from official_ext.training.loop import evaluation_length
+from official_ext.training.loop import base_evaluator
 from tests import own_tasks
 from tests import tiers
 from tests.training.loop import small_run
@@ -45,7 +45,7 @@ class GeneratedTask(small_run.SmallTask):
     )
 
 
-@tiers.parametrize('replicas', ['one', 'two'], fast=1)
+@tiers.parametrize('replicas', ['one', 'two'], fast=['two'])
 def test_a_dataset_that_repeats_is_refused_before_training(tmp_path, replicas):
   with pytest.raises(
     errors.UserError, match=r'^task\.validation_data: the dataset of RepeatingTask.build_inputs repeat'
@@ -69,7 +69,7 @@ def test_an_evaluation_past_its_end_is_reported_once(tmp_path, caplog):
 
 
 def test_batches_past_the_expected_number_are_a_sign_of_life_up_to_ten_times_as_many():
-  length = evaluation_length.EvaluationLength()
+  length = base_evaluator.EvaluationLength()
   length.begin(3, takes_all=True)
   exceeded = []
   for batches in range(1, 33):

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from official_ext.data import sources
+from official_ext.data import step_indexed
 from official_ext.training.loop import base_trainer
 from official_ext.training.step import step_random
 from tests import tiers
@@ -69,6 +71,7 @@ def drawn_by_batch(trainer, names=(*DRAWN, 'for_inputs', 'step', 'step_of_inputs
   return {name: [float(value) for batch in seen for value in batch[name]] for name in names}, logs
 
 
+@pytest.mark.slow
 @tiers.parametrize('task', [NoisyTask, StockNoisyTask], fast=1)
 def test_seeds_in_an_evaluation_are_those_of_the_batch_and_steps_are_true(task):
   trainer = make_trainer(task)
@@ -196,7 +199,7 @@ def with_nan(rows):
   return x, y
 
 
-@pytest.mark.parametrize('task', [ReluTask, StockReluTask])
+@tiers.parametrize('task', [ReluTask, StockReluTask], fast=1)
 @tiers.parametrize(
   'settings',
   [{}, {'replicas': 'two'}, {'trainer_config': {'eval_tf_while_loop': True, 'validation_steps': 3}}],
@@ -248,3 +251,118 @@ def test_the_example_that_is_not_finite_is_named_once_and_the_count_is_an_event(
   lines = [line for line in caplog.messages if 'task.validation_data' in line]
   assert len(lines) == 2
   assert 'is not finite in example 13 of ArraySource at position 13' in lines[0] and 'example 13' not in lines[1]
+
+
+class WeighedTask(harness.LinearTask):
+  """Inputs with more than examples; the loss of a batch is the mean of `y`, which a log repeats."""
+
+  Y = np.array([1, 2, 3, 4, 50], np.float32)  # Two batches: of four, and of one.
+
+  def build_inputs(self, params, input_context=None):
+    size = params.global_batch_size // (input_context.num_replicas_in_sync if input_context else 1)
+    dataset = tf.data.Dataset.from_tensor_slices({'x': np.ones([5, harness.NUM_FEATURES], np.float32), 'y': self.Y})
+    return self.with_more(dataset.batch(size, drop_remainder=params.drop_remainder))
+
+  def with_more(self, dataset):
+    raise NotImplementedError
+
+  def forward(self, inputs, model, training):
+    y = tf.reshape(inputs['y'], [-1])
+    return tf.reduce_mean(y) + 0.0 * tf.reduce_sum(model(inputs['x'])), {'mean_y': tf.reduce_mean(y)}
+
+  def build_metrics(self, training=True):
+    return []
+
+
+class WithConstant(WeighedTask):
+  def with_more(self, dataset):
+    return dataset.map(lambda batch: {'a': tf.constant([0.2, 0.3, 0.5]), **batch})
+
+
+class WithBoxes(WeighedTask):
+  """The boxes of all examples of a batch are one list: two of each, but one of the last."""
+
+  def with_more(self, dataset):
+    number = lambda batch: 2 * tf.shape(batch['y'])[0] - tf.cast(tf.reduce_any(batch['y'] == 50), tf.int32)
+    return dataset.map(lambda batch: {'boxes': tf.zeros([number(batch) + 1, 4]), **batch})
+
+
+class Transposed(WeighedTask):
+  """The examples are the last axis, the features the first one."""
+
+  def with_more(self, dataset):
+    return dataset.map(lambda batch: {'y': batch['y'][tf.newaxis], 'x': tf.transpose(batch['x'])})
+
+  def forward(self, inputs, model, training):
+    return super().forward({**inputs, 'x': tf.transpose(inputs['x'])}, model, training)
+
+
+class FromLibrary(WeighedTask):
+  """The library's input empties the batches of replicas without examples: what is constant stays."""
+
+  def build_inputs(self, params, input_context=None):
+    source = sources.ArraySource({'x': np.ones([5, harness.NUM_FEATURES], np.float32), 'y': self.Y})
+    more = lambda batch, seeds: {'a': tf.constant([1.0, 2.0]), 'b': tf.constant(1.0), **batch}
+    return step_indexed.build_dataset(source, params, input_context, more)
+
+
+@tiers.parametrize('replicas', ['one', 'two'], fast=['two'])
+@tiers.parametrize('task', [WithConstant, WithBoxes, Transposed, FromLibrary], fast=1)
+def test_the_weight_of_a_batch_is_its_number_of_examples(task, replicas, caplog):
+  trainer = make_trainer(task, replicas=replicas, validation_batch_size=4, trainer_cls=base_trainer.Trainer)
+  for _ in range(2):
+    logs = harness.evaluate(trainer)
+    assert logs['validation_loss'] == logs['mean_y'] == np.mean(task.Y)
+  assert 'not clear' not in caplog.text
+
+
+def test_a_number_of_examples_that_is_not_clear_is_reported_once(caplog):
+  class Task(WithConstant):
+    def with_more(self, dataset):
+      if self.drops:
+        raise ValueError('only batches of four')
+      return super().with_more(dataset)
+
+    def build_inputs(self, params, input_context=None):
+      self.drops = params.drop_remainder and not params.is_training
+      return super().build_inputs(params, input_context)
+
+  class Weighed(Task):
+    def micro_batch_weight(self, inputs):
+      return tf.shape(inputs['x'])[0]
+
+  for task, is_reported in ((Task, True), (Weighed, False)):
+    caplog.clear()
+    trainer = make_trainer(task, validation_batch_size=4, trainer_cls=base_trainer.Trainer)
+    for _ in range(2):
+      logs = harness.evaluate(trainer)
+      assert logs['validation_loss'] == logs['mean_y'] == np.mean(task.Y)
+    lines = [record.getMessage() for record in caplog.records if 'not clear' in record.getMessage()]
+    assert len(lines) == is_reported
+    assert all(
+      'assumed: the first dimension of x.' in line and f'{task.__name__}.micro_batch_weight' in line for line in lines
+    )
+
+
+@pytest.mark.slow
+@tiers.parametrize('replicas', ['one', 'two'], fast=2)
+def test_validation_loss_has_the_weights_of_training(replicas):
+  class Task(FromLibrary):
+    WEIGHTS = np.array([1, 0, 2, 5, 3], np.float32)
+
+    def build_inputs(self, params, input_context=None):
+      examples = {'x': np.ones([5, harness.NUM_FEATURES], np.float32), 'y': self.Y, 'weight': self.WEIGHTS}
+      return step_indexed.build_dataset(sources.ArraySource(examples), params, input_context)
+
+    def micro_batch_weight(self, inputs):
+      return tf.reduce_sum(inputs['weight'])
+
+    def forward(self, inputs, model, training):
+      loss = tf.math.divide_no_nan(tf.reduce_sum(inputs['y'] * inputs['weight']), tf.reduce_sum(inputs['weight']))
+      return loss + 0.0 * tf.reduce_sum(model(inputs['x'])), {'mean_y': tf.reduce_mean(inputs['y'])}
+
+  for size in (2, 4, 8):
+    trainer = make_trainer(Task, replicas=replicas, validation_batch_size=size, trainer_cls=base_trainer.Trainer)
+    logs = harness.evaluate(trainer)
+    np.testing.assert_allclose(logs['validation_loss'], np.average(Task.Y, weights=Task.WEIGHTS), rtol=1e-6)
+    np.testing.assert_allclose(logs['mean_y'], np.mean(Task.Y), rtol=1e-6)

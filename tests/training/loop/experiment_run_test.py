@@ -15,8 +15,9 @@ from tf_keras.src import backend as keras_backend
 from official_ext.base import errors
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import controller
-from official_ext.training.loop import experiment_run
+from official_ext.training.loop import run_options
 from official_ext.training.loop import train_lib
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -105,7 +106,7 @@ def test_a_subclass_of_our_controller_is_used(tmp_path):
     (dict(trainer_cls=TheirTrainer), 'trainer: TheirTrainer derives from .*; derive it from ext.Trainer'),
     (dict(controller_cls=TheirController), 'controller_cls: TheirController .*train_actions'),
     (
-      dict(train_actions=[print], options=experiment_run.RunOptions(train_actions=[print])),
+      dict(train_actions=[print], options=run_options.RunOptions(train_actions=[print])),
       'train_actions: given twice, .*options',
     ),
   ],
@@ -156,8 +157,10 @@ def test_used_gin_bindings_are_not(bindings, tmp_path, capsys):
   assert 'no call used' not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-  ('found', 'recorded', 'told'), [(5, 5, ''), (3, None, 'has set the seed 3:'), (None, None, 'has set no seed:')]
+@tiers.parametrize(
+  ('found', 'recorded', 'told'),
+  [(5, 5, ''), (3, None, 'has set the seed 3:'), (None, None, 'has set no seed:')],
+  fast=1,
 )
 def test_the_seed_of_a_driver(found, recorded, told, tmp_path, capsys, monkeypatch):
   """It is that of the run only if the driver has set it."""

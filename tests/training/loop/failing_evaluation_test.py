@@ -9,7 +9,8 @@ from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manifests
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import train_lib
-from official_ext.training.writers import events_writer
+from official_ext.training.writers import writers
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -91,7 +92,7 @@ def told(folder, event):
   names = {'eval': ('step', 'validation_loss', 'accuracy'), 'train': ('step', 'training_loss', 'grad_norm')}[event]
   return [
     tuple(line[name] for name in names)
-    for line in events_writer.read_events(str(folder / 'events.jsonl'))
+    for line in writers.read_events(str(folder / 'events.jsonl'))
     if line['event'] == event
   ]
 
@@ -170,6 +171,7 @@ def test_what_fails_beside_the_training_does_not_cost_it(name, straight, tmp_pat
     assert_goes_on_as(straight, tmp_path, restored=saved)
 
 
+@pytest.mark.slow
 def test_logs_of_a_loop_that_cannot_be_made_do_not_cost_its_steps(straight, tmp_path):
   with pytest.raises(Failure):
     run_with_trainer(tmp_path, FailingLogs)
@@ -209,13 +211,14 @@ def _without_outputs(self, state=None):
   return state
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   ('aggregate', 'reduce', 'told'),
   [
     (_aggregates, _of_state, r'reduce_aggregated_logs: TypeError: must return a dictionary of logs; it returned \[1\]'),
     (_aggregates, _without_step, r"reduce_aggregated_logs: TypeError: .*unexpected keyword argument 'global_step'"),
     (_without_outputs, _of_state, r'aggregate_logs: TypeError: .*_without_outputs\(\) takes .* arguments'),
   ],
+  fast=1,
 )
 def test_an_error_of_aggregated_logs_names_the_method_of_the_task(aggregate, reduce, told, tmp_path):
   task = type('Aggregating', (small_run.SmallTask,), {'aggregate_logs': aggregate, 'reduce_aggregated_logs': reduce})

@@ -25,8 +25,11 @@ TRAINER = {
   'validation_interval': 12,
   'writers': ('tensorboard', 'csv'),
   'best_checkpoint_export_subdir': 'best',
-  'best_checkpoint_eval_metric': 'validation_loss',
-  'best_checkpoint_metric_comp': 'higher',
+  'best_checkpoint_eval_metric': 'validation_loss',  # Which falls at this rate.
+  'optimizer_config': {
+    'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.9}},
+    'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.02}},
+  },
   'async_checkpointing': False,
 }
 STEPS = [4, 5, 8, 10, 12, 15, 16, 20, 24]  # The ends of loops.
@@ -68,7 +71,7 @@ def error_line(stderr):
 
 
 def checkpoints(folder):
-  return [manifests.step_of(path) for path in manifests.paths(str(folder))]
+  return [manifests.step_of(path) for path in manifests.complete_paths(str(folder))]
 
 
 def assert_no_remains(folder):
@@ -213,6 +216,7 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_checkpoints_before(disk, capfd
   assert small_run.record(folder)['status'] == 'failed'
 
 
+@pytest.mark.slow
 @tiers.parametrize('asynchronous', [False, True], fast=[True])
 def test_a_last_save_that_fails_is_told_as_an_event(asynchronous, tmp_path):
   # Before: of an asynchronous one, which fails after all is trained, there was no event.
@@ -229,7 +233,7 @@ def test_a_last_save_that_fails_is_told_as_an_event(asynchronous, tmp_path):
 def test_the_best_checkpoint_stays_where_a_better_one_finds_no_room(disk, caplog):
   folder = disk.folder / 'run'
   assert drive(folder, train_actions=at(step20=disk.fill), eval_actions=[lambda output: disk.free()]) == 0
-  assert [manifests.step_of(path) for path in manifests.paths(str(folder / 'best'), 'best_ckpt')] == [12]
+  assert [manifests.step_of(path) for path in manifests.complete_paths(str(folder / 'best'), 'best_ckpt')] == [12]
   assert manifests.find_damage(str(folder / 'best/best_ckpt-12')) is None
   assert 'best/best_ckpt-24: could not be saved as one of the best: No space left on device' in caplog.text
   assert not [name for name in os.listdir(folder / 'best') if 'ckpt-24' in name or 'tmp' in name]
@@ -255,6 +259,7 @@ def test_a_disk_that_turns_read_only_ends_training_in_one_line(disk, capfd):
   assert checkpoints(folder)[-1] in (4, 8)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_deleted_under_a_run_is_made_again(tmp_path, straight, caplog):
   folder = tmp_path / 'run'
   assert drive(folder, train_actions=at(step15=lambda: shutil.rmtree(folder))) == 0
@@ -265,6 +270,7 @@ def test_a_folder_that_is_deleted_under_a_run_is_made_again(tmp_path, straight, 
   assert steps_in_tensorboard(folder / 'train')[-2:] == [20, 24]
 
 
+@pytest.mark.slow
 def test_a_file_in_whose_place_there_is_a_folder_costs_that_file(tmp_path, straight, caplog, capfd):
   folder = tmp_path / 'run'
   names = ['run.json', 'events.jsonl', 'train.csv', 'checkpoint', 'ckpt-16.index']
@@ -328,11 +334,11 @@ def test_what_is_not_of_storage_keeps_its_traceback(capfd):
 
 
 def test_a_rollback_that_cannot_be_noted_does_not_happen(disk):
-  from official_ext.training.checkpoints import rollbacks
+  from official_ext.training.checkpoints import listing
 
   disk.fill()
-  found = rollbacks.Rollbacks(str(disk.folder))
+  found = listing.Rollbacks(str(disk.folder))
   with pytest.raises(errors.StorageError, match='rollbacks.json: cannot be written: No space left on device'):
-    found.add(rollbacks.Rollback(8, 4, 4))
+    found.add(listing.Rollback(8, 4, 4))
   assert not len(found)
   assert os.listdir(disk.folder) == ['filler']

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.data import in_memory
+from official_ext.data import batch_reader
 from official_ext.data import sources
 from official_ext.data import step_indexed
 from official_ext.training.config import definitions
@@ -46,6 +46,7 @@ def assert_same(first, second):
     np.testing.assert_array_equal(left, right)
 
 
+@pytest.mark.slow
 @tiers.parametrize('accumulation', [1, 2], fast=1)
 def test_they_compute_what_fed_programs_compute(accumulation):
   gathered, fed = make(GatheredTask, accumulation=accumulation), make(FedTask, accumulation=accumulation)
@@ -164,7 +165,7 @@ def params_of(**fields):
 def test_batches_by_number_are_the_elements_of_the_dataset():
   rows = np.arange(29)
   dataset = step_indexed.build_dataset(sources.ArraySource({'row': rows, 'square': rows**2}), params_of())
-  batches = in_memory.of(dataset)
+  batches = batch_reader.in_memory_batches_of(dataset)
   compiled = tf.function(batches.batch, jit_compile=True)
   for number, element in enumerate(dataset.take(12)):
     for computed in (batches.batch(tf.constant(number, tf.int64)), compiled(tf.constant(number, tf.int64))):
@@ -182,4 +183,4 @@ def test_batches_by_number_are_the_elements_of_the_dataset():
   ids=['mapped', 'transformed', 'evaluation', 'shared'],
 )
 def test_other_datasets_have_no_such_batches(build):
-  assert in_memory.of(build(sources.ArraySource({'row': np.arange(29)}))) is None
+  assert batch_reader.in_memory_batches_of(build(sources.ArraySource({'row': np.arange(29)}))) is None

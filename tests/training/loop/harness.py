@@ -14,8 +14,8 @@ import tf_keras
 from official_ext.base import tf_internals
 from official_ext.training.config import definitions
 from official_ext.training.config import mesh_config
-from official_ext.training.loop import base_task
 from official_ext.training.loop import base_trainer
+from official_ext.training.tasks import base_task
 
 NUM_FEATURES, NUM_CLASSES = 4, 3
 

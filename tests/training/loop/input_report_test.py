@@ -7,11 +7,12 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.data import example_order
-from official_ext.data import position
+from official_ext.data import keyed_random
+from official_ext.data import pipelines
 from official_ext.data import sources
 from official_ext.data import step_indexed
-from official_ext.training.loop import input_report
+from official_ext.training.loop import training_input
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -21,7 +22,7 @@ BAD = 13
 
 def position_of(index, epoch=0):
   """The position of an example in an epoch of training."""
-  order = example_order.shuffled_indices(tf.range(epoch * N, (epoch + 1) * N, dtype=tf.int64), N, 0).numpy().tolist()
+  order = keyed_random.shuffled_indices(tf.range(epoch * N, (epoch + 1) * N, dtype=tf.int64), N, 0).numpy().tolist()
   return epoch * N + order.index(index)
 
 
@@ -57,6 +58,7 @@ def examples_of(step):
   return range((step - 1) * BATCH, step * BATCH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_inputs_that_are_not_finite_are_named_with_the_step_that_they_spoil(replicas, tmp_path):
   small_run.run(tmp_path, 'train', spoilt(put('x', (BAD, 2), np.nan)), replicas)
@@ -78,6 +80,7 @@ def test_divergence_names_positions_and_cause(tmp_path):
   assert '\n' not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_a_label_out_of_range_ends_a_run_without_xla(replicas, tmp_path):
   at = position_of(BAD)
@@ -178,6 +181,7 @@ def test_skipped_examples_are_counted_by_loop_and_evaluation(replicas, tmp_path)
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_an_unreadable_example_ends_the_run_with_its_name(replicas, tmp_path):
   with pytest.raises(errors.UserError) as caught:
@@ -202,8 +206,8 @@ class FiniteTask(harness.LinearTask):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH // 2)
 
 
-@pytest.mark.parametrize(
-  'replicas, while_loop', harness.cases([('one', True), ('two', False)], soak=[('one', False), ('two', True)])
+@tiers.parametrize(
+  'replicas, while_loop', harness.cases([('one', True), ('two', False)], soak=[('one', False), ('two', True)]), fast=1
 )
 def test_training_without_examples(replicas, while_loop, tmp_path):
   with pytest.raises(errors.UserError, match=r'^task\.train_data: there are no examples$'):
@@ -228,7 +232,7 @@ def test_an_evaluation_in_a_graph_that_is_too_long(tmp_path):
 
 
 def test_start_is_not_taken_by_what_is_read_again():
-  with position.starting_at(5) as start:
+  with pipelines.starting_at(5) as start:
     trainer = harness.make_trainer(DictTask)
     trainer.prepare_training()
     start.honoured = False
@@ -239,7 +243,7 @@ def test_start_is_not_taken_by_what_is_read_again():
 def test_what_a_former_input_reads_ahead_is_not_counted():
   params = leaky_params('skip')
   task = small_run.make_task(params, LeakyTask)
-  report = input_report.InputReport('task.train_data', params.task.train_data, task)
+  report = training_input.InputReport('task.train_data', params.task.train_data, task)
   datasets = []
   for _ in range(2):
     with report.building():

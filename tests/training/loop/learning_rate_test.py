@@ -43,6 +43,7 @@ def test_a_warm_up_as_long_as_the_decay_is_refused_before_anything_is_written(tm
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_steps_after_the_end_of_a_schedule_are_refused_and_a_longer_schedule_is_not(tmp_path):
   run(tmp_path, 4, decay_steps=4, warmup_steps=2)
   with pytest.raises(errors.UserError, match='is 0 at each of the steps 4 to 7, so nothing would be learned; '):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from official_ext.base import errors
-from official_ext.training.devices import preemption
+from official_ext.training.devices import signals
 from tests.soak import comparison
 from tests.training.loop import small_run
 
@@ -46,7 +46,7 @@ def names(folder):
 def start_and_stop(folder, num_steps):
   """One start of the command, which a signal stops after its first step; returns its seconds."""
   begin = time.perf_counter()
-  with preemption.PreemptionWatch() as watch, contextlib.suppress(errors.PreemptedError):
+  with signals.PreemptionWatch() as watch, contextlib.suppress(errors.PreemptedError):
     small_run.run(folder, trainer=trainer(num_steps), watch=watch, train_actions=[stop])
   return time.perf_counter() - begin
 

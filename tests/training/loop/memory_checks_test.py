@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base.processes import machine_memory
+from official_ext.base import hardware
 from official_ext.training.config import definitions
-from official_ext.training.loop import memory_checks
+from official_ext.training.loop import run_checks
 from official_ext.training.model_parts import model_size
 
 _SIZE = model_size.ModelSize(100, 50, weight_bytes=400, gradient_bytes=200, slot_bytes=400)
@@ -27,8 +27,8 @@ def machine(monkeypatch):
   """`machine(total, available)` gives this machine another size, of which the process takes 1000 bytes."""
 
   def set_size(total, available):
-    monkeypatch.setattr(machine_memory, 'read', lambda: machine_memory.MachineMemory(total, available))
-    monkeypatch.setattr(machine_memory, 'resident', lambda: 1000)
+    monkeypatch.setattr(hardware, 'read_memory', lambda: hardware.MachineMemory(total, available))
+    monkeypatch.setattr(hardware, 'resident_memory', lambda: 1000)
 
   return set_size
 
@@ -40,13 +40,13 @@ def estimated(activations, steps=1):
     params=definitions.ExperimentConfig(trainer=definitions.TrainerConfig(gradient_accumulation_steps=steps)),
     workers=types.SimpleNamespace(count=1),
   )
-  return memory_checks.estimate(experiment, _SIZE, None)
+  return run_checks.estimate_memory(experiment, _SIZE, None)
 
 
 def test_a_run_that_takes_more_than_nine_tenths_is_warned_of(machine):
   room = 2 * 10**9
   machine(4 * 10**9, room - 1000)
-  rest = 1000 + 200 + memory_checks._COMPILATION
+  rest = 1000 + 200 + run_checks._COMPILATION
   at_most = int(0.9 * room) - rest
   assert estimated(at_most).warning() == ''
   found = estimated(at_most + 1)
@@ -72,7 +72,7 @@ def test_a_task_that_does_not_know_its_activations_has_no_estimate(machine):
 def test_weights_and_slots_alone_are_refused_above_the_memory(machine, optimizer, slots):
   task = types.SimpleNamespace(least_weights=lambda: (4 * _MILLION, _MILLION))
   needed = 4 * _MILLION * (1 + slots)
-  check = lambda: memory_checks.check_least(task, optimizer, tf.distribute.get_strategy())
+  check = lambda: run_checks.check_memory(task, optimizer, tf.distribute.get_strategy())
   machine(needed, 0)  # Other programs may end.
   check()
   machine(needed - 1, needed)
@@ -94,6 +94,7 @@ def test_a_run_is_refused_before_its_model_is_made(run_train, tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_a_run_records_and_prints_its_estimate(run_train, tmp_path):
   small = ('vocab_size=300', 'hidden_size=16', 'intermediate_size=24', 'num_hidden_layers=1', 'num_attention_heads=2')
   flags = [f'--set=task.model.{each}' for each in (*small, 'num_key_value_heads=2')]

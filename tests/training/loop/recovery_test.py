@@ -8,13 +8,13 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.cli import runs
 from official_ext.cli import train
-from official_ext.data import position
+from official_ext.data import pipelines
 from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import training_input
-from official_ext.training.writers import events_writer
+from official_ext.training.writers import writers
 from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -53,7 +53,7 @@ def test_a_skipped_update_is_told_with_its_examples(replicas, tmp_path):
   assert (last['model_global_step'], last['optimizer_iterations']) == (12, 10)
 
 
-def test_defect_03_too_many_nan_steps_end_the_run(tmp_path):
+def test_too_many_nan_steps_end_the_run(tmp_path):
   diverging = {'nonfinite': {'max_skips': 2}}
   with pytest.raises(errors.DivergedError, match=r'3 updates were skipped .* at steps 1, 3, 6; .*max_skips allows 2'):
     small_run.run(tmp_path, 'train', task_with_bad_steps(1, 3, 6), trainer=diverging)
@@ -125,7 +125,7 @@ def task_with_bad_batches(*bad_batches, value=np.nan):
       num_batches = small_run.NUM_EXAMPLES // small_run.BATCH_SIZE
       x, y = self.data
       # Unshuffled, its number beside each example.
-      start = position.take_start()
+      start = pipelines.take_start()
       num_replicas = input_context.num_replicas_in_sync if input_context else 1
 
       def make_batch(number):
@@ -152,7 +152,7 @@ def batches(folder):
   """The batch of each step, as it stands."""
   return [
     (event['step'], event['batch'])
-    for event in events_writer.read_events(str(folder / 'events.jsonl'))
+    for event in writers.read_events(str(folder / 'events.jsonl'))
     if event['event'] == 'train' and 'batch' in event
   ]
 
@@ -165,8 +165,8 @@ def gone_back(tmp_path_factory):
   return [variable.numpy() for variable in model.variables], folder
 
 
-@tiers.parametrize('replicas', ['one', 'two'], fast=1)
-def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp_path, request):
+@tiers.parametrize('replicas', ['one', 'two'], fast=['two'])
+def test_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp_path, request):
   """Steps 7 and 9 are bad: back to 4, whose next batch is that of step 10."""
   if replicas == 'one':
     weights, folder = request.getfixturevalue('gone_back')
@@ -257,7 +257,7 @@ def test_a_run_that_cannot_roll_back_does_not_save_where_it_went_astray(tmp_path
   # A step that saves nothing else: 7. Steps 6 and 7 are bad.
   with pytest.raises(errors.CheckpointError, match='ckpt-4: the run cannot go back to it: .*rollbacks.json: cannot be'):
     small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6), trainer=ROLLBACK, train_actions=[block])
-  assert [manifests.step_of(path) for path in manifests.paths(str(tmp_path))] == [0, 4]
+  assert [manifests.step_of(path) for path in manifests.complete_paths(str(tmp_path))] == [0, 4]
   (tmp_path / 'rollbacks.json').rmdir()
   small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6), trainer=ROLLBACK)
   (event,) = events(tmp_path, 'rollback')
@@ -268,6 +268,7 @@ class KilledError(BaseException):
   pass
 
 
+@pytest.mark.slow
 @tiers.parametrize('moment', harness.cases(['noted', 'next step'], soak=['deleted', 'restored']), fast=1)
 def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, gone_back, tmp_path, monkeypatch):
   trainer = {**ROLLBACK, 'max_to_keep': 10}
@@ -330,6 +331,7 @@ def test_a_loss_above_the_bound_ends_the_run(tmp_path):
   small_run.run(tmp_path / 'c', 'train', bad, trainer=unwatched)
 
 
+@pytest.mark.slow
 def test_a_loss_above_the_bound_leads_back(tmp_path):
   trainer = {'steps_per_loop': 1, 'loss_upper_bound': 900.0, 'recovery_max_trials': 1}
   small_run.run(tmp_path, 'train', task_with_bad_batches(5, value=1000.0), trainer=trainer)
@@ -341,6 +343,7 @@ def test_a_loss_above_the_bound_leads_back(tmp_path):
 # Spikes.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_a_loss_spike_is_skipped(replicas, tmp_path):
   """The loss of batches 3 (too early) and 7 is 1000; the others are below 10 times the median of four."""
@@ -368,6 +371,7 @@ def test_the_median_survives_a_resume(tmp_path):
   assert [event['step'] for event in events(tmp_path, 'update_skipped')] == [8]
 
 
+@pytest.mark.slow
 def test_the_weights_of_a_skipped_step_are_those_before(tmp_path):
   """A bad last step leaves the same end as the run without it."""
   with_bad, _ = small_run.run(tmp_path / 'a', 'train', task_with_bad_steps(12))

@@ -88,7 +88,7 @@ class TwoOptimizers(Container):
     super().__init__(size, name_of_network)
     self.second = perceptron(size)
     self.second_optimizer = tf_keras.optimizers.legacy.Adam(0.01)
-    gradient_tap.build(self.second_optimizer, self.second.trainable_variables)
+    gradient_tap.build_optimizer(self.second_optimizer, self.second.trainable_variables)
 
 
 class ModelTask(small_run.SmallTask):
@@ -219,7 +219,7 @@ class OwnsItsStep(base_trainer.Trainer):
     (functools.partial(Late, name_of_network='renamed'), 'renamed/0/kernel'),
     (Late, ''),
   ],
-  fast=1,
+  fast=2,
 )
 def test_what_cannot_be_traced_is_held_against_the_checkpoint_after_its_first_step(model, words, tmp_path):
   def build(model):

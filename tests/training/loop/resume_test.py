@@ -160,7 +160,7 @@ FAST = (
 @tiers.parametrize(
   'name',
   harness.cases(FAST, soak=[name for name in CONFIGURATIONS if name not in FAST]),
-  fast=['plain, float16, average', 'tf.data'],
+  fast=['plain, float16, average'],
 )
 def test_a_restored_trainer_goes_on_bit_for_bit(name, tmp_path):
   settings = CONFIGURATIONS[name]

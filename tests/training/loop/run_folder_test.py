@@ -13,14 +13,14 @@ from official_ext.cli import runs
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manager
 from official_ext.training.checkpoints import manifests
-from official_ext.training.diagnosis import debugging
+from official_ext.training.diagnosis import finite_checks
 from tests import irregular_files
 from tests import tiers
 from tests.training.loop import small_run
 
 
 def _steps(folder):
-  return [manifests.step_of(path) for path in manifests.paths(str(folder))]
+  return [manifests.step_of(path) for path in manifests.complete_paths(str(folder))]
 
 
 def _contents(folder):
@@ -67,14 +67,14 @@ def test_an_empty_state_file_is_no_obstacle(tmp_path):
   (tmp_path / 'checkpoint').write_bytes(b'')
   small_run.run(tmp_path, 'train')
   assert [event['step'] for event in small_run.events(tmp_path, 'restored')] == [8]
-  for path in manifests.paths(str(tmp_path)):
+  for path in manifests.complete_paths(str(tmp_path)):
     os.remove(path + manifests.SUFFIX)
   (tmp_path / 'checkpoint').write_bytes(b'\xff\xff')  # A folder without manifests, to start from.
   small_run.run(tmp_path / 'warm', 'train', params=_from(tmp_path))  # Which has an odd name too.
 
 
-@pytest.mark.parametrize('suffix', ['.index', '.data-00000-of-00001', '.manifest.json'])
-@pytest.mark.parametrize('mode', ['eval', 'train'])
+@tiers.parametrize('suffix', ['.index', '.data-00000-of-00001', '.manifest.json'], fast=1)
+@tiers.parametrize('mode', ['eval', 'train'], fast=1)
 def test_a_damaged_checkpoint_that_is_named_is_one_line(trained, tmp_path, suffix, mode):
   for path in manifests.files_of(str(trained / 'ckpt-12')) + [str(trained / 'ckpt-12.manifest.json')]:
     content = (trained / os.path.basename(path)).read_bytes()
@@ -82,7 +82,7 @@ def test_a_damaged_checkpoint_that_is_named_is_one_line(trained, tmp_path, suffi
   with pytest.raises(errors.UserError, match=r'^--checkpoint=.*ckpt-12: it is damaged: [^\n]*$'):
     small_run.run(tmp_path / 'new', mode, checkpoint=str(tmp_path / 'ckpt-12'))
   with pytest.raises(errors.UserError, match='it is damaged'):
-    debugging.run(small_run.make_params(), None, str(tmp_path / 'ckpt-12'))
+    finite_checks.debug_step(small_run.make_params(), None, str(tmp_path / 'ckpt-12'))
   if suffix != '.manifest.json':  # Nor without a manifest, which another program does not write.
     os.remove(tmp_path / 'ckpt-12.manifest.json')
     with pytest.raises(errors.UserError, match=r'ckpt-12: it is damaged: [^\n]*$'):
@@ -150,6 +150,7 @@ def test_rollbacks_of_wrong_types_are_an_error_in_one_line(tmp_path, content):
   assert small_run.record(tmp_path)['status'] == 'failed'
 
 
+@pytest.mark.slow
 def test_another_training_in_the_folder_is_refused_and_an_evaluation_is_not(trained):
   lock = run_lock.RunLock(str(trained), 'train_and_eval')
   lock.acquire()

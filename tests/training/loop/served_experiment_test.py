@@ -16,8 +16,8 @@ import tensorflow as tf
 from experiments.digits_mlp import configs as digits_configs
 from experiments.digits_mlp import task as digits_task
 from official_ext.base import errors
-from official_ext.training.loop import served_experiment
 from official_ext.training.loop import training_input
+from tests import tiers
 
 service_lib = tf.data.experimental.service
 NUM_EXAMPLES, BATCH_SIZE = 64, 8
@@ -106,15 +106,15 @@ def test_a_data_configuration_without_a_service_is_read_again(caplog):
   assert next(dataset.as_numpy_iterator()) == 3
 
 
-@pytest.mark.parametrize('changes', [{}, {'num_parallel_calls': 7, 'enable_tf_data_service': True}])
+@tiers.parametrize('changes', [{}, {'num_parallel_calls': 7, 'enable_tf_data_service': True}], fast=1)
 def test_inputs_are_known_by_keys_that_tell_them_apart(changes):
   params = exp_factory.get_exp_config('digits_mlp')
-  plain = served_experiment.build_inputs(params)
+  plain = training_input.build_served_inputs(params)
   assert [served.path for served in plain.values()] == ['task.train_data', 'task.validation_data']
   params.task.train_data.override({**changes, 'tf_data_service_address': 'grpc://localhost:1'})
-  assert list(served_experiment.build_inputs(params)) == list(plain)
+  assert list(training_input.build_served_inputs(params)) == list(plain)
   params.task.train_data.seed = 5
-  changed = list(served_experiment.build_inputs(params))
+  changed = list(training_input.build_served_inputs(params))
   assert changed[0] != list(plain)[0] and changed[1] == list(plain)[1]
 
 
@@ -132,4 +132,4 @@ def test_input_that_is_not_indexed_by_step_is_refused():
   task_factory.register_task_cls(OtherConfig)(Other)
   params.task = OtherConfig()
   with pytest.raises(errors.UserError, match='^Other: its input is not indexed by step; '):
-    served_experiment.build_inputs(params)
+    training_input.build_served_inputs(params)

@@ -8,7 +8,7 @@ import tf_keras
 
 from official_ext.data import sources
 from official_ext.data import step_indexed
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 from official_ext.training.loop import train_lib
 from tests.training.loop import harness
 
@@ -27,7 +27,7 @@ class SmallTask(harness.LinearTask):
     return len(self.data[1])
 
 
-def make_params(runtime: Any = None, **trainer: Any) -> cfg.ExperimentConfig:
+def make_params(runtime: Any = None, **trainer: Any) -> definitions.ExperimentConfig:
   """An experiment without XLA, which takes longer to compile than these steps to run; 12 steps in loops of 5."""
   defaults = {
     'train_steps': 12,
@@ -40,13 +40,13 @@ def make_params(runtime: Any = None, **trainer: Any) -> cfg.ExperimentConfig:
       'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}},
     },
   }
-  return cfg.ExperimentConfig(
-    task=cfg.TaskConfig(
-      train_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=True, seed=0),
-      validation_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=False),
+  return definitions.ExperimentConfig(
+    task=definitions.TaskConfig(
+      train_data=definitions.DataConfig(global_batch_size=BATCH_SIZE, is_training=True, seed=0),
+      validation_data=definitions.DataConfig(global_batch_size=BATCH_SIZE, is_training=False),
     ),
-    trainer=cfg.TrainerConfig(**{**defaults, **trainer}),
-    runtime=cfg.RuntimeConfig(**{'enable_xla': False, **(runtime or {})}),
+    trainer=definitions.TrainerConfig(**{**defaults, **trainer}),
+    runtime=definitions.RuntimeConfig(**{'enable_xla': False, **(runtime or {})}),
   )
 
 

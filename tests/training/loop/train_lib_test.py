@@ -14,11 +14,12 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base.run_folder import run_status
-from official_ext.training.config import definitions as cfg
+from official_ext.training.config import definitions
 from official_ext.training.config import epochs
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import controller
 from official_ext.training.loop import train_lib
+from tests import file_calls
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -76,7 +77,8 @@ def test_modes_follow_each_other_in_one_folder(tmp_path):
   assert {path.name for path in tmp_path.glob('run*.json')} == {'run.json', 'run.eval.json', 'run.continuous_eval.json'}
 
 
-def test_defect_19_train_and_eval_reports_and_returns_the_same(tmp_path):
+@pytest.mark.slow
+def test_train_and_eval_reports_and_returns_the_same(tmp_path):
   # Stock: returns {}.
   _, logs = small_run.run(tmp_path)
   assert steps_of(tmp_path, 'eval') == [6, 12] and steps_of(tmp_path, 'train') == [4, 5, 6, 8, 10, 12]
@@ -87,6 +89,7 @@ def test_defect_19_train_and_eval_reports_and_returns_the_same(tmp_path):
   assert small_run.events(tmp_path)[0]['event'] == 'start' and small_run.events(tmp_path)[-1]['event'] == 'finished'
 
 
+@pytest.mark.slow
 def test_one_evaluation_more_after_training(tmp_path):
   _, logs = small_run.run(tmp_path, 'train', run_post_eval=True)
   assert set(logs) == ALL_LOGS and steps_of(tmp_path, 'eval') == [12]
@@ -147,11 +150,13 @@ def test_an_action_under_a_condition(tmp_path):
   assert not called
 
 
+@pytest.mark.slow
 def test_no_summaries_where_none_are_wanted(tmp_path):
   small_run.run(tmp_path, save_summary=False)
   assert not list(tmp_path.rglob('*tfevents*')) and small_run.events(tmp_path, 'eval')
 
 
+@pytest.mark.slow
 def test_a_checkpoint_to_start_from(tmp_path):
   small_run.run(tmp_path / 'a', 'train')
   small_run.run(tmp_path / 'b', 'train', checkpoint=str(tmp_path / 'a/ckpt-8'))
@@ -189,7 +194,7 @@ def test_epochs_become_steps(num_epochs, batch_size, accumulation, expected):
   params = small_run.make_params(train_steps=0, train_epochs=num_epochs, gradient_accumulation_steps=accumulation)
   params.task.train_data.global_batch_size = batch_size
   task = small_run.make_task(params)
-  cfg.lock(params)
+  definitions.lock(params)
   steps = epochs.in_steps(params.trainer, params.task, task)
   assert params.replace(trainer=steps).trainer.train_steps == expected
 
@@ -244,7 +249,7 @@ def test_any_metric_that_is_reported_can_choose_the_best(metric, task_cls, tmp_p
   assert float(logs[f'best_{metric}']) == pytest.approx(max(values))
 
 
-def test_defect_07_a_metric_that_is_not_reported_is_refused_at_the_start(tmp_path):
+def test_a_metric_that_is_not_reported_is_refused_at_the_start(tmp_path):
   # Stock: KeyError after the first whole evaluation.
   with pytest.raises(errors.UserError) as raised:
     small_run.run(tmp_path / 'run', trainer=best('acuracy'))
@@ -282,6 +287,7 @@ def test_a_run_that_fails_says_so(tmp_path):
 
 
 # On two replicas: tests/training/loop/resume_test.py.
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['one'], soak=['two']))
 def test_an_interrupted_run_ends_as_the_straight_one(replicas, tmp_path):
   straight, logs = small_run.run(tmp_path / 'straight', replicas=replicas)
@@ -306,6 +312,7 @@ def saving_threads():
   return [thread for thread in found if type(thread._target.__self__).__name__ == 'AsyncCheckpointHelper']
 
 
+@pytest.mark.slow
 def test_a_run_lets_go_of_its_trainer(tmp_path):
   before = set(saving_threads())
   params, strategy = small_run.make_params(), harness.strategy('one')
@@ -328,7 +335,18 @@ def test_a_run_lets_go_of_its_trainer(tmp_path):
   assert known() is None
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_waited_for_before_a_run_has_finished(tmp_path):
   small_run.run(tmp_path, 'train', trainer={'async_checkpointing': True})
   for step in (4, 8, 12):
     tf.train.load_checkpoint(str(tmp_path / f'ckpt-{step}'))
+
+
+def test_events_are_on_the_disk_before_the_checkpoint_behind_them(tmp_path):
+  with file_calls.recorded() as calls:
+    small_run.run(tmp_path, trainer={'async_checkpointing': False})
+  manifests = [n for n, call in enumerate(calls) if call[0] == 'rename' and call[2].endswith('.manifest.json')]
+  assert len(manifests) == 3  # Of steps 4, 8 and 12.
+  for before, after in zip([0, *manifests], manifests):
+    marks = [n for n in range(before, after) if calls[n][0] == 'sync' and calls[n][1].endswith('.unfinished')]
+    assert ('sync', f'{tmp_path}/events.jsonl') in calls[before : marks[0]], calls[before:after]

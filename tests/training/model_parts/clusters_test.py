@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_ext.language.modeling import attention
 from official_ext.language.modeling import layers
 from official_ext.language.modeling import losses
-from official_ext.language.modeling import rope
+from official_ext.language.modeling import position_encodings
 from official_ext.training.model_parts import clusters
 
 BFLOAT16_EPSILON = 2.0**-8  # The largest relative error of one rounding.
@@ -40,7 +40,10 @@ def cases(dtype):
       lambda s: attention._shares(tf.as_dtype(dtype), 2)(s, mask, bias),
       [drawn(2, 5, 5, dtype=dtype)],
     ),
-    'rotated': (lambda x: rope.rotated(x, tf.cos(angles), tf.sin(angles)), [drawn(3, 5, 2, 4, dtype=dtype)]),
+    'rotated': (
+      lambda x: position_encodings.rotated(x, tf.cos(angles), tf.sin(angles)),
+      [drawn(3, 5, 2, 4, dtype=dtype)],
+    ),
     'log_probs': (lambda x: losses.log_probs(x, labels), [drawn(2, 3, 16, dtype=dtype)]),
   }
 

@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.training.model_parts import clusters
-from official_ext.training.model_parts import layer_reports
-from official_ext.training.model_parts import layer_weights
+from official_ext.training.model_parts import remat
 from official_ext.training.model_parts import stacked
 
 _LAYERS = 6
@@ -22,7 +21,7 @@ def test_the_loop_of_the_backward_pass_does_not_run_ahead():
 
   def block(x, number, extras):
     del number, extras
-    return x * layer_weights.value_of(weights)
+    return x * remat.value_of(weights)
 
   @tf.function(autograph=False)
   def step(x):
@@ -40,7 +39,7 @@ def test_the_loop_of_the_backward_pass_does_not_run_ahead():
 
 def test_what_a_loop_keeps_has_the_gradients_of_what_is_computed_once_more():
   """Trained, frozen and integer rows, a value that all layers share, and a report of each layer."""
-  value_of = layer_weights.value_of
+  value_of = remat.value_of
   kernels, scales = tf.Variable(tf.random.normal([_LAYERS, 3, 3], seed=1)), tf.Variable(tf.range(1.0, _LAYERS + 1.0))
   frozen = tf.Variable(tf.random.normal([_LAYERS, 3, 3], seed=2))
   numbers = tf.Variable(tf.range(_LAYERS), trainable=False)
@@ -48,13 +47,13 @@ def test_what_a_loop_keeps_has_the_gradients_of_what_is_computed_once_more():
 
   def block(x, number, extras):
     inner = tf.tanh(x @ value_of(kernels)) * value_of(scales)
-    layer_reports.report(tf.reduce_sum(inner))
+    remat.report(tf.reduce_sum(inner))
     return 0.1 * inner @ value_of(frozen) + extras['shift'] * tf.cast(value_of(numbers) + number, tf.float32)
 
   def graph(keeps_activations, compiles_clusters):
     def step(x, shift):
       around = clusters.compiled() if compiles_clusters else contextlib.nullcontext()
-      with around, layer_reports.collected(True) as reports, tf.GradientTape() as tape:
+      with around, remat.collected(True) as reports, tf.GradientTape() as tape:
         tape.watch([x, shift])
         spec = tf.TensorSpec([], tf.float32)
         y = stacked.scan(block, x, part, _LAYERS, {'shift': shift}, [spec], keeps_activations)

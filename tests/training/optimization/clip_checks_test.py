@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.training.config import checks
-from official_ext.training.optimization import optimizer_configs
+from official_ext.training.optimization import configs
 from tests.training.loop import small_run
 
 KINDS = sorted(
@@ -28,7 +28,7 @@ def config(kind, **fields):
 
 
 def build(kind, **fields):
-  factory = optimization.OptimizerFactory(optimizer_configs.OptimizationConfig(config(kind, **fields)))
+  factory = optimization.OptimizerFactory(configs.OptimizationConfig(config(kind, **fields)))
   return factory.build_optimizer(factory.build_learning_rate())
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 import tf_keras
 
+from official_ext.base import tf_internals
 from official_ext.training.loop import base_trainer
 from official_ext.training.optimization import ema_optimizer
 from tests import tiers
@@ -60,7 +61,7 @@ def test_the_average_follows_the_formula(shape):
 
 @pytest.mark.slow
 @in_shapes('fused', 'plain_two')
-def test_defect_06_the_average_follows_float16_training_and_waits_at_an_overflow(shape):
+def test_the_average_follows_float16_training_and_waits_at_an_overflow(shape):
   # Stock: TypeError, its apply_gradients does not know experimental_aggregate_gradients.
   x, y = harness.make_data(64)
   x[24] *= 500  # Batch 3 overflows in float16, scaled.
@@ -92,7 +93,7 @@ class LazyModel(tf_keras.Model):
     return self.layer(inputs)
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@tiers.parametrize('replicas', ['one', 'two'], fast=['two'])
 def test_weights_that_the_first_call_makes_have_an_average(replicas):
   class Task(harness.LinearTask):
     model_fn = LazyModel
@@ -108,7 +109,7 @@ def test_weights_that_the_first_call_makes_have_an_average(replicas):
   harness.assert_close(averages_of(trainer), average)
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@tiers.parametrize('replicas', ['one', 'two'], fast=['two'])
 def test_the_first_call_makes_no_iterator(replicas, monkeypatch):
   # Another iterator over Model Garden's detection data augments otherwise, and a resumed run has a new dataset.
   made = []
@@ -142,7 +143,7 @@ def test_a_skipped_step_leaves_the_average(replicas, enable_xla):
 @tiers.parametrize(
   'replicas, enable_xla', [('one', True), ('two', False), pytest.param('two', True, marks=pytest.mark.soak)], fast=1
 )
-def test_defect_06_evaluation_uses_the_average_and_gives_back_every_bit(replicas, enable_xla):
+def test_evaluation_uses_the_average_and_gives_back_every_bit(replicas, enable_xla):
   # Stock: weights are swapped by a+b and a-b; after 20 evaluations 76 % of them have changed.
   trainer = harness.make_trainer(optimizer=stock_ema, replicas=replicas, enable_xla=enable_xla, evaluate=True)
   harness.train(trainer, 3)
@@ -156,8 +157,8 @@ def test_defect_06_evaluation_uses_the_average_and_gives_back_every_bit(replicas
   assert [w.tobytes() for w in [*harness.weights_of(trainer), *averages_of(trainer)]] == before
 
 
-@pytest.mark.parametrize('where', ['validation_step', 'next_eval_inputs', 'eval_end'])
-def test_defect_06_an_evaluation_that_fails_gives_back_every_bit(where):
+@tiers.parametrize('where', ['validation_step', 'next_eval_inputs', 'eval_end'], fast=1)
+def test_an_evaluation_that_fails_gives_back_every_bit(where):
   # Stock: averages stay in place of the weights.
   class Broken(base_trainer.Trainer):
     broken = True
@@ -234,4 +235,4 @@ def test_swapping_needs_a_cross_replica_context():
   ema = ema_optimizer.adopt(stock_ema())
   ema.shadow_copy(harness.linear_model())
   with pytest.raises(ValueError, match='Swapping weights'):
-    tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).run(ema.swap_weights)
+    tf_internals.make_strategy(tf.distribute.MirroredStrategy, devices=['CPU:0', 'CPU:1']).run(ema.swap_weights)

@@ -16,7 +16,7 @@ from official_ext.base import errors
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
 from official_ext.training.config import parser
-from official_ext.training.optimization import optimizer_configs
+from official_ext.training.optimization import configs
 from tests.training.loop import harness
 
 DOCS = (pathlib.Path(__file__).resolve().parents[3] / 'docs/how_to/optimization.md').read_text()
@@ -60,21 +60,21 @@ def test_every_snippet_of_the_docs_is_a_file_for_any_experiment(number, experime
 
 def test_the_snippets_show_every_kind():
   text = ''.join(SNIPPETS)
-  assert all(f'type: {kind}\n' in text for kind in [*optimizer_configs.SCHEDULES, *optimizer_configs.OPTIMIZERS])
-  assert all(f'| `{kind}` |' in DOCS for kind in [*optimizer_configs.SCHEDULES, *optimizer_configs.OPTIMIZERS])
+  assert all(f'type: {kind}\n' in text for kind in [*configs.SCHEDULES, *configs.OPTIMIZERS])
+  assert all(f'| `{kind}` |' in DOCS for kind in [*configs.SCHEDULES, *configs.OPTIMIZERS])
 
 
 def test_the_docs_name_every_field_with_its_default():
   for cls in (
-    optimizer_configs.CyclicalLrConfig,
-    optimizer_configs.OneCycleLrConfig,
-    optimizer_configs.WarmupStableDecayLrConfig,
-    optimizer_configs.CosineRestartsLrConfig,
-    optimizer_configs.AdamWTorchConfig,
-    optimizer_configs.LionConfig,
-    optimizer_configs.MuonConfig,
-    optimizer_configs.StableAdamWConfig,
-    optimizer_configs.ParameterGroupConfig,
+    configs.CyclicalLrConfig,
+    configs.OneCycleLrConfig,
+    configs.WarmupStableDecayLrConfig,
+    configs.CosineRestartsLrConfig,
+    configs.AdamWTorchConfig,
+    configs.LionConfig,
+    configs.MuonConfig,
+    configs.StableAdamWConfig,
+    configs.ParameterGroupConfig,
   ):
     for name, value in vars(cls()).items():
       if name not in ('name', *cls.RESERVED_ATTR):

@@ -11,7 +11,7 @@ import torch
 from official_ext.training.config import definitions
 from official_ext.training.optimization import ema_optimizer
 from official_ext.training.optimization import muon
-from official_ext.training.optimization import rounding
+from official_ext.training.optimization import optimizers
 from official_ext.training.step import gradient_tap
 from tests import tiers
 from tests.training.loop import harness
@@ -181,9 +181,9 @@ def test_rounding_at_random_is_right_in_the_mean():
   values = tf.constant(
     np.repeat((1 + shares * 2**-7).astype(np.float32)[:, None], number, 1) * [[1], [1], [-1], [1]], tf.float32
   )
-  bits = rounding.halves(rounding.random_bits(values.shape, 0, tf.constant(7, tf.int64)))
+  bits = optimizers.halves(optimizers.random_bits(values.shape, 0, tf.constant(7, tf.int64)))
   for half in bits:
-    rounded = np.abs(rounding.to_bfloat16(values, half).numpy().astype(np.float64))
+    rounded = np.abs(optimizers.to_bfloat16(values, half).numpy().astype(np.float64))
     assert set(np.unique(rounded)) == {1.0, 1 + 2**-7}
     ups = (rounded > 1).mean(1)
     tolerance = 5 * np.sqrt(shares * (1 - shares) / number)
@@ -191,13 +191,13 @@ def test_rounding_at_random_is_right_in_the_mean():
   # Numbers that bfloat16 holds stay, for any bits.
   exact = tf.cast(tf.constant([0.0, 1.5, -3e38, 2.0**-120]), tf.bfloat16)
   all_ones = tf.fill([4], tf.constant(0xFFFF, tf.uint32))
-  np.testing.assert_array_equal(rounding.to_bfloat16(tf.cast(exact, tf.float32), all_ones), exact)
+  np.testing.assert_array_equal(optimizers.to_bfloat16(tf.cast(exact, tf.float32), all_ones), exact)
 
 
 def test_a_second_moment_in_bfloat16_stands_still_unless_it_is_rounded_at_random():
   # Gradients of 1, then of 0: the second moment decays by 0.1 % a step. Its mean over 4096 numbers is exact to 1e-3.
   found = {}
-  for how in rounding.ROUNDINGS:
+  for how in optimizers.ROUNDINGS:
     optimizer = make('stable_adamw', slot_rounding=how)
     variable = tf.Variable(tf.zeros([4096]), name='w')
     optimizer.build([variable])
@@ -295,7 +295,7 @@ def reference(kind, num_steps, batch_size=8):
     pytest.param('muon', 'plain_two', marks=pytest.mark.soak),
     pytest.param('stable_adamw', 'fused', marks=pytest.mark.soak),
   ],
-  fast=2,
+  fast=1,
 )
 def test_an_optimizer_in_every_shape_of_the_step(kind, shape):
   trainer, logs = trained(kind, 5, accumulation=2, **SHAPES[shape])
@@ -307,6 +307,7 @@ def test_an_optimizer_in_every_shape_of_the_step(kind, shape):
     np.testing.assert_allclose(logs[name], value, rtol=1e-3)
 
 
+@pytest.mark.slow
 @tiers.parametrize('shape', [SHAPES['fused'], SHAPES['plain_two']], ids=['fused', 'plain_two'], fast=1)
 def test_a_skipped_step_has_no_part_in_an_optimizers_logs(shape):
   x, y = harness.make_data(64)
@@ -322,6 +323,7 @@ def test_a_skipped_step_has_no_part_in_an_optimizers_logs(shape):
   assert harness.train(trainer, 1)['optimizer/update_rms'] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', [pytest.param('one', marks=pytest.mark.soak), 'two'])
 def test_a_manual_task_logs_what_its_optimizer_has_to_say(replicas):
   class Twice(harness.LinearTask):
@@ -340,6 +342,7 @@ class Sgd(tf_keras.optimizers.legacy.SGD):
     return {'iterations': self.iterations}
 
 
+@pytest.mark.slow
 def test_any_optimizer_may_have_values_to_log():
   for wrap in (lambda optimizer: optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
     trainer = harness.make_trainer(optimizer=lambda wrap=wrap: wrap(Sgd(0.1)), enable_xla=False)
@@ -370,6 +373,7 @@ def test_the_moving_average_around_a_new_optimizer(kind, shape):
   np.testing.assert_allclose(logs['learning_rate'], LR)
 
 
+@pytest.mark.slow
 def test_loss_scaling_around_a_new_optimizer_waits_at_an_overflow():
   x, y = harness.make_data(64)
   x[24] *= 500  # Batch 3 overflows in float16, scaled.
@@ -394,6 +398,7 @@ def test_loss_scaling_around_a_new_optimizer_waits_at_an_overflow():
     assert harness.train(trainer, 1)['optimizer/update_rms'] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('kind', 'shape'),
   [
@@ -417,6 +422,7 @@ def test_a_checkpoint_resumes_every_bit(kind, shape, tmp_path):
     assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.slow
 def test_an_update_that_is_compiled_by_itself():
   # jit_compile: for steps that are not compiled. The copies of weights and sums must be those of the replica.
   for kind in ('muon', 'stable_adamw'):

@@ -9,9 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
-from official_ext.training.optimization import optimizer_configs
-from official_ext.training.optimization import parameter_groups
-from official_ext.training.optimization import variable_names
+from official_ext.training.optimization import configs
+from official_ext.training.optimization import groups as groups_lib
 from tests import tiers
 from tests.training.loop import harness
 
@@ -36,9 +35,7 @@ FIELDS = {
   'adamw_experimental': dict(global_clipnorm=None),
   'lars': dict(eeta=0.1),
 }
-KINDS = sorted(
-  {field.name for field in dataclasses.fields(optimizer_configs.OptimizerConfig)} - {'type'} - UNIMPLEMENTED
-)
+KINDS = sorted({field.name for field in dataclasses.fields(configs.OptimizerConfig)} - {'type'} - UNIMPLEMENTED)
 GROUPS = (
   dict(patterns=('^slow/',), learning_rate_scale=0.25),
   dict(patterns=('bias$', '^free/kernel$'), weight_decay=False),
@@ -49,11 +46,11 @@ NAMES = ('slow/kernel', 'free/kernel', 'free/bias', 'frozen/kernel', 'fast/kerne
 
 
 def groups_of(*groups):
-  return tuple(optimizer_configs.ParameterGroupConfig(**group) for group in groups)
+  return tuple(configs.ParameterGroupConfig(**group) for group in groups)
 
 
 def make(kind, groups=(), learning_rate=LR, decays=True, **fields):
-  config = optimizer_configs.OptimizationConfig(
+  config = configs.OptimizationConfig(
     {
       'optimizer': {'type': kind, kind: {**FIELDS.get(kind, {}), **(DECAYS.get(kind, {}) if decays else {}), **fields}},
       'learning_rate': {'type': 'constant', 'constant': {'learning_rate': learning_rate}},
@@ -61,7 +58,7 @@ def make(kind, groups=(), learning_rate=LR, decays=True, **fields):
   )
   factory = optimization.OptimizerFactory(config)
   optimizer = factory.build_optimizer(factory.build_learning_rate())
-  parameter_groups.install(groups_of(*groups), optimizer)
+  groups_lib.install(groups_of(*groups), optimizer)
   return optimizer
 
 
@@ -83,7 +80,7 @@ def run(optimizer, names, num_steps=4):
   return {name: variable.numpy() for name, variable in variables.items()}
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@tiers.parametrize('kind', KINDS, fast=1)
 def test_a_group_is_trained_as_by_an_optimizer_of_its_own(kind):
   found = run(make(kind, GROUPS), NAMES)
   expected = {
@@ -254,7 +251,7 @@ def test_parts_that_a_model_lists_for_checkpoints_precede_the_names():
   backbone = tf_keras.Sequential([tf_keras.layers.Dense(4, name='dense')])
   model = tf_keras.Model(inputs, tf_keras.layers.Dense(2, name='dense_1')(backbone(inputs)))
   model.checkpoint_items = {'backbone': backbone}
-  groups = parameter_groups.ParameterGroups(groups_of(dict(patterns=['^backbone/'], learning_rate_scale=0.1)), model)
+  groups = groups_lib.ParameterGroups(groups_of(dict(patterns=['^backbone/'], learning_rate_scale=0.1)), model)
   groups.check(model.trainable_variables)
   scales = [groups.group_of(variable).learning_rate_scale for variable in model.trainable_variables]
   assert scales == [0.1, 0.1, 1.0, 1.0]
@@ -264,8 +261,8 @@ def test_names_are_those_of_the_variable_not_of_its_copies():
   with harness.strategy('two').scope():
     variable = tf.Variable(tf.zeros([2]), name='dense/kernel')
   copies = [harness.strategy('two').experimental_local_results(variable)[i] for i in range(2)]
-  assert [variable_names.name_of(v) for v in (variable, *copies)] == ['dense/kernel'] * 3
-  assert parameter_groups.of(make('sgd')) is None
+  assert [groups_lib.name_of(v) for v in (variable, *copies)] == ['dense/kernel'] * 3
+  assert groups_lib.of(make('sgd')) is None
 
 
 class Container(tf_keras.Model):
@@ -281,8 +278,8 @@ class Container(tf_keras.Model):
 @pytest.mark.parametrize('optimizer_cls', [tf_keras.optimizers.legacy.SGD, tf_keras.optimizers.SGD])
 def test_patterns_find_the_networks_of_a_container_by_attribute(optimizer_cls):
   model, optimizer = Container(), optimizer_cls(LR)
-  names = variable_names.by_attribute(model)
-  assert [names[variable_names.key_of(v)] for v in model.trainable_variables] == [
+  names = groups_lib.by_attribute(model)
+  assert [names[groups_lib.key_of(v)] for v in model.trainable_variables] == [
     'encoder/dense/kernel',
     'encoder/dense/bias',
     'decoder/dense/kernel',
@@ -293,10 +290,10 @@ def test_patterns_find_the_networks_of_a_container_by_attribute(optimizer_cls):
     'heads/1/out/bias',
   ]
   groups = [
-    optimizer_configs.ParameterGroupConfig(patterns=('^encoder/', '^heads/1/'), frozen=True),
-    optimizer_configs.ParameterGroupConfig(patterns=('^dense/kernel$',), learning_rate_scale=0.5),
+    configs.ParameterGroupConfig(patterns=('^encoder/', '^heads/1/'), frozen=True),
+    configs.ParameterGroupConfig(patterns=('^dense/kernel$',), learning_rate_scale=0.5),
   ]  # By its own name.
-  installed = parameter_groups.install(groups, optimizer, model)
+  installed = groups_lib.install(groups, optimizer, model)
   installed.check(model.trainable_variables)
   before = [v.numpy() for v in model.trainable_variables]
   optimizer.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables])
@@ -309,8 +306,8 @@ def test_patterns_find_the_networks_of_a_container_on_every_replica(optimizer_cl
   strategy = harness.strategy('two')
   with strategy.scope():
     model, optimizer = Container(), optimizer_cls(LR)
-    parameter_groups.install(
-      [optimizer_configs.ParameterGroupConfig(patterns=('^encoder/',), learning_rate_scale=0.5)], optimizer, model
+    groups_lib.install(
+      [configs.ParameterGroupConfig(patterns=('^encoder/',), learning_rate_scale=0.5)], optimizer, model
     )
     before = [v.numpy() for v in model.trainable_variables]
   strategy.run(lambda: optimizer.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables]))

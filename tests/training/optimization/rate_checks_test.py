@@ -6,8 +6,7 @@ import official_ext  # noqa: F401
 from official.modeling import optimization
 import pytest
 
-from official_ext.training.optimization import optimizer_configs
-from official_ext.training.optimization import rate_checks
+from official_ext.training.optimization import configs
 
 COSINE = ('cosine', {'initial_learning_rate': 0.5, 'decay_steps': 10})
 
@@ -17,7 +16,7 @@ def optimizer(learning_rate, warmup=None, kind='sgd'):
   for name, choice in (('learning_rate', learning_rate), ('warmup', warmup)):
     if choice:
       config[name] = {'type': choice[0], choice[0]: choice[1]}
-  factory = optimization.OptimizerFactory(optimizer_configs.OptimizationConfig(config))
+  factory = optimization.OptimizerFactory(configs.OptimizationConfig(config))
   return factory.build_optimizer(factory.build_learning_rate())
 
 
@@ -35,7 +34,7 @@ def optimizer(learning_rate, warmup=None, kind='sgd'):
   ],
 )
 def test_a_rate_of_0_at_every_step_is_found(learning_rate, warmup, first, end, kind):
-  message = rate_checks.problem(optimizer(learning_rate, warmup, kind), first, end)
+  message = configs.rate_problem(optimizer(learning_rate, warmup, kind), first, end)
   assert message.startswith(f'the learning rate is 0 at each of the steps {first} to {end - 1}')
 
 
@@ -54,10 +53,10 @@ def test_a_rate_of_0_at_every_step_is_found(learning_rate, warmup, first, end, k
   ],
 )
 def test_others_pass(learning_rate, warmup, first, end):
-  assert rate_checks.problem(optimizer(learning_rate, warmup), first, end) == ''
+  assert configs.rate_problem(optimizer(learning_rate, warmup), first, end) == ''
 
 
 def test_a_schedule_that_has_no_number_at_the_end_is_found():
   schedule = ('step_cosine_with_offset', {'boundaries': [0, 4], 'values': [0.5, 0.2]})
-  assert rate_checks.problem(optimizer(schedule), 0, 4) == ''
-  assert rate_checks.problem(optimizer(schedule), 0, 5) == 'the learning rate is nan at step 4'
+  assert configs.rate_problem(optimizer(schedule), 0, 4) == ''
+  assert configs.rate_problem(optimizer(schedule), 0, 5) == 'the learning rate is nan at step 4'

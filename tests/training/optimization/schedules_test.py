@@ -8,7 +8,7 @@ from official.modeling import optimization
 import pytest
 import tensorflow as tf
 
-from official_ext.training.optimization import optimizer_configs
+from official_ext.training.optimization import configs
 from official_ext.training.optimization import schedules
 
 STEPS = 40
@@ -126,7 +126,7 @@ each_case = pytest.mark.parametrize('name', CASES)
 
 def build(kind, fields, warmup=None):
   """The schedule of Model Garden's factory."""
-  config = optimizer_configs.OptimizationConfig(
+  config = configs.OptimizationConfig(
     {
       'optimizer': {'type': 'sgd'},
       'learning_rate': {'type': kind, kind: fields},
@@ -235,7 +235,7 @@ WARM_UPS = {
 
 
 def test_these_are_all_schedules():
-  known = {field.name for field in dataclasses.fields(optimizer_configs.LrConfig)} - {'type'}
+  known = {field.name for field in dataclasses.fields(configs.LrConfig)} - {'type'}
   assert known == ALL.keys()
 
 
@@ -247,7 +247,7 @@ def test_first_last_and_later_steps(kind, warmup):
   config = {'optimizer': {'type': 'sgd'}, 'learning_rate': {'type': kind, kind: fields}}
   if warmup_fields:
     config['warmup'] = {'type': choice, choice: warmup_fields}
-  rate = optimization.OptimizerFactory(optimizer_configs.OptimizationConfig(config)).build_learning_rate()
+  rate = optimization.OptimizerFactory(configs.OptimizationConfig(config)).build_learning_rate()
   steps = (0, 1, 2, 3, 9, 10, 11, 19, 20, 21, 500)  # 9 is the last one of 10.
   found = values(rate, steps) if callable(rate) else [rate] * len(steps)
   np.testing.assert_allclose(found, [warmed_up(step, formula) for step in steps], rtol=3e-5, atol=1e-6)

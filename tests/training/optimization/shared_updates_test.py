@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from official_ext.training.optimization import shared_updates
+from official_ext.base import tf_internals
+from official_ext.training.optimization import optimizers
+from tests import tiers
 
 SHAPES = [[3, 4], [4], [3, 4], [4], [5, 2], [3, 4]]
 SPARSE = 4  # The variable whose gradient is of two rows.
@@ -16,7 +18,7 @@ def trained(optimizer, shared, dtype=tf.float32, num_steps=4, **options):
   rng = np.random.default_rng(0)
   variables = [tf.Variable(rng.normal(size=shape), dtype=dtype, name=f'v{i}') for i, shape in enumerate(SHAPES)]
   if shared:
-    shared_updates.share(optimizer)
+    optimizers.share_updates(optimizer)
   optimizer.build(variables)
 
   @tf.function(autograph=False, **options)
@@ -31,13 +33,14 @@ def trained(optimizer, shared, dtype=tf.float32, num_steps=4, **options):
   return [value.numpy() for value in (*variables, *optimizer.variables)], len(graph.get_operations())
 
 
-@pytest.mark.parametrize('dtype', [tf.float32, tf.bfloat16, tf.float64])
-@pytest.mark.parametrize(
+@tiers.parametrize('dtype', [tf.float32, tf.bfloat16, tf.float64], fast=1)
+@tiers.parametrize(
   'make',
   [
     lambda: tf_keras.optimizers.Adam(tf_keras.optimizers.schedules.PolynomialDecay(0.1, 9), jit_compile=False),
     lambda: tf_keras.optimizers.AdamW(0.01, weight_decay=0.1, beta_2=0.99, jit_compile=False, global_clipnorm=1.0),
   ],
+  fast=1,
 )
 def test_values_are_those_of_tf_keras_to_the_bit(make, dtype):
   ours, num_ours = trained(make(), True, dtype)
@@ -66,7 +69,7 @@ def test_a_shape_is_traced_once():
 
 def test_the_learning_rate_may_change_between_steps():
   optimizer = tf_keras.optimizers.Adam(0.1, jit_compile=False)
-  shared_updates.share(optimizer)
+  optimizers.share_updates(optimizer)
   variable = tf.Variable([1.0, 2.0])
   optimizer.build([variable])
   step = tf.function(lambda: optimizer.apply_gradients([(tf.constant([1.0, -1.0]), variable)]), autograph=False)
@@ -79,12 +82,12 @@ def test_the_learning_rate_may_change_between_steps():
 
 def on_two_replicas(shared):
   """The components of two variables after two updates with other gradients on each replica."""
-  strategy = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])
+  strategy = tf_internals.make_strategy(tf.distribute.MirroredStrategy, devices=['CPU:0', 'CPU:1'])
   with strategy.scope():
     variables = [tf.Variable(tf.ones([2, 3])) for _ in range(2)]
     optimizer = tf_keras.optimizers.AdamW(0.1, jit_compile=False)
     if shared:
-      shared_updates.share(optimizer)
+      optimizers.share_updates(optimizer)
     optimizer.build(variables)
 
   def of_replica():
@@ -113,12 +116,12 @@ def test_replicas_are_updated_as_before():
 )
 def test_others_stay_as_they_are(optimizer):
   before = dict(vars(optimizer))
-  shared_updates.share(optimizer)
+  optimizers.share_updates(optimizer)
   assert vars(optimizer).keys() == before.keys()
 
 
 def test_a_method_that_was_replaced_stays():
   optimizer = tf_keras.optimizers.Adam()
   optimizer.update_step = replaced = lambda gradient, variable: None
-  shared_updates.share(optimizer)
+  optimizers.share_updates(optimizer)
   assert optimizer.update_step is replaced

@@ -5,11 +5,12 @@ import sys
 import threading
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tf_keras
 
 from official_ext.base import tf_internals
-from official_ext.training.step import collective_traces
+from official_ext.training.step import gradient_tap
 from tests import tiers
 
 NUM_LAYERS = 4
@@ -59,6 +60,7 @@ def gathering():
   return model
 
 
+@pytest.mark.slow
 @tiers.parametrize('make_model', [normalising, gathering], fast=1)
 def test_gradients_are_those_of_tensorflow_without_its_searches(make_model):
   devices = tf.config.list_logical_devices('CPU')[:2]
@@ -81,7 +83,7 @@ def test_gradients_are_those_of_tensorflow_without_its_searches(make_model):
     return np.stack(strategy.experimental_local_results(found)), len(walks)
 
   expected, num_before = gradients(contextlib.nullcontext)
-  found, num_walks = gradients(collective_traces.without_searches)
+  found, num_walks = gradients(gradient_tap.without_searches)
   assert num_before >= 2 * 2 * NUM_LAYERS  # Two replicas, a layer and its gradient.
   assert num_walks == 0
   assert np.abs(expected).max() > 0.01
@@ -94,7 +96,7 @@ def test_other_custom_gradients_find_their_variables():
 
   @tf.function
   def gradient():
-    with collective_traces.without_searches(), tf.GradientTape() as tape:
+    with gradient_tap.without_searches(), tf.GradientTape() as tape:
       result = square(tf.constant(5.0))
     return tape.gradient(result, weights)
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests import train_processes
 
 CODE = """
@@ -44,6 +46,7 @@ print(json.dumps(list(cases())))
 """
 
 
+@pytest.mark.slow
 def test_a_step_with_sparse_gradients_compiles_once(start_script, tmp_path):
   done = start_script(CODE, [str(tmp_path)], env=train_processes.dumping_programs(tmp_path)).finish(timeout=300)
   assert done.returncode == 0, done.stderr

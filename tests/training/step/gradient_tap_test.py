@@ -89,7 +89,7 @@ def test_a_norm_that_is_known_is_not_computed_again(make):
   def update(norm):
     variable = tf.Variable([0.0, 0.0])
     optimizer = make()
-    gradient_tap.build(optimizer, [variable])
+    gradient_tap.build_optimizer(optimizer, [variable])
     gradient_tap.GradientTap(optimizer).apply_reduced([tf.constant([3.0, 4.0])], [variable], norm)
     return variable.numpy()
 
@@ -228,7 +228,7 @@ def test_build_makes_and_variables_of_names_all_that_an_update_writes(name):
   creator = lambda next_creator, **kwargs: created.append(next_creator(**kwargs)) or created[-1]
   with tf.variable_creator_scope(creator):
     optimizer = optimizers()[name]()
-    gradient_tap.build(optimizer, model.trainable_variables)
+    gradient_tap.build_optimizer(optimizer, model.trainable_variables)
     tap = gradient_tap.GradientTap(optimizer)
     num_created = len(created)
     found = gradient_tap.variables_of(optimizer)
@@ -260,7 +260,7 @@ def test_a_sparse_gradient_updates_as_the_dense_one_after_a_single_search_for_eq
   def after_two_updates(gradient):
     optimizer, variable = make(0.125), tf.Variable(tf.ones([5, 2]))
     tap = gradient_tap.GradientTap(optimizer)
-    gradient_tap.build(optimizer, [variable])
+    gradient_tap.build_optimizer(optimizer, [variable])
 
     @tf.function(jit_compile=jit_compile)
     def update():

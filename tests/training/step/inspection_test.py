@@ -99,6 +99,7 @@ def nodes_of(trainer: Any) -> Any:
   return collections.Counter(node.op for group in groups for node in group)
 
 
+@pytest.mark.slow
 @tiers.parametrize('shape', harness.cases(['plain', 'fused', 'eager'], soak=['split']), fast=['fused'])
 def test_training_does_not_notice(tmp_path, shape):
   """Weights, slots, statistics and every log are the same bit for bit.
@@ -120,6 +121,7 @@ def test_training_does_not_notice(tmp_path, shape):
     assert nodes_of(inspected) == nodes_of(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_a_step_by_the_formulas(tmp_path, replicas):
   """Step 3 of softmax regression with SGD: gradients of the whole batch, activations of the first replica's part."""

@@ -64,7 +64,7 @@ def test_models(told, mode, tmp_path):
   assert not (tmp_path / 'a').exists()
 
 
-@pytest.mark.parametrize('told', MODELS)
+@tiers.parametrize('told', MODELS, fast=1)
 def test_an_evaluation_and_a_model_that_is_loaded_for_export_or_predict(told, tmp_path, monkeypatch):
   params = small_run.make_params(train_steps=4, validation_interval=4)
   small_run.run(tmp_path, params=params)
@@ -74,7 +74,7 @@ def test_an_evaluation_and_a_model_that_is_loaded_for_export_or_predict(told, tm
     small_run.run(tmp_path, 'eval', task, params=params)
   monkeypatch.setattr(task_factory, 'get_task', lambda config: small_run.make_task(params, task))
   with pytest.raises(errors.UserError, match=line):
-    trained_model.load(params, str(tmp_path))
+    trained_model.load_model(params, str(tmp_path))
 
 
 @pytest.mark.parametrize('told', MODELS)

@@ -1,6 +1,7 @@
 """Random numbers on a mesh are those of one device: TensorFlow's own, by a seed of the task or none."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import registry_imports  # noqa: F401
@@ -37,6 +38,7 @@ def _drawn(draw, mesh):
   return [harness.train(trainer, 1)['drawn'].item() for _ in range(3)]
 
 
+@pytest.mark.slow
 @tiers.parametrize('name', DRAWS, fast=['keyed by the step'])
 def test_draws_are_those_of_one_device(name):
   expected, found = (_drawn(DRAWS[name], mesh) for mesh in ({}, {'runtime': {'mesh': {'data': 2}}}))

@@ -47,6 +47,7 @@ def losses(trainer, num_loops, steps=1):
   return [harness.train(trainer, steps)['training_loss'] for _ in range(num_loops)]
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_one_device_and_slots_are_split_as_their_parameters(tmp_path, capsys):
   accumulation = dict(gradient_accumulation_steps=2, optimizer_config=SGD)
   alone = make_trainer(**accumulation)
@@ -146,7 +147,7 @@ def test_an_operation_that_cannot_be_split_is_told():
 
 
 class IndexingTask(harness.LinearTask):
-  """Uses operations that take another form on a mesh: see mesh_ops.py."""
+  """Uses operations that take another form on a mesh: see mesh_execution.py."""
 
   def forward(self, inputs, model, training):
     x, y = inputs

@@ -109,6 +109,7 @@ def _keras_net(pixels):
   return layers.Dense(10, name='logits')(layers.Dropout(0.2)(layers.Flatten()(rows)))
 
 
+@pytest.mark.slow
 def test_layers_of_keras_with_their_moving_averages(monkeypatch):
   def build_model(task):
     pixels = tf_keras.Input((64,), 32, name='pixels')

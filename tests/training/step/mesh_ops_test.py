@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.training.step import mesh_ops
+from official_ext.training.step import mesh_execution
 
 
 def test_slices_of_every_kind():
   x = tf.reshape(tf.range(2 * 3 * 4), [2, 3, 4])
   items = [0, -1, slice(None), slice(1, 3), slice(None, None, -1), tf.newaxis, Ellipsis]
-  with mesh_ops.in_use(lambda tensor: tensor):
+  with mesh_execution.in_use(lambda tensor: tensor):
     for index in itertools.chain.from_iterable(itertools.product(items, repeat=count) for count in (1, 2, 3)):
       if index.count(Ellipsis) <= 1:
         expected = x.numpy()[index]
@@ -25,7 +25,7 @@ def test_slices_of_every_kind():
 def test_the_largest_and_their_gradient():
   x = tf.constant([[3.0, -np.inf, 1.0, 2.0], [1.0, 1.0, 0.0, -1.0]])
   results = []
-  for context in (mesh_ops.in_use(lambda tensor: tensor), tf.name_scope('alone')):
+  for context in (mesh_execution.in_use(lambda tensor: tensor), tf.name_scope('alone')):
     with context, tf.GradientTape() as tape:
       tape.watch(x)
       values, indices = tf.math.top_k(x, 2)
@@ -46,7 +46,7 @@ def test_normalisation_and_its_gradients(data_format, is_training, factor):
   weights = tf.constant(rng.normal(size=x.shape), tf.float32)
   results = []
   for context, layout in (
-    (mesh_ops.in_use(lambda tensor: tensor), data_format),
+    (mesh_execution.in_use(lambda tensor: tensor), data_format),
     (contextlib.nullcontext(), 'NHWC'),
   ):
     there, back = ([0, 3, 1, 2], [0, 2, 3, 1]) if layout == 'NCHW' else ([0, 1, 2, 3], [0, 1, 2, 3])

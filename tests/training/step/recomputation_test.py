@@ -60,7 +60,7 @@ def test_one_recomputed_function(make, mode):
   assert 0 < np.sum(gradient == 0) < SIZE
 
 
-@pytest.mark.parametrize('mode', ['graph', 'xla'])
+@tiers.parametrize('mode', ['graph', 'xla'], fast=['xla'])
 def test_two_and_nested_recomputed_functions(mode):
   f = lambda x, weights: tf.nn.dropout(x * weights, 0.3)
   for recomputed, plain, degree in [
@@ -162,6 +162,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @tiers.parametrize('shape', harness.cases(['fused', 'split'], soak=['plain', 'plain on two replicas']), fast=1)
 def test_training_with_recomputation_is_training_without(shape):
   recomputed, plain = (harness.make_trainer(task, **SHAPES[shape]) for task in (DroppingTask, PlainDroppingTask))

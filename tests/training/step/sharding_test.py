@@ -4,7 +4,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.training.config import mesh_config
-from official_ext.training.step import sharding
+from official_ext.training.step import mesh_execution
 
 SIZES = {'data': 2, 'tensor': 4}
 SHAPES = {
@@ -20,7 +20,7 @@ def rules(*pairs):
 
 
 def axes(*pairs):
-  return sharding.parameter_axes(rules(*pairs), SHAPES, SIZES)
+  return mesh_execution.parameter_axes(rules(*pairs), SHAPES, SIZES)
 
 
 def test_the_first_pattern_that_matches_counts_and_missing_axes_split_nothing():
@@ -51,7 +51,7 @@ def test_what_does_not_fit_the_model_is_refused(pairs, message):
 
 def test_a_dimension_that_cannot_be_split_evenly_is_refused():
   with pytest.raises(errors.UserError, match=r'parameters.0: x has the shape \[6, 8\]: dimension 0 .* tensor=4'):
-    sharding.parameter_axes(rules(('x', ('tensor',))), {'x': (6, 8)}, SIZES)
+    mesh_execution.parameter_axes(rules(('x', ('tensor',))), {'x': (6, 8)}, SIZES)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_a_dimension_that_cannot_be_split_evenly_is_refused():
 )
 def test_a_slot_is_split_as_its_parameter(name, shape, expected):
   split = {'dense/kernel': ((4, 8), ('', 'tensor')), 'dense/kernel/inner': ((8, 4), ('tensor', ''))}
-  assert sharding.slot_axes(name, shape, split) == expected
+  assert mesh_execution.slot_axes(name, shape, split) == expected

@@ -5,7 +5,7 @@ import re
 import pytest
 import tensorflow as tf
 
-from official_ext.training.devices import processor
+from official_ext.training.devices import device_types
 from official_ext.training.step import step_plan
 from tests import documents
 
@@ -122,7 +122,7 @@ def test_the_table_of_the_rule_is_the_rule():
   for step, traits in STEPS.items():
     plans = []
     for flags in CPUS.values():
-      products = processor.fast_products_of(f'flags : {flags}', {})
+      products = device_types.fast_products_of(f'flags : {flags}', {})
       plans.append(str(choose(traits, fast_products=products)))
     rule[step] = [re.search(r'\((no XLA|XLA between products|XLA)', plan)[1] for plan in plans]
   assert found == rule

@@ -8,6 +8,7 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.training.step import step_random
+from tests import tiers
 from tests.training.loop import harness
 
 
@@ -199,7 +200,7 @@ def in_a_step(draw, function=tf.function, **kwargs):
   return function(step)().numpy()
 
 
-@pytest.mark.parametrize('name', RAW)
+@tiers.parametrize('name', RAW, fast=5)
 def test_tensorflows_own_ops_draw_by_the_key(name):
   draw = RAW[name]
   base = dict(step=3, num_replicas=2, num_micro_steps=2)
@@ -216,7 +217,7 @@ def test_tensorflows_own_ops_draw_by_the_key(name):
 
 
 # Those that have no kernel in XLA have none outside of a step either.
-@pytest.mark.parametrize('name', sorted(set(RAW) - {'gamma', 'poisson', 'bounding box'}))
+@tiers.parametrize('name', sorted(set(RAW) - {'gamma', 'poisson', 'bounding box'}), fast=5)
 def test_what_xla_can_compile_it_compiles_in_a_step(name):
   draw, step = RAW[name], tf.constant(3, tf.int64)  # A constant in the graph would be computed outside of XLA.
   xla, graph = (tf.function(lambda step: in_key(draw, step), jit_compile=jit)(step).numpy() for jit in (True, False))

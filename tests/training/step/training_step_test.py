@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.training.step import step_random
 from tests import tiers
 from tests.training.loop import harness
 
@@ -111,7 +112,7 @@ def test_batch_normalisation_and_dropout_are_the_same_in_plain_and_fused(enable_
 
 
 @each_shape
-def test_defect_12_accumulated_micro_batches_equal_one_large_batch(shape):
+def test_accumulated_micro_batches_equal_one_large_batch(shape):
   # Stock: there is no gradient accumulation.
   trainer = harness.make_trainer(accumulation=3, **shape)
   reference = harness.Reference(harness.sgd(), trainer.task.data, 24).train(5)
@@ -183,10 +184,11 @@ CLIPPED = [(name, PLAIN_TWO if name in CLIPPED_ON_TWO else FUSED) for name in OP
 CLIPPED_IN_SOAK = [(name, FUSED if name in CLIPPED_ON_TWO else PLAIN_TWO) for name in OPTIMIZERS]
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'name, shape',
   harness.cases(CLIPPED, CLIPPED_IN_SOAK),
   ids=lambda value: value if isinstance(value, str) else ('fused' if value is FUSED else 'plain_two'),
+  fast=1,
 )
 def test_clipping_acts_once_on_the_accumulated_and_reduced_gradient(name, shape):
   cls, kwargs, clip, formula = OPTIMIZERS[name]
@@ -309,7 +311,7 @@ ADAM = dict(optimizer=lambda: legacy.Adam(0.05))
 NEW_ADAM = dict(optimizer=lambda: new.Adam(tf_keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)))
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'settings',
   harness.cases(
     [
@@ -322,8 +324,9 @@ NEW_ADAM = dict(optimizer=lambda: new.Adam(tf_keras.optimizers.schedules.Exponen
     soak=[PLAIN_TWO | NEW_ADAM, FUSED | dict(accumulation=2)],
   ),
   ids=lambda s: '-'.join(f'{k}={v}' for k, v in s.items() if k != 'optimizer') + ('-optimizer' * ('optimizer' in s)),
+  fast=1,
 )
-def test_defect_03_a_nan_step_leaves_every_bit(settings):
+def test_a_nan_step_leaves_every_bit(settings):
   # Stock: the update is applied, and every weight is NaN from then on.
   # The bad batch belongs to step 3, the last micro-batch of it.
   trainer = harness.make_trainer(DeepTask, data_with_nan([3 * settings.get('accumulation', 1) - 1]), **settings)
@@ -453,6 +456,7 @@ def test_sparse_and_missing_gradients_equal_dense_ones(shape, optimizer):
   harness.assert_close(trainer.model.layers[-1].get_weights(), unused, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', harness.cases(['fused'], soak=['split', 'plain_two']))
 def test_adam_on_sparse_gradients_is_the_same_in_every_shape(name):
   results = []
@@ -554,7 +558,7 @@ MANUAL = [
 MANUAL_IN_SOAK = [(task, shape) for task in MANUAL_RATES for shape in MANUAL_SHAPES if (task, shape) not in MANUAL]
 
 
-@pytest.mark.parametrize('task, shape', harness.cases(MANUAL, MANUAL_IN_SOAK))
+@tiers.parametrize('task, shape', harness.cases(MANUAL, MANUAL_IN_SOAK), fast=1)
 def test_a_task_may_own_its_updates(task, shape):
   rates, shape = MANUAL_RATES[task], MANUAL_SHAPES[shape]
   trainer = harness.make_trainer(task, optimizer=lambda: legacy.SGD(0.1), **shape)
@@ -673,7 +677,7 @@ class VaryingTask(harness.LinearTask):
 
 
 @pytest.mark.parametrize('replicas', harness.cases(['one'], soak=['two']))
-def test_defect_11_shapes_that_vary_are_counted_and_named_where_xla_is_an_order(replicas, monkeypatch):
+def test_shapes_that_vary_are_counted_and_named_where_xla_is_an_order(replicas, monkeypatch):
   # Stock: recompiles without a word.
   warnings = []
   monkeypatch.setattr('absl.logging.warning', lambda message, *args: warnings.append(message % args))
@@ -754,3 +758,23 @@ def test_micro_batches_are_computed_one_after_the_other():
   trainer = harness.make_trainer(NotingTask, accumulation=3, **PLAIN)
   harness.train(trainer, 1)
   assert heard == 3 * ['forward', 'backward']
+
+
+class DrawingTask(harness.LinearTask):
+  """Logs a draw of each step."""
+
+  def forward(self, inputs, model, training):
+    loss, logs = super().forward(inputs, model, training)
+    return loss, {**logs, 'draw': step_random.uniform([], self.make_seed('draw'))}
+
+
+def test_every_replica_draws_for_itself_in_a_step():
+  trainer = harness.make_trainer(DrawingTask, replicas='two', enable_xla=False)
+  drawn = []
+  for step in range(2):
+    for replica in range(2):
+      with step_random.step_key(step_random.StepKey(seed=0, step=step, replica=replica, num_replicas=2)):
+        drawn.append(float(step_random.uniform([], step_random.make_seed('draw'))))
+  assert len(set(drawn)) == 4
+  # The mean over replicas and steps.
+  np.testing.assert_allclose(harness.train(trainer, 2)['draw'], np.mean(drawn), rtol=1e-6)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.training.trained import output_pictures
 from official_ext.training.trained import saved_models
 
 
@@ -63,9 +62,9 @@ def test_the_masks_of_objects_become_pictures():
   shares = np.zeros([1, 2, 28, 28], np.float32)
   shares[0, 0, :, :14] = 0.9
   shares[0, 1, 7:] = 0.6
-  found = output_pictures.of('detection_masks', tf.constant(shares))['masks']
+  found = saved_models.pictures_of('detection_masks', tf.constant(shares))['masks']
   opaque = [tf.io.decode_png(base64.b64decode(each), channels=4).numpy()[..., 3] == 255 for each in found]
   assert [each.shape for each in opaque] == [(112, 112)] * 2
   assert [each.mean() for each in opaque] == pytest.approx([0.5, 0.75], abs=0.02)
   assert opaque[0][:, 0].all() and not opaque[0][:, -1].any() and opaque[1][-1].all() and not opaque[1][0].any()
-  assert output_pictures.of('detection_boxes', tf.zeros([1, 2, 28, 28])) == {}
+  assert saved_models.pictures_of('detection_boxes', tf.zeros([1, 2, 28, 28])) == {}

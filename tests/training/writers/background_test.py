@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from official_ext.training.writers import background
+from official_ext.training.writers import registry
 from official_ext.training.writers import writers
 
 
@@ -44,7 +44,7 @@ def _messages(caplog):
 
 def test_everything_arrives_in_order(caplog):
   recorder = _Recorder()
-  writer = background.BackgroundWriter(recorder)
+  writer = registry.BackgroundWriter(recorder)
   value = np.array(0.5)
   for step in range(50):
     writer.write('train', np.int64(step), {'loss': value, 'set': {'f1': 1}, 'image': np.zeros([2, 2])})
@@ -56,13 +56,13 @@ def test_everything_arrives_in_order(caplog):
 
 def test_nothing_is_started_for_nothing():
   before = threading.active_count()
-  background.BackgroundWriter(_Recorder()).close()
+  registry.BackgroundWriter(_Recorder()).close()
   assert threading.active_count() == before
 
 
 def test_one_that_hangs_delays_the_end_for_a_limited_time(caplog):
   hanging = _Hanging()
-  writer = background.BackgroundWriter(hanging, max_pending=5, close_seconds=0.3)
+  writer = registry.BackgroundWriter(hanging, max_pending=5, close_seconds=0.3)
   start = time.monotonic()
   for step in range(100):
     writer.write('train', step, {})
@@ -79,7 +79,7 @@ def test_one_that_hangs_delays_the_end_for_a_limited_time(caplog):
 
 def test_one_that_fails_is_told_once_and_tried_again(caplog):
   failing = _Failing()
-  writer = background.BackgroundWriter(failing)
+  writer = registry.BackgroundWriter(failing)
   for step in range(3):
     writer.write('train', step, {})
   writer.close()
@@ -91,7 +91,7 @@ def test_one_that_fails_is_told_once_and_tried_again(caplog):
 def test_the_thread_of_one_that_hung_ends_after_the_events_that_wait(num_events):
   # Before: with a full queue it waited for events to the end of the process, and held the writer.
   hanging = _Hanging()
-  writer = background.BackgroundWriter(hanging, max_pending=5, close_seconds=0.1)
+  writer = registry.BackgroundWriter(hanging, max_pending=5, close_seconds=0.1)
   writer.write('train', 0, {})
   while not writer._queue.empty():
     time.sleep(0.001)

@@ -6,7 +6,6 @@ from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.util import tensor_util
 import tensorflow as tf
 
-from official_ext.training.writers import confusion_image
 from official_ext.training.writers import tensorboard
 
 MATRIX = np.array([[90, 10, 0], [0, 0, 0], [50, 0, 50]], np.float32)
@@ -26,7 +25,7 @@ def _cells(picture):
 
 
 def test_shades_are_fractions_of_rows():
-  picture = confusion_image.draw(MATRIX, ['a', 'b', 'c'])
+  picture = tensorboard.draw_confusion_matrix(MATRIX, ['a', 'b', 'c'])
   assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[-1] == 3
   red = _cells(picture)[..., 0]  # The less, the higher the fraction.
   fractions = np.array([[0.9, 0.1, 0], [0, 0, 0], [0.5, 0, 0.5]])
@@ -38,7 +37,9 @@ def test_shades_are_fractions_of_rows():
 
 def test_labels_count():
   """With names, with numbers, with names of the wrong number."""
-  named, numbered, wrong = (confusion_image.draw(MATRIX, names) for names in (['x', 'yy', 'zzz'], (), ['x']))
+  named, numbered, wrong = (
+    tensorboard.draw_confusion_matrix(MATRIX, names) for names in (['x', 'yy', 'zzz'], (), ['x'])
+  )
   assert named.shape == numbered.shape and (named != numbered).any()
   np.testing.assert_array_equal(numbered, wrong)
 
@@ -56,7 +57,7 @@ def test_labels_count():
   ],
 )
 def test_what_is_a_matrix(value, expected):
-  assert confusion_image.is_matrix(value) == expected
+  assert tensorboard.is_confusion_matrix(value) == expected
 
 
 def test_tensorboard_shows_that_of_an_evaluation(tmp_path):
@@ -68,6 +69,6 @@ def test_tensorboard_shows_that_of_an_evaluation(tmp_path):
   assert sorted(accumulator.Tags()['tensors']) == ['confusion_matrix', 'loss']
   (event,) = accumulator.Tensors('confusion_matrix')
   _, _, image = tensor_util.make_ndarray(event.tensor_proto)
-  np.testing.assert_array_equal(tf.io.decode_png(image), confusion_image.draw(MATRIX, ['x', 'yy', 'zzz']))
+  np.testing.assert_array_equal(tf.io.decode_png(image), tensorboard.draw_confusion_matrix(MATRIX, ['x', 'yy', 'zzz']))
   accumulator = event_accumulator.EventAccumulator(str(tmp_path / 'train')).Reload()
   assert accumulator.Tags()['tensors'] == ['loss']

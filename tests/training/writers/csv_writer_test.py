@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from official_ext.training.writers import csv_writer
+from official_ext.training.writers import trackers
 
 
 def _read(path):
@@ -20,7 +20,7 @@ def _train(writer, steps, scale=1.0):
 
 
 def test_rows_and_columns(tmp_path):
-  writer = csv_writer.CsvWriter(str(tmp_path))
+  writer = trackers.CsvWriter(str(tmp_path))
   writer.write('start', 0, {'seed': 3})
   _train(writer, [1, 2])
   writer.write('train', 3, {'loss': math.nan, 'set': {'a, "b"': np.float32(0.5)}, 'count': np.int64(7)})
@@ -35,10 +35,10 @@ def test_rows_and_columns(tmp_path):
 
 
 def test_what_a_killed_process_wrote_stays(tmp_path):
-  _train(csv_writer.CsvWriter(str(tmp_path)), [1, 2, 3])
+  _train(trackers.CsvWriter(str(tmp_path)), [1, 2, 3])
   with open(tmp_path / 'train.csv', 'a') as f:
     f.write('4,0.2')
-  writer = csv_writer.CsvWriter(str(tmp_path))
+  writer = trackers.CsvWriter(str(tmp_path))
   assert _read(tmp_path / 'train.csv') == {'step': [1, 2, 3], 'loss': [1.0, 0.5, 1 / 3]}
   _train(writer, [4])
   assert _read(tmp_path / 'train.csv')['loss'] == [1.0, 0.5, 1 / 3, 0.25]
@@ -46,8 +46,8 @@ def test_what_a_killed_process_wrote_stays(tmp_path):
 
 def test_steps_that_are_done_again_replace_their_rows(tmp_path):
   """Killed after 6, restored at 2; rolled back from 5 to 3."""
-  _train(csv_writer.CsvWriter(str(tmp_path)), range(1, 7))
-  writer = csv_writer.CsvWriter(str(tmp_path))
+  _train(trackers.CsvWriter(str(tmp_path)), range(1, 7))
+  writer = trackers.CsvWriter(str(tmp_path))
   writer.write('restored', 2, {})
   assert _read(tmp_path / 'train.csv')['step'] == [1, 2]
   assert _read(tmp_path / 'validation.csv')['step'] == [2]
@@ -60,14 +60,14 @@ def test_steps_that_are_done_again_replace_their_rows(tmp_path):
 
 def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path):
   """It starts again, and reports no restore."""
-  _train(csv_writer.CsvWriter(str(tmp_path)), range(1, 6))
-  _train(csv_writer.CsvWriter(str(tmp_path)), [1, 2], scale=2.0)
+  _train(trackers.CsvWriter(str(tmp_path)), range(1, 6))
+  _train(trackers.CsvWriter(str(tmp_path)), [1, 2], scale=2.0)
   assert _read(tmp_path / 'train.csv') == {'step': [1, 2], 'loss': [2.0, 1.0]}
   assert _read(tmp_path / 'validation.csv') == {'step': [2], 'accuracy': [4.0]}
 
 
 def test_an_evaluation_may_be_repeated_or_come_late(tmp_path):
-  writer = csv_writer.CsvWriter(str(tmp_path), trains=False, suffix='.eval')
+  writer = trackers.CsvWriter(str(tmp_path), trains=False, suffix='.eval')
   for step, value in ((4, 0.1), (8, 0.2), (2, 0.3), (8, 0.4)):
     writer.write('restored', step, {})
     writer.write('eval', step, {'accuracy': value})

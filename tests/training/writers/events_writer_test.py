@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.training.writers import events_writer
+from official_ext.training.writers import writers
 
 
 def _refuse(constant):
@@ -28,7 +28,7 @@ def path(tmp_path):
 
 
 def test_lines_are_flat_and_in_order(path):
-  writer = events_writer.EventsWriter(str(path))
+  writer = writers.EventsWriter(str(path))
   before = time.time()
   writer.write('start', 0, {'devices': '1 CPU', 'command': ['python', 'train.py'], 'error': None})
   writer.write('train', tf.constant(5, tf.int64), {'training_loss': tf.constant(0.1), 'a': {'b': {'c': np.int64(7)}}})
@@ -44,7 +44,7 @@ def test_lines_are_flat_and_in_order(path):
 @pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize('make', [float, np.float32, tf.constant])
 def test_numbers_that_are_not_finite_survive_strict_json(path, value, make):
-  events_writer.EventsWriter(str(path)).write('train', 1, {'loss': make(value), 'list': [value, 1.0]})
+  writers.EventsWriter(str(path)).write('train', 1, {'loss': make(value), 'list': [value, 1.0]})
   (line,) = _lines(path)
   np.testing.assert_equal(float(line['loss']), value)
   np.testing.assert_equal(float(line['list'][0]), value)
@@ -60,7 +60,7 @@ def test_what_json_does_not_know(path):
     'dtype': tf.float32,
     'step': 99,
   }
-  events_writer.EventsWriter(str(path)).write('update_skipped', 4, values)
+  writers.EventsWriter(str(path)).write('update_skipped', 4, values)
   (line,) = _lines(path)
   del line['time']
   assert line == {
@@ -75,30 +75,30 @@ def test_what_json_does_not_know(path):
 
 
 def test_a_second_writer_appends_behind_a_torn_line(path):
-  first = events_writer.EventsWriter(str(path))
+  first = writers.EventsWriter(str(path))
   first.write('train', 1, {})
   first.close()
   with path.open('a') as f:
     f.write('{"time": 1.0, "eve')
-  second = events_writer.EventsWriter(str(path))
+  second = writers.EventsWriter(str(path))
   second.write('train', 2, {})
   second.close()
-  third = events_writer.EventsWriter(str(path))
+  third = writers.EventsWriter(str(path))
   third.write('train', 3, {})
   third.close()
   assert len(path.read_text().splitlines()) == 4
-  assert [event['step'] for event in events_writer.read_events(str(path))] == [1, 2, 3]
+  assert [event['step'] for event in writers.read_events(str(path))] == [1, 2, 3]
 
 
 def test_later_lines_supersede_after_a_restore(path):
-  writer = events_writer.EventsWriter(str(path))
+  writer = writers.EventsWriter(str(path))
   for event, step in [('start', 0), ('train', 10), ('checkpoint', 10), ('train', 20), ('start', 0), ('restored', 10)]:
     writer.write(event, step, {'attempt': 1})
   writer.write('train', 20, {'attempt': 2})
   writer.write('rollback', 10, {})
   writer.write('train', 20, {'attempt': 3})
   writer.close()
-  standing = [(event['event'], event['step'], event.get('attempt')) for event in events_writer.read_events(str(path))]
+  standing = [(event['event'], event['step'], event.get('attempt')) for event in writers.read_events(str(path))]
   assert standing == [
     ('start', 0, 1),
     ('train', 10, 1),
@@ -115,7 +115,7 @@ def test_lines_of_a_killed_process_stay(path, start_script):
   process = start_script(
     """
     import os, signal, sys
-    from official_ext.training.writers import events_writer as json_lines
+    from official_ext.training.writers import writers as json_lines
     writer = json_lines.EventsWriter(sys.argv[1])
     for step in range(100):
       writer.write('train', step, {'loss': step / 3})

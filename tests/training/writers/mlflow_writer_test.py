@@ -6,7 +6,7 @@ import math
 import pytest
 
 from official_ext.base.run_folder import tracker_logs
-from official_ext.training.writers import mlflow_writer
+from official_ext.training.writers import trackers
 
 PARAMS = {'trainer': {'train_steps': 12, 'long': 'x' * 7000}, 'task': {'sizes': [1, 2]}}
 
@@ -34,7 +34,7 @@ def _history(client, run, name):
 
 def test_parameters_metrics_and_status(store):
   model_dir, client, runs = store
-  writer = mlflow_writer.MlflowWriter(model_dir, PARAMS)
+  writer = trackers.MlflowWriter(model_dir, PARAMS)
   writer.write('start', 0, {})
   (run,) = runs()
   assert (run.info.status, run.info.run_name) == ('RUNNING', 'my_run')
@@ -54,7 +54,7 @@ def test_a_run_goes_on_under_its_id(store):
   """Killed after 10, restored at 5, with another parameter; then it fails."""
   model_dir, client, runs = store
   for steps, params in (((5, 10), PARAMS), ((10, 15), {'trainer': {'train_steps': 20}})):
-    writer = mlflow_writer.MlflowWriter(model_dir, params)
+    writer = trackers.MlflowWriter(model_dir, params)
     for step in steps:
       writer.write('train', step, {'training_loss': float(step)})
   writer.write('failed', 15, {'error': 'OSError: disk full'})
@@ -68,9 +68,9 @@ def test_a_run_goes_on_under_its_id(store):
 
 def test_elsewhere_it_is_a_run_of_its_own(store, tmp_path, monkeypatch):
   model_dir, _, runs = store
-  mlflow_writer.MlflowWriter(model_dir, {}).write('train', 1, {'loss': 1.0})
+  trackers.MlflowWriter(model_dir, {}).write('train', 1, {'loss': 1.0})
   monkeypatch.setenv('MLFLOW_TRACKING_URI', str(tmp_path / 'elsewhere'))
-  mlflow_writer.MlflowWriter(model_dir, {}, experiment='mine', run_name='first').write('train', 2, {'loss': 1.0})
+  trackers.MlflowWriter(model_dir, {}, experiment='mine', run_name='first').write('train', 2, {'loss': 1.0})
   from mlflow import tracking
 
   client = tracking.MlflowClient(str(tmp_path / 'elsewhere'))
@@ -93,12 +93,13 @@ def test_the_default_is_a_database_and_an_existing_file_store_is_continued(tmp_p
   )
 
 
+@pytest.mark.slow
 def test_a_database_holds_what_a_run_logs_and_nothing_is_written_elsewhere(tmp_path, monkeypatch):
   monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
   (tmp_path / 'here').mkdir()
   (tmp_path / 'my_run').mkdir()
   monkeypatch.chdir(tmp_path / 'here')
-  writer = mlflow_writer.MlflowWriter(str(tmp_path / 'my_run'), PARAMS)
+  writer = trackers.MlflowWriter(str(tmp_path / 'my_run'), PARAMS)
   writer.write('train', 5, {'training_loss': 0.5})
   writer.write('diverged', 5, {'error': 'x' * 9000})
   from mlflow import tracking

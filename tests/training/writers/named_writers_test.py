@@ -7,8 +7,8 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.training.config import checks
-from official_ext.training.writers import named_writers
-from official_ext.training.writers import writer_registry
+from official_ext.training.writers import builtin
+from official_ext.training.writers import registry
 from official_ext.training.writers import writers
 from tests.training.loop import small_run
 
@@ -26,9 +26,9 @@ class _Mine(writers.Writer):
 
 @pytest.fixture
 def mine():
-  writer_registry.register('mine')(_Mine)
+  registry.register('mine')(_Mine)
   yield 'mine'
-  del writer_registry._factories['mine']
+  del registry.WRITERS._values['mine']
 
 
 @pytest.mark.slow
@@ -60,22 +60,22 @@ def test_all_writers_of_a_run_that_is_resumed(mine, tmp_path, monkeypatch):
 
 
 def test_names():
-  named_writers.check(('tensorboard', 'csv', 'mlflow', 'wandb'))
-  named_writers.check(())
+  builtin.check(('tensorboard', 'csv', 'mlflow', 'wandb'))
+  builtin.check(())
   with pytest.raises(errors.UserError) as caught:
-    named_writers.check(('csv', 'tensorbord'))
+    builtin.check(('csv', 'tensorbord'))
   assert str(caught.value) == (
-    'trainer.writers: tensorbord: no such writer; did you mean tensorboard? There are csv, mlflow, tensorboard, wandb'
+    "trainer.writers: no writer 'tensorbord'; did you mean tensorboard? There are csv, mlflow, tensorboard, wandb"
   )
   with pytest.raises(errors.UserError, match='trainer.writers: csv: is named twice'):
     checks.check(small_run.make_params(writers=('csv', 'csv')), 'train')
-  with pytest.raises(ValueError, match="There is a writer 'csv' already"):
-    writer_registry.register('csv')
+  with pytest.raises(ValueError, match="the writer 'csv' is registered already, by .*trackers.make "):
+    registry.register('csv')(_Mine)
 
 
 @pytest.mark.parametrize('name', ['mlflow', 'wandb'])
 def test_without_the_extra(name, monkeypatch):
   monkeypatch.setitem(sys.modules, name, None)
   with pytest.raises(errors.UserError) as caught:
-    named_writers.check(('csv', name))
+    builtin.check(('csv', name))
   assert str(caught.value) == f"trainer.writers: {name}: needs the package {name}: pip install 'official-ext[{name}]'"

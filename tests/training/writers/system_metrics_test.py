@@ -10,7 +10,7 @@ import pytest
 
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import curves
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
 from official_ext.training.writers import system_metrics
 
 
@@ -27,6 +27,7 @@ def _until(condition):
 
 def test_samples_are_written_until_it_closes_and_follow_memory_and_processor(tmp_path):
   path, steps = tmp_path / system_metrics.FILE, iter(range(1, 10**6))
+  begin = time.process_time()
   with system_metrics.SystemMetrics(str(tmp_path), lambda: next(steps), seconds=0.2):
     _until(lambda: path.exists() and len(_lines(tmp_path)) >= 2)
     before = len(_lines(tmp_path))
@@ -36,6 +37,7 @@ def test_samples_are_written_until_it_closes_and_follow_memory_and_processor(tmp
       pass
     _until(lambda: len(_lines(tmp_path)) >= before + 4)
     del block
+  used = time.process_time() - begin
   lines = _lines(tmp_path)
   assert lines[0]['event'] == 'restored' and {line['event'] for line in lines[1:]} == {'system'}
   samples = lines[1:]
@@ -44,7 +46,7 @@ def test_samples_are_written_until_it_closes_and_follow_memory_and_processor(tmp
   assert 0.35 < max(memory) - min(memory) < 0.8
   pairs = zip(samples, samples[1:])
   seconds = sum(line['process_cpu_percent'] / 100 * (line['time'] - last['time']) for last, line in pairs)
-  assert 0.5 < seconds < 3  # Of the loop above, and of little else.
+  assert 0.5 < seconds < used + 0.1  # The loop above, and threads of other tests.
   # A short interval may hold no tick of a busy core; some containers count none at all.
   assert all(0 <= line.get('cpu_percent', 0) <= 100 and line['memory_available_gb'] > 0 for line in samples)
   assert all(line['disk_free_gb'] > 0 for line in samples)
@@ -59,7 +61,7 @@ def test_a_curve_leaves_out_samples_before_a_rollback(tmp_path):
   metrics = system_metrics.SystemMetrics(str(tmp_path), lambda: next(steps))
   for _ in range(5):
     metrics._write()
-  store, run = column_store.ColumnStore(str(tmp_path / 'cache')), run_folder.get_run(str(tmp_path), '.')
+  store, run = column_store.ColumnStore(str(tmp_path / 'cache')), run_folders.get_run(str(tmp_path), '.')
   (tmp_path / 'events.jsonl').write_text('{"time": 1.0, "event": "start", "step": 0}\n')
   assert 'system:system/process_memory_gb' in curves.names(store, run)
   found = curves.read(store, [run], ['system:system/process_memory_gb']).curves['.', 'system:system/process_memory_gb']
@@ -89,10 +91,10 @@ def test_a_sample_costs_little(tmp_path):
 
 
 def test_processor_time_that_is_not_counted_is_missing(monkeypatch, tmp_path):
-  seconds = iter([(1.0, 5.0), (2.0, 9.0), (2.0, 9.0), (2.0, 10.0), (1.5, 11.0)])
+  seconds = iter([(1.0, 5.0), (2.0, 9.0), (2.0, 9.0), (2.0, 10.0), (1.5, 11.0), (2.5, 11.5)])
   monkeypatch.setattr(system_metrics, '_cpu_seconds', lambda: next(seconds))
   sampler = system_metrics.Sampler(str(tmp_path))
-  assert [sampler.sample().get('cpu_percent') for _ in range(4)] == [25, None, 0, 0]
+  assert [sampler.sample().get('cpu_percent') for _ in range(5)] == [25, None, 0, 0, 100]
 
 
 def test_values_of_gpus_have_their_units(monkeypatch, tmp_path):

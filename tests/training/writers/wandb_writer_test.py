@@ -9,7 +9,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.training.config import checks
-from official_ext.training.writers import wandb_writer
+from official_ext.training.writers import trackers
 from tests.training.loop import small_run
 from tests.training.writers import wandb_files
 
@@ -36,17 +36,18 @@ def _read_now(path):
   return runs[0] if runs else None, rows, exits
 
 
+@pytest.mark.slow
 def test_offline(tmp_path):
   """Killed and started again: two files of one run."""
   folder = tmp_path / 'my_run'
   folder.mkdir()
-  writer = wandb_writer.WandbWriter(str(folder), {'trainer': {'train_steps': 12}}, project='digits')
+  writer = trackers.WandbWriter(str(folder), {'trainer': {'train_steps': 12}}, project='digits')
   writer.write('start', 0, {'devices': 'CPU'})
   writer.write('train', 5, {'training_loss': 0.5, 'text': 'left out'})
   writer.write('eval', 5, {'accuracy': 0.25, 'set': {'f1': math.nan}})
   writer.write('finished', 5, {})
   writer.close()
-  writer = wandb_writer.WandbWriter(str(folder), {'trainer': {'train_steps': 12}}, project='digits')
+  writer = trackers.WandbWriter(str(folder), {'trainer': {'train_steps': 12}}, project='digits')
   writer.write('train', 4, {'training_loss': 0.75})
   writer.write('failed', 4, {'error': 'OSError: disk full'})
   writer.close()

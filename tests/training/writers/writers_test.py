@@ -8,7 +8,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from official_ext.base.run_folder import event_names
+from official_ext.base.run_folder import run_files
 from official_ext.training.writers import writers
 
 
@@ -34,7 +34,7 @@ class _Broken(writers.Writer):
     raise RuntimeError('disk full')
 
 
-def test_defect_14_every_writer_gets_every_event():
+def test_every_writer_gets_every_event():
   # Stock: writes for TensorBoard alone.
   recorders = [_Recorder(), _Recorder()]
   composite = writers.Writers(recorders)
@@ -76,7 +76,7 @@ def test_every_event_that_is_written_is_known():
     name for path in core.glob('*.py') for name in re.findall(r"\.(?:_log|tell|write)\(\s*'(\w+)'", path.read_text())
   }
   assert {'start', 'train', 'rollback', 'early_stopped'} <= written
-  assert written <= set(event_names.EVENTS)
+  assert written <= set(run_files.EVENTS)
 
 
 def test_a_writer_whose_sync_failed_writes_again_when_a_sync_succeeds(caplog):

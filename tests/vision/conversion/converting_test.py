@@ -11,8 +11,8 @@ import yaml
 
 from official_ext.base import errors
 from official_ext.cli import main
-from official_ext.data import prepared_folders
-from official_ext.vision.conversion import targets
+from official_ext.data import input_files
+from official_ext.vision.conversion import image_set
 from tests.vision import drawn
 
 
@@ -73,13 +73,13 @@ def test_the_same_bytes_in_any_order_and_finished_shards_are_kept(tmp_path):
 def test_another_input_or_setting_is_refused(tmp_path):
   drawn.write_class_folders(tmp_path / 'in')
   drawn.convert(tmp_path / 'in', tmp_path / 'out', 'image_classification')
-  with pytest.raises(errors.UserError, match='quality was 95, and is 80 now'):
+  with pytest.raises(errors.UserError, match='quality was 100, and is 80 now'):
     drawn.convert(tmp_path / 'in', tmp_path / 'out', 'image_classification', quality=80)
   drawn.image_with((1, 2, 30, 40), 'red').save(tmp_path / 'in' / 'red' / 'new.png')
   with pytest.raises(errors.UserError, match='files of the input was 30, and is 31 now'):
     drawn.convert(tmp_path / 'in', tmp_path / 'out', 'image_classification')
   with pytest.raises(errors.UserError, match='holds TFRecord files for image_classification; set'):
-    prepared_folders.read(str(tmp_path / 'out'))
+    input_files.read_prepared(str(tmp_path / 'out'))
 
 
 def test_images_that_cannot_be_used_are_listed_with_the_reason(tmp_path):
@@ -195,7 +195,7 @@ def test_an_empty_split_is_an_error(tmp_path):
   drawn.convert(tmp_path / 'in', tmp_path / 'out', 'image_classification', validation_share=0.0)
   config = yaml.safe_load((tmp_path / 'out' / 'experiment.yaml').read_text())
   assert 'validation_data' not in config['task']
-  assert set(targets.EXPERIMENTS) == set(targets.TARGETS)
+  assert set(image_set.EXPERIMENTS) == set(image_set.TARGETS)
 
 
 FITTING = {

@@ -209,6 +209,92 @@ def test_splits_by_folder(layout, tmp_path):
   assert counts == {'train': 9, 'validation': 3 if layout == 'voc' else 6}
 
 
+def read(path, target='object_detection'):
+  return input_formats.read_inputs({'': [str(path)]}, target, input_formats.Reading())
+
+
+def test_images_of_pascal_voc_in_no_list_are_dropped_with_a_reason(tmp_path):
+  """Names may have blanks; trainval.txt is read without train.txt."""
+  write_voc(tmp_path)
+  for path in (tmp_path / 'Annotations' / '000.xml', tmp_path / 'JPEGImages' / '000.jpg'):
+    path.rename(path.with_stem('a b'))
+  sets = tmp_path / 'ImageSets' / 'Main'
+  sets.mkdir(parents=True)
+  (sets / 'trainval.txt').write_text('a b\n001  1\n002 -1\n003\n')
+  (sets / 'test.txt').write_text('003\n004\nnone\n')
+  found = read(tmp_path)
+  expected = {'001': 'train', '002': 'train', '003': 'test', '004': 'test', 'a b': 'train'}
+  assert {image.name: image.split for image in found.images} == expected
+  reasons = dict(found.dropped)
+  assert 'is in a list of ImageSets/Main, and' in reasons.pop('none')
+  assert reasons == dict.fromkeys([name for name, _, _ in BOXES[5:]], 'is in no list of ImageSets/Main')
+
+
+def test_records_in_folders_of_splits(tmp_path):
+  folder = tmp_path / 'in'
+  write_metadata(folder)
+  lines = [json.loads(line) for line in (folder / 'metadata.jsonl').read_text().splitlines()]
+  for number, line in enumerate(lines):
+    split = 'train' if number < 6 else 'validation' if number < 10 else 'more'
+    (folder / split).mkdir(exist_ok=True)
+    (folder / line['file_name']).rename(folder / split / line['file_name'])
+    line['file_name'] = f'{split}/{line["file_name"]}'
+  (folder / 'metadata.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  found = read(folder)
+  assert [image.split for image in found.images] == ['train'] * 6 + ['validation'] * 4
+  assert found.dropped == [(f'more/{name}.jpg', 'is in no folder of a split') for name, _, _ in BOXES[10:]]
+  for line in lines:
+    line['split'] = 'test' if line is lines[0] else 'train'
+  (folder / 'metadata.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  assert [image.split for image in read(folder).images] == ['test'] + ['train'] * 11
+  (folder / 'metadata.jsonl').write_text(json.dumps({**lines[0], 'split': 'trian'}))
+  with pytest.raises(errors.UserError, match="split 'trian': expected train, validation, test"):
+    read(folder)
+
+
+@pytest.mark.parametrize(
+  ('header', 'row', 'splits', 'note'),
+  [
+    ('path,label,set', '{},{},{}', ['train', 'validation'], None),
+    ('path,label,Set', '{},{},x{}', ['', ''], 'set'),
+    ('path,label,size,split', '{},{},3,{}', ['train', 'validation'], 'size'),
+    ('', '{},{},3', ['', ''], 'number 3'),
+  ],
+)
+def test_columns_of_a_csv_file_are_used_or_named(header, row, splits, note, tmp_path):
+  drawn.write_class_folders(tmp_path, 2)
+  files = sorted(path.relative_to(tmp_path) for path in tmp_path.glob('*/*.png'))
+  rows = [row.format(file, file.parent, split) for file, split in zip(files, ('train', 'val'))]
+  (tmp_path / 'list.csv').write_text('\n'.join([*([header] if header else []), *rows]))
+  found = read(tmp_path / 'list.csv', 'image_classification')
+  assert [image.split for image in found.images] == splits
+  assert found.notes == ([f'{tmp_path}/list.csv: columns that are not read: {note}'] if note else [])
+
+
+def test_splits_of_a_csv_file_without_a_header_are_refused(tmp_path):
+  (tmp_path / 'list.csv').write_text('a.png,cat,train\nb.png,dog,val\n')
+  with pytest.raises(
+    errors.UserError, match='the third column has names of splits, and no header; begin with a line pa'
+  ):
+    read(tmp_path / 'list.csv', 'image_classification')
+
+
+def test_files_beside_splits_are_named(tmp_path):
+  for name in ('train', 'val'):
+    drawn.write_coco(tmp_path / name, 3)
+    (tmp_path / 'in' / 'annotations').mkdir(parents=True, exist_ok=True)
+    (tmp_path / name / 'annotations.json').rename(tmp_path / 'in' / 'annotations' / f'instances_{name}.json')
+    (tmp_path / name / 'images').rename(tmp_path / 'in' / name)
+  (tmp_path / 'in' / 'annotations' / 'more.json').write_text('{"images": [], "annotations": [], "categories": []}')
+  expected = f'{tmp_path}/in/annotations/more.json: its name has no split, as those beside it have: it is not read'
+  assert read(tmp_path / 'in').notes == [expected]
+  folder = tmp_path / 'classes'
+  for name in ('train', 'val', 'more'):
+    drawn.write_class_folders(folder / name, 3)
+  found = read(folder, 'image_classification')
+  assert found.notes == [f'{folder}/more: is in no split beside train, validation: its images, 3, are not read']
+
+
 @pytest.mark.parametrize(
   ('target', 'expected'),
   [

@@ -6,7 +6,6 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from official_ext.vision.conversion import geometry
 from official_ext.vision.conversion import pixels
 from tests.vision import drawn
 
@@ -33,7 +32,7 @@ def bounds(white):
 
 def shown(record, found, coordinates='auto', with_masks=True):
   counts = collections.Counter()
-  return geometry.shown_objects(record, found, coordinates, with_masks, counts), counts
+  return pixels.shown_objects(record, found, coordinates, with_masks, counts), counts
 
 
 @pytest.mark.parametrize('orientation', range(1, 9))
@@ -95,7 +94,7 @@ def test_objects_that_cannot_be_used_are_counted():
   ]
   found, counts = shown(record_of(*objects), pixels_of(1), with_masks=False)
   assert [each.box for each in found] == [BOX, (0, 2, 10, 24), (0, 2, 10, 24)]
-  assert counts == {geometry.CLIPPED: 1, geometry.OUTSIDE: 1, geometry.EMPTY: 3}
+  assert counts == {pixels.CLIPPED: 1, pixels.OUTSIDE: 1, pixels.EMPTY: 3}
   masks = [inside, {**inside, 'segmentation': [[1, 2, 3, 4]]}, {**inside, 'segmentation': drawn.polygon_of(BOX)}]
   found, counts = shown(record_of(*masks), pixels_of(1))
-  assert len(found) == 1 and counts == {geometry.NO_MASK: 1, geometry.EMPTY_MASK: 1}
+  assert len(found) == 1 and counts == {pixels.NO_MASK: 1, pixels.EMPTY_MASK: 1}

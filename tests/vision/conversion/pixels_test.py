@@ -72,6 +72,19 @@ def test_plain_files_are_kept():
   assert pixels.read(png, 'jpeg').content == pixels.read(png, 'jpeg').content != png
 
 
+@pytest.mark.parametrize(('quality', 'subsampling'), [(100, 0), (75, 0), (75, 2)])
+def test_a_turned_jpeg_keeps_its_pixels_but_for_rounding(quality, subsampling):
+  exif = Image.Exif()
+  exif[0x0112] = 6
+  blocks = np.random.default_rng(0).integers(0, 255, (7, 5, 3), dtype=np.uint8)
+  image = Image.fromarray(blocks).resize((41, 57), Image.Resampling.BICUBIC)
+  content = drawn.encoded(image, 'JPEG', quality=quality, subsampling=subsampling, exif=exif)
+  exactly = lambda jpeg: np.asarray(Image.open(io.BytesIO(jpeg))).astype(int)  # TensorFlow decodes JPEG inexactly.
+  shown = np.rot90(exactly(content), -1)
+  found = exactly(pixels.read(content).content)
+  assert np.abs(found - shown).max() <= 4
+
+
 @pytest.mark.parametrize('orientation', range(1, 9))
 def test_an_exif_rotation_is_applied(orientation):
   image = Image.fromarray(COLOURS[:5])

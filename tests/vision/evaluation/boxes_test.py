@@ -6,7 +6,7 @@ import numpy as np
 from pycocotools import mask as mask_api
 
 from official_ext.vision.evaluation import boxes
-from official_ext.vision.evaluation import mistakes
+from official_ext.vision.preview import pictures
 
 
 def truth(folder, objects):
@@ -72,12 +72,12 @@ def test_boxes_match_others_of_their_class_once():
 
 
 def test_the_worst_examples_are_kept_and_of_equal_ones_the_first():
-  worst = mistakes.Worst(2)
+  worst = pictures.Worst(2)
   for index, badness in enumerate([0.5, 0.7, 0.5, 0.9, 0.7]):
     if worst.accepts(badness):
-      worst.add(badness, index, mistakes.Mistake(str(index), ()))
+      worst.add(badness, index, pictures.Mistake(str(index), ()))
   assert [mistake.words for mistake in worst.found] == ['3', '1']
-  assert not mistakes.Worst(0).accepts(1.0) and mistakes.Worst(0).found == []
+  assert not pictures.Worst(0).accepts(1.0) and pictures.Worst(0).found == []
 
 
 def test_masks_are_pasted_into_their_boxes():

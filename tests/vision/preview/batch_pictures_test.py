@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.vision.preview import batch_pictures
+from official_ext.vision.preview import pictures as pictures_lib
 from tests.vision import drawn
 
 
@@ -50,6 +50,7 @@ def check_boxes(pictures, least=4):
     np.testing.assert_allclose(picture.boxes[0], box, atol=2.5)  # Resized with blurred edges.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_training', [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_boxes_of_retinanets_targets(is_training, boxes):
   config = retinanet_config.RetinaNetTask()
@@ -59,11 +60,12 @@ def test_boxes_of_retinanets_targets(is_training, boxes):
     input_path=f'{boxes}/train-*', global_batch_size=4, is_training=is_training, dtype='float32'
   )
   data.parser.aug_rand_hflip = True
-  pictures, how = batch_pictures.of_batch(first_batch(task, data), task)
+  pictures, how = pictures_lib.pictures_of_batch(first_batch(task, data), task)
   check_boxes(pictures)
   assert how == "Model Garden's mean and deviation undone"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_training', [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_boxes_and_masks_of_mask_rcnn(is_training, boxes):
   config = maskrcnn_config.MaskRCNNTask()
@@ -72,7 +74,7 @@ def test_boxes_and_masks_of_mask_rcnn(is_training, boxes):
   data = maskrcnn_config.DataConfig(
     input_path=f'{boxes}/train-*', global_batch_size=4, is_training=is_training, dtype='float32'
   )
-  pictures, _ = batch_pictures.of_batch(first_batch(task, data), task)
+  pictures, _ = pictures_lib.pictures_of_batch(first_batch(task, data), task)
   check_boxes(pictures)
   for picture in pictures:
     (mask,) = picture.masks
@@ -82,6 +84,7 @@ def test_boxes_and_masks_of_mask_rcnn(is_training, boxes):
     assert (mask & filled).sum() / (mask | filled).sum() > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_training', [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_class_of_each_pixel(is_training, tmp_path):
   drawn.write_masks(tmp_path / 'in', 4)
@@ -91,7 +94,7 @@ def test_the_class_of_each_pixel(is_training, tmp_path):
   data = segmentation_config.DataConfig(
     input_path=f'{tmp_path}/out/train-*', global_batch_size=4, is_training=is_training, output_size=[96, 96]
   )
-  pictures, _ = batch_pictures.of_batch(first_batch(task, data), task)
+  pictures, _ = pictures_lib.pictures_of_batch(first_batch(task, data), task)
   assert len(pictures) == 4
   for picture in pictures:
     (top, left, bottom, right), number = found_by_colour(picture.image)
@@ -100,6 +103,7 @@ def test_the_class_of_each_pixel(is_training, tmp_path):
     assert (picture.class_map[64:] == 255).all()
 
 
+@pytest.mark.slow
 def test_classes_and_mixed_classes(tmp_path):
   drawn.write_class_folders(tmp_path / 'in', 12)
   drawn.convert(tmp_path / 'in', tmp_path / 'out', 'image_classification', validation_share=0.0)
@@ -107,11 +111,11 @@ def test_classes_and_mixed_classes(tmp_path):
   config.model.num_classes, config.model.input_size = 3, [64, 96, 3]
   task = image_classification.ImageClassificationTask(config)
   data = classification_config.DataConfig(input_path=f'{tmp_path}/out/train-*', global_batch_size=12, aug_crop=False)
-  pictures, _ = batch_pictures.of_batch(first_batch(task, data), task)
+  pictures, _ = pictures_lib.pictures_of_batch(first_batch(task, data), task)
   for picture in pictures:
     assert picture.labels == [(found_by_colour(picture.image)[1] - 1, 1.0)]
   data.mixup_and_cutmix = classification_config.common.MixupAndCutmix(label_smoothing=0.0)
-  pictures, _ = batch_pictures.of_batch(first_batch(task, data), task)
+  pictures, _ = pictures_lib.pictures_of_batch(first_batch(task, data), task)
   assert all(sum(share for _, share in picture.labels) == pytest.approx(1, abs=0.03) for picture in pictures)
   assert any(len(picture.labels) > 1 for picture in pictures)
 
@@ -131,7 +135,7 @@ def test_pixels_of_other_tasks(images, how, white):
     'image': tf.constant(np.tile(images[..., np.newaxis], [4, 4, 4, 1]).reshape(4, 4, 8, 1)),
     'label': tf.constant([1] * 4),
   }
-  pictures, told = batch_pictures.of_batch(batch, types.SimpleNamespace())
+  pictures, told = pictures_lib.pictures_of_batch(batch, types.SimpleNamespace())
   assert told == how
   assert pictures[0].image.shape == (4, 8, 3) and pictures[0].image.max() == white and pictures[0].image.min() == 0
   assert pictures[0].labels == [(1, 1.0)]
@@ -139,4 +143,4 @@ def test_pixels_of_other_tasks(images, how, white):
 
 def test_an_input_without_images_is_refused():
   with pytest.raises(errors.UserError, match='the input of SimpleNamespace contains no images; it has int32'):
-    batch_pictures.of_batch({'tokens': tf.zeros([2, 3], tf.int32)}, types.SimpleNamespace())
+    pictures_lib.pictures_of_batch({'tokens': tf.zeros([2, 3], tf.int32)}, types.SimpleNamespace())

@@ -1,7 +1,6 @@
 """The architectures of Hugging Face that a decoder can be: one module each, which lists names and says no more."""
 
-from official_ext.base import errors
-from official_ext.base import suggestions
+from official_ext.base import registry
 from official_ext.language.modeling.families import cohere
 from official_ext.language.modeling.families import falcon
 from official_ext.language.modeling.families import family
@@ -17,32 +16,32 @@ from official_ext.language.modeling.families import qwen
 from official_ext.language.modeling.families import smollm3
 from official_ext.language.modeling.families import starcoder2
 
-FAMILIES: dict[str, family.Family] = {
-  found.model_type: found
-  for found in (
-    llama.LLAMA,
-    mistral.MISTRAL,
-    mistral.MIXTRAL,
-    mistral.MINISTRAL3,
-    qwen.QWEN2,
-    qwen.QWEN2_MOE,
-    qwen.QWEN3,
-    qwen.QWEN3_MOE,
-    gemma.GEMMA,
-    gemma.GEMMA2,
-    gemma.GEMMA3,
-    gpt2.GPT2,
-    phi3.PHI3,
-    phi.PHI,
-    smollm3.SMOLLM3,
-    starcoder2.STARCODER2,
-    granite.GRANITE,
-    olmo2.OLMO2,
-    cohere.COHERE,
-    cohere.COHERE2,
-    falcon.FALCON,
-  )
-}
+_ALL = (
+  llama.LLAMA,
+  mistral.MISTRAL,
+  mistral.MIXTRAL,
+  mistral.MINISTRAL3,
+  qwen.QWEN2,
+  qwen.QWEN2_MOE,
+  qwen.QWEN3,
+  qwen.QWEN3_MOE,
+  gemma.GEMMA,
+  gemma.GEMMA2,
+  gemma.GEMMA3,
+  gpt2.GPT2,
+  phi3.PHI3,
+  phi.PHI,
+  smollm3.SMOLLM3,
+  starcoder2.STARCODER2,
+  granite.GRANITE,
+  olmo2.OLMO2,
+  cohere.COHERE,
+  cohere.COHERE2,
+  falcon.FALCON,
+)
+FAMILIES: registry.Registry[family.Family] = registry.Registry(
+  'supported architecture', {each.model_type: each for each in _ALL}
+)
 
 
 def find(model_type: object, where: str) -> family.Family:
@@ -55,9 +54,4 @@ def find(model_type: object, where: str) -> family.Family:
   Raises:
     errors.UserError: for an unsupported one.
   """
-  if isinstance(model_type, str) and model_type in FAMILIES:
-    return FAMILIES[model_type]
-  guess = suggestions.did_you_mean(model_type, FAMILIES, before='; ')
-  raise errors.UserError(
-    f'{where}: the architecture {model_type!r} is not supported; known are {", ".join(FAMILIES)}{guess}'
-  )
+  return FAMILIES.find(model_type, where)

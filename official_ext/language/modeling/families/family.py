@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling.families import layer_fields
 from official_ext.language.modeling.families import rope_fields
@@ -108,8 +108,8 @@ class OtherFields:
   """
 
   names: tuple[str, ...]
-  read: Callable[[json_types.JsonMapping], json_types.JsonObject]
-  write: Callable[[decoder_config.DecoderConfig], json_types.JsonObject]
+  read: Callable[[json_values.JsonMapping], json_values.JsonObject]
+  write: Callable[[decoder_config.DecoderConfig], json_values.JsonObject]
 
 
 NO_OTHERS = OtherFields((), lambda fields: {}, lambda config: {})
@@ -145,7 +145,7 @@ class Family:
   block_prefix: str = 'layers.{}.'
   tensors: Mapping[str, Tensor] = dataclasses.field(default_factory=lambda: LLAMA_TENSORS)
   block_tensors: Mapping[str, Tensor] = dataclasses.field(default_factory=lambda: LLAMA_BLOCK)
-  fixed: json_types.JsonMapping = dataclasses.field(default_factory=dict)
+  fixed: json_values.JsonMapping = dataclasses.field(default_factory=dict)
   neutral: Mapping[str, object] = dataclasses.field(default_factory=dict)
   ignored: frozenset[str] = frozenset()
   layers: layer_fields.LayerFields = layer_fields.FULL
@@ -212,7 +212,7 @@ def of_experts(tensors: Mapping[str, Tensor], num_experts: int) -> Iterator[tupl
 
 
 def read(
-  family: Family, fields: json_types.JsonMapping, where: str, ignore_fields: tuple[str, ...] = ()
+  family: Family, fields: json_values.JsonMapping, where: str, ignore_fields: tuple[str, ...] = ()
 ) -> decoder_config.DecoderConfig:
   """The decoder that a Hugging Face configuration describes.
 
@@ -277,7 +277,7 @@ _COMPUTED: Mapping[str, Callable[[decoder_config.DecoderConfig], Any]] = {
 
 def write(
   family: Family, config: decoder_config.DecoderConfig, dialect: str = rope_fields.OLD
-) -> json_types.JsonObject:
+) -> json_values.JsonObject:
   """The Hugging Face configuration of a decoder.
 
   Args:
@@ -306,7 +306,7 @@ def write(
   return fields
 
 
-def comparable(config: decoder_config.DecoderConfig) -> json_types.JsonObject:
+def comparable(config: decoder_config.DecoderConfig) -> json_values.JsonObject:
   """The fields that make the decoder's function, in one form for all configurations of the same function."""
   values = {name: value for name, value in config.as_dict().items() if name not in decoder_config.SETTINGS}
   values['layer_types'], values['sliding_window'] = layer_fields.normal(config.layer_types, config.sliding_window)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.language.modeling import decoder_config
 
 _FULL, _SLIDING = decoder_config.FULL, decoder_config.SLIDING
@@ -21,8 +21,8 @@ class LayerFields:
   """
 
   names: tuple[str, ...]
-  read: Callable[[json_types.JsonMapping, int], tuple[Sequence[str], int | None]]
-  write: Callable[[Sequence[str], int, decoder_config.DecoderConfig], json_types.JsonObject]
+  read: Callable[[json_values.JsonMapping, int], tuple[Sequence[str], int | None]]
+  write: Callable[[Sequence[str], int, decoder_config.DecoderConfig], json_values.JsonObject]
 
 
 def normal(types: Sequence[str], window: int | None) -> tuple[tuple[str, ...], int]:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import dataclasses
 
 from official_ext.base import errors
-from official_ext.base import json_types
+from official_ext.base import json_values
 from official_ext.language.modeling import decoder_config
-from official_ext.language.modeling import rope
+from official_ext.language.modeling import position_encodings
 
 OLD, NEW = 'rope_scaling', 'rope_parameters'
 _ALIASES = {'su': 'longrope'}
@@ -45,7 +45,7 @@ class RopeFields:
   partial: float = 1.0
   kinds: tuple[str, ...] = ()
   original: int = 0
-  default: json_types.JsonMapping = dataclasses.field(default_factory=dict)
+  default: json_values.JsonMapping = dataclasses.field(default_factory=dict)
   scales_queries: bool = False
 
   @property
@@ -54,7 +54,7 @@ class RopeFields:
     names = ('rope_theta', OLD, NEW, 'original_max_position_embeddings', 'partial_rotary_factor')
     return (*names, 'rope_local_base_freq') if self.local_theta else names
 
-  def read(self, fields: json_types.JsonMapping) -> json_types.JsonObject:
+  def read(self, fields: json_values.JsonMapping) -> json_values.JsonObject:
     """Fields of `DecoderConfig`, from either dialect."""
     told = dict(fields.get(NEW) or {})
     theta = fields.get('rope_theta') or self.theta
@@ -76,11 +76,11 @@ class RopeFields:
     """`RopeParameters` of one dictionary."""
     kind = told.get('rope_type') or told.get('type') or 'default'
     kind = _ALIASES.get(kind, kind)
-    parameters = rope.RopeParameters(rope_type=kind, rope_theta=float(told.get('rope_theta') or theta))
+    parameters = position_encodings.RopeParameters(rope_type=kind, rope_theta=float(told.get('rope_theta') or theta))
     if self.kinds and kind not in self.kinds:
       raise errors.UserError(f'{NEW}.rope_type: {kind!r}: in this family only {", ".join(self.kinds)} are implemented')
-    rope.check(rope.RopeParameters(rope_type=kind, **_anything_needed(kind)))
-    used = rope.USED_FIELDS[kind]
+    position_encodings.check_rope(position_encodings.RopeParameters(rope_type=kind, **_anything_needed(kind)))
+    used = position_encodings.USED_FIELDS[kind]
     for name, value in told.items():
       if value is None or name in _ANY_KIND or (self.scales_queries and name == 'max_position_embeddings'):
         continue
@@ -99,7 +99,7 @@ class RopeFields:
     parameters.partial_rotary_factor = float(partial)
     return parameters
 
-  def write(self, config: decoder_config.DecoderConfig, dialect: str) -> json_types.JsonObject:
+  def write(self, config: decoder_config.DecoderConfig, dialect: str) -> json_values.JsonObject:
     """The fields of a dialect."""
     wide = _told(config.rope_parameters)
     if self.partial != 1:
@@ -125,7 +125,7 @@ def _anything_needed(kind):
 
 def _told(parameters):
   told = {'rope_type': parameters.rope_type, 'rope_theta': parameters.rope_theta}
-  for name in rope.USED_FIELDS[parameters.rope_type]:
+  for name in position_encodings.USED_FIELDS[parameters.rope_type]:
     value = getattr(parameters, name)
     if value is not None and not (name == 'original_max_position_embeddings' and not value):
       told[name] = list(value) if isinstance(value, (list, tuple)) else value

@@ -43,6 +43,7 @@ def content(runs_folder):
   sweep_folders.make(runs_folder, 'search', pruned=(5,), failed=(7,))
 
 
+@pytest.mark.slow
 @tiers.parametrize('theme', ['dark', 'light'], fast=1)
 @tiers.parametrize('size', ['desktop', 'phone'], fast=1)
 def test_no_page_has_a_serious_violation(new_page, console, theme, size):
@@ -58,6 +59,7 @@ def test_no_page_has_a_serious_violation(new_page, console, theme, size):
   assert not found
 
 
+@pytest.mark.slow
 def test_dialogs_have_none(new_page, console):
   page = new_page(color_scheme='light', reduced_motion='reduce')
   page.goto(f'{console.url}/run?run=a')
@@ -72,6 +74,7 @@ def test_dialogs_have_none(new_page, console):
   assert not axe.violations(page)
 
 
+@pytest.mark.slow
 def test_a_violation_is_found(page, console):
   page.goto(f'{console.url}/runs')
   page.get_by_role('link', name='a', exact=True).wait_for()  # The page is drawn: nothing replaces what is added.

@@ -97,6 +97,7 @@ def test_each_run_has_a_bar_of_the_chosen_value(page, bars, new_page, tmp_path):
   assert _texts(again) == _texts(section) and not again.get_by_label('From zero').is_checked()
 
 
+@pytest.mark.slow
 def test_groups_have_the_mean_the_deviation_and_a_dot_for_each_run(page, bars, tmp_path):
   section = bars('&group=folder')
   section.get_by_text('± 0.14 (2 runs)').first.wait_for()
@@ -116,6 +117,7 @@ def test_groups_have_the_mean_the_deviation_and_a_dot_for_each_run(page, bars, t
   section.get_by_text('0.3 (1 of 2 runs)').wait_for()
 
 
+@pytest.mark.slow
 def test_a_logarithmic_axis_has_bars_by_ratios_and_its_numbers(page, bars, new_page, tmp_path):
   section = bars()
   section.get_by_label('Log axis').check()
@@ -138,6 +140,7 @@ def test_a_logarithmic_axis_has_bars_by_ratios_and_its_numbers(page, bars, new_p
   assert _texts(again) == _texts(section)
 
 
+@pytest.mark.slow
 def test_values_that_are_not_above_zero_have_no_bar_on_a_logarithmic_axis(bars):
   section = bars('&bar=eval/gap&barlog=1')
   section.locator('.bars-axis').wait_for()
@@ -146,6 +149,7 @@ def test_values_that_are_not_above_zero_have_no_bar_on_a_logarithmic_axis(bars):
   assert _texts(section) == {name: f'{value:g}' for name, value in _GAPS.items()}
 
 
+@pytest.mark.slow
 def test_a_logarithmic_axis_of_groups_ends_deviations_at_its_lower_end(bars):
   section = bars('&bar=eval/gap&barlog=1&group=folder')
   row = section.locator('tr', has_text='seeds')
@@ -157,6 +161,7 @@ def test_a_logarithmic_axis_of_groups_ends_deviations_at_its_lower_end(bars):
   assert left == pytest.approx(line, abs=1)
 
 
+@pytest.mark.slow
 def test_values_that_differ_by_a_rounding_error_have_axes(page, console, runs_folder):
   """Curves, bars and the scatter: their steps are not lost in sums, which would never end."""
   for name, value in (('near/0', 0.6), ('near/1', math.nextafter(0.6, 1))):
@@ -170,6 +175,7 @@ def test_values_that_differ_by_a_rounding_error_have_axes(page, console, runs_fo
     assert _texts(section) == {'near/0': '0.6', 'near/1': '0.6'}
 
 
+@pytest.mark.slow
 def test_the_keyboard_keeps_its_place_when_values_of_a_live_run_come(page, bars, runs_folder):
   section = bars()
   section.get_by_label('Order of the bars').focus()
@@ -186,6 +192,7 @@ def test_the_keyboard_keeps_its_place_when_values_of_a_live_run_come(page, bars,
       file.truncate()
 
 
+@pytest.mark.slow
 @tiers.parametrize('theme', ['dark', 'light'], fast=1)
 def test_the_section_has_no_violation_and_fits_a_phone(new_page, bars, theme):
   page = new_page(viewport={'width': 390, 'height': 800}, color_scheme=theme, reduced_motion='reduce')

@@ -103,6 +103,7 @@ def test_smoothing_is_that_of_tensorboard(page, console):
   page.get_by_text('No runs are chosen').wait_for()
 
 
+@pytest.mark.slow
 def test_a_chart_is_saved_as_its_points_and_as_its_picture(page, console, tmp_path):
   page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/2&first=2&last=50&logy=1')
   assert _curves(page) == 2
@@ -123,6 +124,7 @@ def test_a_chart_is_saved_as_its_points_and_as_its_picture(page, console, tmp_pa
   assert {'sweep/0', 'sweep/2', 'loss', '0.1', '20'} <= {each.text for each in drawing.iter()}
 
 
+@pytest.mark.slow
 def test_runs_of_a_group_are_a_mean_and_a_band(page, console, new_page, tmp_path):
   page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/1&run=sweep/2')
   assert _curves(page) == 3
@@ -176,6 +178,7 @@ def test_saved_points_have_the_columns_of_pixels_the_marks_and_quotes(page, cons
   page.get_by_text('No runs are chosen').wait_for()
 
 
+@pytest.mark.slow
 def test_a_scatter_of_fields_and_metrics(page, console, new_page):
   page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/1&run=sweep/2')
   scatter = page.get_by_role('region', name='Scatter')
@@ -207,6 +210,7 @@ def test_a_scatter_of_fields_and_metrics(page, console, new_page):
   page.wait_for_url('**/run?run=sweep%2F1')
 
 
+@pytest.mark.slow
 def test_a_view_of_compared_runs_is_saved(page, console):
   page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/2&logy=1')
   assert _curves(page) == 2
@@ -220,6 +224,7 @@ def test_a_view_of_compared_runs_is_saved(page, console):
   assert _curves(page) == 2 and page.get_by_label('Log y').is_checked()
 
 
+@pytest.mark.slow
 def test_choices_of_numbers_are_in_the_order_of_their_sizes(page, console):
   page.goto(f'{console.url}/compare')
   ticks = """async (values) => {

@@ -46,6 +46,7 @@ def test_the_last_step_is_shown_and_a_slider_selects_others(page, console):
   assert _rows(page)[1][2] == 'one 0 0'
 
 
+@pytest.mark.slow
 def test_another_run_is_shown_beside_with_its_own_completions_of_each_prompt(page, console):
   _open(page, console, 'one')
   page.get_by_label('Beside').select_option('other')
@@ -59,6 +60,7 @@ def test_another_run_is_shown_beside_with_its_own_completions_of_each_prompt(pag
   page.get_by_role('status').filter(has_text='other: step 15').wait_for()
 
 
+@pytest.mark.slow
 def test_a_run_without_completions_says_how_to_get_some(page, console):
   _open(page, console, 'none')
   page.get_by_text('task.completions.interval').wait_for()

@@ -34,6 +34,7 @@ def _places(page, name):
   return page.evaluate('(name) => document.querySelector(`.plot[aria-label="${name}"]`).plot.data[0]', name)
 
 
+@pytest.mark.slow
 def test_a_metric_is_the_axis_of_the_curves_of_a_run(page, console, new_page, tmp_path):
   page.goto(f'{console.url}/run?run=run2')
   _chart(page, 'loss')
@@ -69,6 +70,7 @@ def test_a_metric_is_the_axis_of_the_curves_of_a_run(page, console, new_page, tm
   assert not axe.violations(other)
 
 
+@pytest.mark.slow
 def test_several_steps_at_one_value_are_all_drawn(page, console):
   page.goto(f'{console.url}/run?run=run1&x=train/epoch')
   _chart(page, 'loss')
@@ -76,6 +78,7 @@ def test_several_steps_at_one_value_are_all_drawn(page, console):
   assert len(places) == 40 and [round(place) for place in places] == [step // 10 for step in range(1, 41)]
 
 
+@pytest.mark.slow
 def test_runs_are_compared_by_a_metric_and_one_that_falls_has_no_lines(page, console, runs_folder, tmp_path):
   folders.make(runs_folder, 'without', [event('train', 1, training_loss=1.0)], identity=folders.ended_process())
   page.goto(f'{console.url}/compare?run=run1&run=run2&run=without&x=train/tokens')

@@ -1,8 +1,11 @@
 """The start of TensorFlow, as the page of a new run shows it: in a real browser, with a real process."""
 
+import pytest
+
 from tests.operations.console.browser import axe
 
 
+@pytest.mark.slow
 def test_the_steps_of_the_start_are_shown_with_their_seconds(new_page, console):
   page = new_page(reduced_motion='reduce')
   page.set_default_timeout(120_000)

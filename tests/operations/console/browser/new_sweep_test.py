@@ -30,6 +30,7 @@ def _points(page, text):
   page.locator('.sweep-points', has_text=text).wait_for()
 
 
+@pytest.mark.slow
 def test_values_of_fields_give_a_number_of_points_by_the_keyboard(form, new_page):
   page = form()
   page.get_by_text('Sweep: several values of some fields').focus()
@@ -62,6 +63,7 @@ def test_values_of_fields_give_a_number_of_points_by_the_keyboard(form, new_page
   _points(other, '7 points')
 
 
+@pytest.mark.slow
 def test_a_bayesian_search_that_ends_bad_runs(form, new_page):
   page = form()
   page.get_by_text('Sweep: several values of some fields').click()
@@ -92,6 +94,7 @@ def test_a_bayesian_search_that_ends_bad_runs(form, new_page):
   assert not axe.violations(other)
 
 
+@pytest.mark.slow
 def test_a_phone_has_room_for_it(form, new_page):
   page = form(page=new_page(viewport={'width': 390, 'height': 800}, color_scheme='light', reduced_motion='reduce'))
   page.get_by_text('Sweep: several values of some fields').click()

@@ -48,6 +48,7 @@ def command(page):
   return page.locator('.command-text').text_content()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('theme', ['dark', 'light'])
 def test_the_form_has_no_serious_violation_of_accessibility(new_page, console, theme):
   page = new_page(color_scheme=theme, reduced_motion='reduce')

@@ -8,9 +8,11 @@ import json
 import pathlib
 import subprocess
 
-from official_ext.base.files import moments
-from official_ext.base.processes import process_identity
-from official_ext.operations.runs import judged_status
+import pytest
+
+from official_ext.base import json_values
+from official_ext.base import processes
+from official_ext.operations.runs import statuses
 from tests import tiers
 from tests.operations.runs import folders
 
@@ -45,32 +47,32 @@ def _younger():
   folders.ended_process()
   process = subprocess.Popen(['cat'], stdin=subprocess.PIPE)
   atexit.register(process.kill)
-  own = process_identity.own()
-  return dataclasses.replace(own, pid=process.pid, pid_start=process_identity.start_of(process.pid))
+  own = processes.own_identity()
+  return dataclasses.replace(own, pid=process.pid, pid_start=processes.start_of(process.pid))
 
 
 def _become(root, name, status):
   """Writes the files that give a run a status, and checks that they do."""
-  own, ended = process_identity.own(), folders.ended_process()
+  own, ended = processes.own_identity(), folders.ended_process()
   values, started, stop = {'status': status, 'identity': ended}, None, None
   if status in ('running', 'stopping', 'hung'):
     values = {'status': 'running', 'identity': own}
-    stop = {**own.as_dict(), 'requested': moments.now()} if status == 'stopping' else None
+    stop = {**own.as_dict(), 'requested': json_values.timestamp_now()} if status == 'stopping' else None
     values |= {'heartbeat': _LONG_AGO, 'updated': _LONG_AGO} if status == 'hung' else {}
   elif status == 'dead':
     values['status'] = 'running'
   elif status == 'starting':
     values = {'status': 'preempted', 'identity': ended, 'started': _LONG_AGO}
-    started = {**_younger().as_dict(), 'started': moments.now()}
+    started = {**_younger().as_dict(), 'started': json_values.timestamp_now()}
   elif status == 'submitted':
     values['status'] = 'preempted'
-    started = {'engine': 'slurm', 'job': '17', 'attempts_before': 1, 'started': moments.now()}
+    started = {'engine': 'slurm', 'job': '17', 'attempts_before': 1, 'started': json_values.timestamp_now()}
   run = folders.make(root, name, [folders.event('train', 10, loss=1.0)], **values)
   for file, content in {'started.json': started, 'stop.json': stop}.items():
     pathlib.Path(run.file(file)).write_text(json.dumps(content)) if content else _remove(run, file)
   if status == 'unknown':
     _remove(run, 'run.json')
-  assert judged_status.of_run(run).status == status
+  assert statuses.of_run(run).status == status
 
 
 def _remove(run, file):
@@ -95,7 +97,8 @@ def _until(page, bar, expected, status):
   assert found == expected, status
 
 
-@tiers.parametrize('order', [judged_status.STATUSES, judged_status.STATUSES[::-1]], fast=1, ids=['down', 'up'])
+@pytest.mark.slow
+@tiers.parametrize('order', [statuses.STATUSES, statuses.STATUSES[::-1]], fast=1, ids=['down', 'up'])
 def test_every_button_follows_every_status_on_an_open_page(new_page, console, runs_folder, order):
   name = 'changing'
   _become(runs_folder, name, order[-1])
@@ -110,6 +113,7 @@ def test_every_button_follows_every_status_on_an_open_page(new_page, console, ru
     _until(table, bulk, _bulk(status), status)
 
 
+@pytest.mark.slow
 def test_the_table_has_every_status_and_every_button(page, console, runs_folder):
   _become(runs_folder, 'one', 'preempted')
   page.goto(f'{console.url}/run?run=one')
@@ -118,6 +122,7 @@ def test_the_table_has_every_status_and_every_button(page, console, runs_folder)
   assert set(shown) == set(_expected('preempted'))
 
 
+@pytest.mark.slow
 def test_a_reason_is_given_for_a_button_that_is_disabled(page, console, runs_folder):
   _become(runs_folder, 'waiting', 'submitted')
   page.goto(f'{console.url}/run?run=waiting')

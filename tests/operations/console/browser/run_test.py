@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from official_ext.base.processes import process_identity
-from tests.operations.curves import run_images_test
+from official_ext.base import processes
+from tests import tiers
+from tests.operations.imports import run_images_test
 from tests.operations.runs import folders
 from tests.operations.runs import run_checkpoints_test
 from tests.operations.runs.folders import event
@@ -134,8 +135,8 @@ def test_a_run_is_stopped_and_only_then_at_once(page, console, runs_folder):
   process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True)
   try:
     assert process.stdout.readline() == 'ready\n'
-    own = process_identity.own()
-    identity = type(own)(**{**vars(own), 'pid': process.pid, 'pid_start': process_identity.start_of(process.pid)})
+    own = processes.own_identity()
+    identity = type(own)(**{**vars(own), 'pid': process.pid, 'pid_start': processes.start_of(process.pid)})
     folders.make(runs_folder, 'alive', [event('train', 1, loss=1.0)], identity=identity)
     page.goto(f'{console.url}/run?run=alive')
     status = page.locator('.run-head .status')
@@ -158,7 +159,7 @@ def test_a_run_is_stopped_and_only_then_at_once(page, console, runs_folder):
     process.wait()
 
 
-@pytest.mark.parametrize('change', ['deleted', 'renamed', 'deleted while the page was offline'])
+@tiers.parametrize('change', ['deleted', 'renamed', 'deleted while the page was offline'], fast=1)
 def test_the_page_of_a_run_that_is_gone_says_so(page, console, runs_folder, change):
   page.allowed += ['ERR_INTERNET_DISCONNECTED', 'ERR_NETWORK_CHANGED']
   values = {'identity': folders.ended_process(), 'status': 'preempted', 'started': '2026-01-01T00:00:00+00:00'}
@@ -187,6 +188,7 @@ def test_the_page_of_a_run_that_is_gone_says_so(page, console, runs_folder, chan
   console.post('/api/runs/delete', runs=['leaving'])
 
 
+@pytest.mark.slow
 def test_an_empty_name_of_a_metric_leaves_the_other_charts(page, console, runs_folder):
   names = ['', ' ', '/', 'a/b', 'train/', '"', 'é', 'loss']
   lines = [event('train', step, **dict.fromkeys(names, step / 10)) for step in range(1, 20)]

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from official_ext.operations.runs import notes
-from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_folders
+from tests import tiers
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -26,7 +26,7 @@ def runs(runs_folder):
   train = event('train', 50, accuracy=0.99, steps_per_second=12.5, eta_seconds=1e9)
   folders.make(runs_folder, 'lively', [train], step=50)
   odd = folders.make(runs_folder, HTML.replace('/', ''), [], identity=ended, status='failed', error=f'{HTML}<script>')
-  notes.change(odd, add=[HTML], note=f'{HTML}\n<script>alert(2)</script>')
+  run_folders.change_notes(odd, add=[HTML], note=f'{HTML}\n<script>alert(2)</script>')
 
 
 def _names(page):
@@ -52,6 +52,7 @@ def test_runs_are_listed_with_what_they_came_to(page, console):
   assert page.locator('tr', has_text='run10').locator('[data-column=accuracy]').inner_text() == '0.5'
 
 
+@pytest.mark.slow
 def test_the_run_that_was_started_last_comes_first_with_experiment_and_duration(page, tmp_path, start_console):
   begun = {'b': '10:00', 'c': '12:30', 'a': '11:00'}
   for name, time in begun.items():
@@ -78,6 +79,7 @@ def test_the_run_that_was_started_last_comes_first_with_experiment_and_duration(
   assert _names(page) == ['b', 'a', 'c', 'submitted']
 
 
+@pytest.mark.slow
 def test_differences_from_a_baseline(page, new_page, console):
   _open(page, console, '?filter=sweep&columns=accuracy,validation_loss,learning_rate&sort=name')
   page.get_by_role('checkbox', name='Select sweep/run4').check()
@@ -172,25 +174,25 @@ def test_columns_are_chosen_among_metrics_and_fields(page, console):
 @pytest.mark.slow
 def test_tags_and_notes_are_edited_in_place(page, console, runs_folder):
   _open(page, console, '?columns=tags,note&filter=run7')
-  run = run_folder.Run(str(runs_folder / 'sweep' / 'run7'), 'sweep/run7')
+  run = run_folders.Run(str(runs_folder / 'sweep' / 'run7'), 'sweep/run7')
   page.keyboard.press('j')
   page.keyboard.press('e')
   page.keyboard.type('one, two')
   page.keyboard.press('Enter')
   page.locator('.tag', has_text='two').wait_for()
-  assert notes.read(run).tags == ('one', 'two')
+  assert run_folders.read_notes(run).tags == ('one', 'two')
   page.get_by_role('button', name='Edit the note').click()
   page.keyboard.type('left alone')
   page.keyboard.press('Escape')
-  assert notes.read(run).note == ''
+  assert run_folders.read_notes(run).note == ''
   page.get_by_role('button', name='Edit the note').click()
   page.keyboard.type('better')
   page.keyboard.press('Enter')
   page.locator('td.note', has_text='better').wait_for()
-  assert notes.read(run).note == 'better'
+  assert run_folders.read_notes(run).note == 'better'
   page.locator('.tag', has_text='one').click()  # Only runs with it.
   page.get_by_role('button', name='#one').wait_for()
-  notes.change(run, remove=['one', 'two'], note='')
+  run_folders.change_notes(run, remove=['one', 'two'], note='')
 
 
 @pytest.mark.slow
@@ -247,6 +249,7 @@ def test_the_keyboard_walks_selects_opens_and_explains(page, console):
   page.wait_for_url(re.compile('/queue'))
 
 
+@pytest.mark.slow
 def test_home_and_end_lead_to_the_first_and_the_last_run_of_a_fresh_list(page, console):
   for key, place in (('Home', 0), ('End', -1), ('Home', 0)):
     _open(page, console, '?filter=sweep')
@@ -255,7 +258,7 @@ def test_home_and_end_lead_to_the_first_and_the_last_run_of_a_fresh_list(page, c
     assert page.locator('tr.active td.name').inner_text() == names[place]
 
 
-@pytest.mark.parametrize('address', ['/nowhere', '/runs/', '/run/x', '/index.html'])
+@tiers.parametrize('address', ['/nowhere', '/runs/', '/run/x', '/index.html'], fast=1)
 def test_an_unknown_page_says_so_and_leads_back(page, console, address):
   page.allowed.append('404')
   assert page.goto(console.url + address).status == 404
@@ -273,7 +276,7 @@ def test_percentages_are_from_0_to_100(page, console):
   assert found == ['0 %', '0 %', '0 %', '0.1 %', '9.9 %', '10 %', '99 %', '100 %', '100 %', '', '100 %', '']
 
 
-@pytest.mark.parametrize('name', ['runs', 'queue', 'sweeps', 'models'])
+@tiers.parametrize('name', ['runs', 'queue', 'sweeps', 'models'], fast=1)
 def test_the_command_of_an_empty_page_names_the_folder_of_the_console(page, tmp_path, start_console, name):
   root = tmp_path / 'my runs'
   root.mkdir()
@@ -291,6 +294,7 @@ def test_enter_stops_a_run_by_saving_it_and_never_at_once(page, console):
   assert page.get_by_role('dialog').count() == 0
 
 
+@pytest.mark.slow
 def test_several_runs_are_compared(page, console):
   _open(page, console, '?selected=sweep/run1&selected=sweep/run2')
   page.get_by_role('button', name='Compare').click()
@@ -351,6 +355,7 @@ def test_an_empty_folder_says_what_to_do(page, tmp_path, start_console):
   assert f'--model_dir={tmp_path}/digits' in page.locator('.command code').inner_text()
 
 
+@pytest.mark.slow
 def test_the_first_runs_of_an_empty_folder_get_their_columns(page, tmp_path, start_console):
   page.goto(start_console(tmp_path).url)
   page.get_by_role('heading', name='No runs yet').wait_for()
@@ -414,6 +419,7 @@ def test_a_thousand_runs_are_filtered_and_sorted_at_once(page, tmp_path, start_c
   page.locator('[aria-rowindex="1001"]').wait_for()
 
 
+@pytest.mark.slow
 def test_views_are_saved_by_name(page, console, new_page):
   _open(page, console, '?filter=accuracy>0.3&status=failed&sort=accuracy&columns=status,accuracy,initial_learning_rate')
   page.wait_for_function('() => document.querySelectorAll("td.name").length === 4')

@@ -33,6 +33,7 @@ def test_a_sweep_shows_its_best_its_importances_and_opens_runs(page, console, sw
   assert f'{best:03d}-' in page.url
 
 
+@pytest.mark.slow
 def test_a_failed_point_is_hollow_and_its_reason_is_its_last_line(page, console, runs_folder):
   folder = folders.make(runs_folder, 'failing', count=5)
   record = folders.points(folder)[3].record
@@ -51,6 +52,7 @@ def test_a_failed_point_is_hollow_and_its_reason_is_its_last_line(page, console,
   page.get_by_text('status 1: ValueError: bad').wait_for()
 
 
+@pytest.mark.slow
 def test_a_link_that_is_pressed_while_its_list_changes_is_followed(page, console, sweep):
   held = []
   page.route('**/api/stream*', lambda route: held.append(route))

@@ -158,7 +158,7 @@ class Form {
       metric: () => {
         const value = (path) => this.answer?.values[`trainer.${path}`] ?? '', name = value('best_checkpoint_eval_metric');
         const isNone = ['', 'null', '""'].includes(name);
-        return {name: isNone ? '' : name, goal: isNone ? '' : {higher: 'maximize', lower: 'minimize'}[value('best_checkpoint_metric_comp')] ?? ''};
+        return {name: isNone ? '' : name, goal: isNone ? '' : this.answer?.goal ?? ''};
       }, changed: (values) => {
         this.sweepKept = values;
         this.remember();

@@ -1,0 +1,137 @@
+"""Finds the axes of a batch that count its examples: the weight of a batch in a mean over examples.
+
+An input may hold more than examples: anchors or class weights that are the same for a whole batch, or features with
+the time in front. The axes are read from the shapes that tf.data knows before anything is read. Where these do not
+decide, the input is built a second time with another batch size, and the axes are those that follow it.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.data import bad_examples
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchAxes:
+  """The axis of each component of a batch that counts examples.
+
+  Attributes:
+    axes: one for each component, in the order of `tf.nest.flatten`; None for a component that does not count, such as
+      a constant or a scalar.
+    is_checked: whether the shapes have decided. If not, the components may disagree: see `agree`.
+    assumed: what was assumed if nothing has decided, for a message; '' otherwise.
+  """
+
+  axes: tuple[int | None, ...]
+  is_checked: bool = True
+  assumed: str = ''
+
+  def num_examples(self, batch: object) -> tf.Tensor:
+    """The number of examples in a batch: float32 scalar; 1 if no component counts."""
+    counts = self._counts(batch)
+    return tf.cast(counts[0], tf.float32) if counts else tf.constant(1.0)
+
+  def agree(self, batch: object) -> tf.Tensor:
+    """Whether all components that count have the same number of examples: bool scalar."""
+    counts = self._counts(batch)
+    return tf.reduce_all([count == counts[0] for count in counts]) if counts else tf.constant(True)
+
+  def _counts(self, batch):
+    parts = tf.nest.flatten(batch)
+    assert len(parts) == len(self.axes), (self, parts)
+    return [_size(part, axis) for part, axis in zip(parts, self.axes) if axis is not None]
+
+
+def of_spec(spec: object, batch_size: int | None = None) -> BatchAxes | None:
+  """The axes by the shapes of a batch; None if these do not decide.
+
+  Args:
+    spec: the type specs or the tensors of a batch, a nested structure. A dimension that is not the same in all batches
+      is None in its shapes.
+    batch_size: b, the examples of a full batch, if known.
+  """
+  shapes = [_shape(each) for each in tf.nest.flatten(spec)]
+  sizes = [shape[0] for shape in shapes if shape]
+  if not sizes:
+    return BatchAxes(tuple(None for _ in shapes))
+  if all(size is None for size in sizes):
+    return BatchAxes(tuple(0 if shape else None for shape in shapes), is_checked=len(sizes) == 1)
+  if any(size is None for shape in shapes for size in shape):
+    return None
+  # Every batch is full. tf.distribute empties the first dimension of each part for a replica without a batch.
+  counting = batch_size if batch_size in sizes else sizes[0]
+  return BatchAxes(tuple(0 if shape and shape[0] == counting else None for shape in shapes))
+
+
+def probed(spec: object, probe_spec: object, batch_size: int, probe_size: int) -> BatchAxes | None:
+  """The axes that follow the batch size; None if no shape shows it.
+
+  Args:
+    spec: the type specs of a batch.
+    probe_spec: those of the same input, built with `probe_size` instead of `batch_size`, without partial batches.
+    batch_size: b, the examples of a full batch of `spec`.
+    probe_size: another one.
+  """
+  shapes, probe_shapes = ([_shape(each) for each in tf.nest.flatten(each)] for each in (spec, probe_spec))
+  if len(shapes) != len(probe_shapes):
+    return None
+  axes: list[int | None] = []
+  for shape, probe_shape in zip(shapes, probe_shapes):
+    follow = [
+      axis
+      for axis, (size, probe) in enumerate(zip(shape, probe_shape))
+      if probe == probe_size and size in (None, batch_size)
+    ]
+    axes.append(follow[0] if follow else None)
+  return BatchAxes(tuple(axes)) if any(axis is not None for axis in axes) else None
+
+
+def assumed(spec: object) -> BatchAxes:
+  """The axes if nothing decides: the first axis of the components whose length varies, else of the first with one."""
+  names = list(bad_examples.paths(spec))
+  shapes = [_shape(each) for each in tf.nest.flatten(spec)]
+  chosen = [index for index, shape in enumerate(shapes) if shape and shape[0] is None]
+  chosen = (chosen or [index for index, shape in enumerate(shapes) if shape])[:1]
+  axes = tuple(0 if index in chosen else None for index in range(len(shapes)))
+  return BatchAxes(axes, assumed=', '.join(f'the first dimension of {names[index]}' for index in chosen))
+
+
+def find(spec: object, batch_size: int | None, build: Callable[[int], object] | None) -> BatchAxes:
+  """The axes by the shapes of a batch, or of an input that is built once more, or else those that are assumed.
+
+  Args:
+    spec: the type specs of a batch.
+    batch_size: b, the examples of a full batch of `spec`; None if unknown.
+    build: makes the type specs of the same input with another batch size, without partial batches, or returns None.
+      None: the input cannot be built again.
+  """
+  found = of_spec(spec, batch_size)
+  if found is not None and found.is_checked:
+    return found
+  if batch_size and build is not None:
+    # A single example is always there; an input that takes only multiples of a number takes twice the batch.
+    for probe_size in (1, 2 * batch_size)[batch_size == 1 :]:
+      found = probed(spec, build(probe_size), batch_size, probe_size)
+      if found is not None:
+        return found
+  return assumed(spec)
+
+
+def _shape(value: Any) -> tuple[int | None, ...]:
+  """The shape of a spec or tensor; () for a scalar and for anything that has none; (None,) if the rank is unknown."""
+  shape = getattr(value, 'shape', None)
+  if shape is None:
+    return ()
+  shape = tf.TensorShape(shape)
+  return (None,) if shape.rank is None else tuple(shape.as_list())
+
+
+def _size(value: Any, axis: int) -> tf.Tensor:
+  if isinstance(value, tf.RaggedTensor):
+    return tf.cast(value.nrows(), tf.int64)
+  if isinstance(value, tf.SparseTensor):
+    return tf.cast(value.dense_shape[axis], tf.int64)
+  return tf.shape(value, tf.int64)[axis]

@@ -1,0 +1,125 @@
+"""The edge to Model Garden's Trainer: configuration, datasets and `init_checkpoint`, with one-line errors."""
+
+import functools
+import re
+import traceback
+from typing import Any
+
+from official.core import base_trainer
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.base import model_garden_internals
+from official_ext.data import pipelines
+from official_ext.training.checkpoints import warm_start
+from official_ext.training.devices import device_types
+from official_ext.training.loop import training_input
+
+_VARIABLE = re.compile(r"<tf\.Variable '([^']+)' shape=(\([^)]*\))")  # With the values behind it.
+_MOST_VARIABLES = 4  # In a line.
+
+
+class ModelGardenTrainer(base_trainer.Trainer):
+  """Model Garden's Trainer for any task, with reports of its input. `config` must be upgraded: see definitions.py."""
+
+  # Set when a dataset for evaluation is made: whether it never ends, and the type specs of one replica's batch.
+  _evaluation_repeats = False
+  _evaluation_spec: Any = None
+
+  @functools.cached_property
+  def inputs(self) -> dict[str, training_input.InputReport]:
+    """The reports of both inputs, by 'train_data' and 'validation_data'. The base class's constructor uses them."""
+    return {
+      name: training_input.InputReport(f'task.{name}', getattr(self.config.task, name, None), self.task)
+      for name in ('train_data', 'validation_data')
+    }
+
+  def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
+    """See base class. If the configuration names no data, the error names the field that must."""
+    is_validation = bool(args) and args[0] is getattr(self.config.task, 'validation_data', None)
+    if callable(dataset_or_fn) and is_validation:
+      dataset_or_fn = self._noting_spec(pipelines.transformed(dataset_or_fn, self._prepared_for_evaluation))
+    try:
+      with self.inputs['validation_data' if is_validation else 'train_data'].building():
+        return self._distribute_dataset(dataset_or_fn, *args, **kwargs)
+    except Exception as error:  # Each task fails in its own way.
+      mistake = training_input.mistake_in_data(self.config, args[0] if args else None, error)
+      if mistake is None:
+        raise
+      raise mistake from error
+
+  def _noting_spec(self, build):
+    """A function like `build` that notes the type specs of a batch: a distributed dataset has hidden static shapes."""
+
+    def noting(params, input_context=None):
+      datasets = build(params, input_context)
+      self._evaluation_spec = tf.nest.map_structure(_spec_of, datasets)
+      return datasets
+
+    return noting
+
+  def _prepared_for_evaluation(
+    self, dataset: tf.data.Dataset, input_context: tf.distribute.InputContext | None = None
+  ) -> Any:
+    """The dataset without tf.data's tuning. Notes whether it never ends."""
+    if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():  # A parameter server makes it in a graph.
+      self._evaluation_repeats |= pipelines.never_ends(dataset)
+    return pipelines.without_autotune(dataset, input_context)
+
+  def _distribute_dataset(self, dataset_or_fn, *args, **kwargs):
+    if callable(dataset_or_fn) and _is_one_cpu(self.strategy):
+      # There is nothing to distribute, and a DistributedDataset takes four times as long for a small batch.
+      return dataset_or_fn(*args, **kwargs)
+    return super().distribute_dataset(dataset_or_fn, *args, **kwargs)
+
+  def initialize(self):
+    """Lets the task start from `task.init_checkpoint`: see base class.
+
+    Raises:
+      UserError: it cannot; Model Garden's tasks continue without it if the folder is empty, or fail in their own ways.
+    """
+    path = getattr(self.config.task, 'init_checkpoint', '')
+    # The checkpoint found, as Model Garden's tasks would go by the file named `checkpoint`, even into another folder.
+    found = {'init_checkpoint': warm_start.find(path)} if path else {}
+    try:
+      with model_garden_internals.task_configured(self.task, **found):
+        super().initialize()
+    except errors.UserError:
+      raise
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+      if not path:
+        raise
+      warm_start.hide_unrestored()
+      raise errors.UserError(self._why_not_initialized(path, error)) from error
+
+  def _why_not_initialized(self, path: str, error: Exception) -> str:
+    """The line about a task that could not initialize its model: an invalid field, or another checkpoint."""
+    message = _unmatched(str(error)) or ' '.join(str(error).split())[:300]
+    modules = getattr(self.config.task, 'init_checkpoint_modules', None)
+    if modules is not None and isinstance(error, ValueError) and not _comes_from_tensorflow(error):
+      return f'task.init_checkpoint_modules: {modules}: {message}'
+    hint = ''
+    if modules == 'all' and hasattr(self.model, 'backbone'):
+      hint = '; task.init_checkpoint_modules=backbone loads the backbone alone'
+    return f'task.init_checkpoint: {path}: does not fit the model{hint}: {message}'
+
+
+def _unmatched(message: str) -> str:
+  """The variables in TensorFlow's message about those without a value in a checkpoint; '' for another message."""
+  variables = sorted(f'{name.partition(":")[0]} {shape}' for name, shape in _VARIABLE.findall(message))
+  more = len(variables) - _MOST_VARIABLES
+  shown = ', '.join(variables[:_MOST_VARIABLES]) + (f' and {more} others' if more > 0 else '')
+  return f'it has no values for {shown}' if variables else ''
+
+
+def _comes_from_tensorflow(error: BaseException) -> bool:
+  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+  return frame.f_globals.get('__name__', '').partition('.')[0] == 'tensorflow'
+
+
+def _spec_of(dataset: Any) -> Any:
+  return dataset.element_spec if isinstance(dataset, tf.data.Dataset) else None
+
+
+def _is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
+  return isinstance(strategy, tf.distribute.OneDeviceStrategy) and device_types.device_type(strategy) == 'CPU'

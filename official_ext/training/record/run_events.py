@@ -1,0 +1,172 @@
+"""The events of a run: passed to its writers first, then to the actions that wait for them; the logs of the loop
+itself.
+
+Passes the events of a run to its writers first, then to the actions that wait for them.
+
+The logs that the loop itself adds: the speed of training, how its step is run, on how many replicas.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.base import json_values
+from official_ext.base import protocols
+from official_ext.base.run_folder import run_files
+from official_ext.training.actions import triggers
+from official_ext.training.writers import writers as writers_lib
+
+# Events that show that a run that had finished before is at work again, or in trouble.
+_NEWS = frozenset(run_files.EVENTS) - {'start', 'restored', 'eval', 'early_stopped', 'finished'}
+
+
+class RunEvents:
+  """The events of a run: see base/run_folder/run_files.py for their names.
+
+  Attributes:
+    writers: write them.
+    actions: are taken at them.
+  """
+
+  def __init__(
+    self,
+    writers: writers_lib.Writer | None = None,
+    actions: triggers.EventActions | None = None,
+    was_finished: bool = False,
+  ):
+    """Initializes it, and receives the actions' own events.
+
+    Args:
+      writers: those of the run; on a worker that is not the chief there are none.
+      actions: those of the run.
+      was_finished: whether the run had finished before it was started again. Then its events are held back, and its
+        actions are not taken, until there is something to train, or it fails.
+    """
+    self.writers = writers or writers_lib.Writers([])
+    self.actions = actions or triggers.EventActions()
+    self._held: list[tuple[str, int, json_values.JsonMapping]] | None = [] if was_finished else None
+    self._held_lines: list[str] = []
+    self.actions.report_to(self.tell)
+
+  @property
+  def nothing_to_do(self) -> bool:
+    """Whether the run had finished before, and nothing has happened since that must be reported."""
+    return self._held is not None
+
+  def tell(self, event: str, step: int, values: Mapping[str, object]) -> None:
+    """Writes an event, and takes the actions that wait for it."""
+    if self._held is not None:
+      if event not in _NEWS:
+        self._held.append((event, step, values))
+        return
+      self._release()
+    self.writers.write(event, step, values)
+    self.actions.take(event, step, values)
+
+  def print_lines(self, lines: Iterable[str]) -> None:
+    """Prints lines about the start; those of a run that had finished before together with the events held back."""
+    self._held_lines += lines
+    if self._held is None:
+      self._print_held()
+
+  def tell_anew(self, step: int = 0) -> None:
+    """Reports that a run begins anew, without a checkpoint: earlier reports of later steps do not count any more."""
+    self.tell('restored', step, {'checkpoint': 'nothing: it begins anew'})
+
+  def begin(self, step: int) -> None:
+    """Begins training. Call it when there is something to train, after the restore and before the first step."""
+    self._release()
+    self.actions.take(triggers.BEGIN, step, {})
+
+  def end(self, step: int) -> None:
+    """Ends training. Call it when everything is done."""
+    if not self.nothing_to_do:
+      self.actions.take_at_end(step)
+
+  def _release(self) -> None:
+    """Reports the events held back, except an evaluation or an end of the finished run, which was reported before."""
+    held, self._held = self._held or [], None
+    self._print_held()
+    for event, step, values in held:
+      if event in ('start', 'restored'):
+        self.writers.write(event, step, values)
+        self.actions.take(event, step, values)
+
+  def _print_held(self) -> None:
+    lines, self._held_lines = self._held_lines, []
+    for line in lines:
+      print(line, flush=True)
+
+
+def speed(trainer: Any, step: int, train_steps: int, tokens: Mapping[str, float] | None = None) -> dict[str, float]:
+  """The speed of the last loop. It counts only training: no compilation, evaluation or saving.
+
+  Args:
+    trainer: one without a `speed` has no logs of it.
+    step: that of the run.
+    train_steps: the step at which training ends; 0 if it is not known.
+    tokens: of an example, from the logs of the loop: see `run_files.TOKENS`.
+  """
+  values: dict[str, float] = {}
+  if train_steps:
+    values['percent'] = 100.0 * step / train_steps
+  found = getattr(trainer, 'speed', None)
+  if found is None:
+    return values
+  values.update(epoch(trainer, step))
+  if found.steps and found.seconds > 0:
+    rate = found.steps / found.seconds
+    values['steps_per_second'] = rate
+    values['examples_per_second'] = rate * found.examples_per_step
+    for name, count in (tokens or {}).items():
+      values[name.replace('_per_example', '_per_second')] = values['examples_per_second'] * count
+    values['data_wait'] = min(1.0, found.data_wait_seconds / found.seconds)
+    if train_steps:
+      values['eta_seconds'] = max(0, train_steps - step) / rate
+  return values
+
+
+def epoch(trainer: Any, step: int) -> dict[str, float]:
+  """The epochs of the training data up to a step, as the log `epoch`; {} if their length is not known."""
+  found = getattr(trainer, 'speed', None)
+  if found is None or not found.examples_per_epoch:
+    return {}
+  return {'epoch': (step + trainer.data_offset) * found.examples_per_step / found.examples_per_epoch}
+
+
+def compiled(trainer: Any) -> json_values.JsonObject | None:
+  """The values of the event 'compiled'; None while the trainer has not chosen how its step is run."""
+  plan = getattr(trainer, 'plan', None)
+  if plan is None:
+    return None
+  return {
+    'step_shape': plan.execution,
+    'jit_compile': plan.jit_compile,
+    'steps_per_execution': plan.steps_per_execution,
+    'reason': plan.reason,
+    'seconds': trainer.speed.compile_seconds,
+  }
+
+
+def report_replicas(strategy: tf.distribute.Strategy, before: int | None) -> None:
+  """Prints the effects of another number of replicas on a resumed run.
+
+  Args:
+    strategy: that of the run.
+    before: the number before; None if it is not known.
+  """
+  now = strategy.num_replicas_in_sync
+  if before not in (None, now) and strategy.extended.should_checkpoint:
+    print(
+      f'Replicas: {now}, {before} before. Input that is indexed by step gives the same global batches; weights '
+      'agree with those of an unchanged run up to float rounding.',
+      flush=True,
+    )
+
+
+def note_seconds(trainer: protocols.Trainer, kind: str, seconds: float) -> None:
+  """Counts time that was spent beside the steps, if a trainer keeps a profile: see profiling.py for the kinds."""
+  profiler = getattr(trainer, 'profiler', None)
+  if profiler is not None:
+    profiler.add(kind, seconds)

@@ -1,0 +1,58 @@
+"""The examples in the docstrings of public names run, and print what they show."""
+
+import dataclasses
+import doctest
+import inspect
+
+import numpy as np
+from official.core import exp_factory
+from official.core import task_factory
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import official_ext as ext
+from official_ext.data import collators
+from official_ext.language.fine_tuning import rewards
+from official_ext.training.writers import registry
+
+NAMES = {name: getattr(ext, name) for name in ext.FACE}
+EXAMPLES = {
+  name: doctest.DocTestParser().get_examples(inspect.cleandoc(found.__doc__ or '')) for name, found in NAMES.items()
+}
+GLOBALS = {'dataclasses': dataclasses, 'ext': ext, 'np': np, 'tf': tf, 'tf_keras': tf_keras}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+  """What an example registers is forgotten."""
+  tables = [(exp_factory, '_REGISTERED_CONFIGS'), (task_factory, '_REGISTERED_TASK_CLS')]
+  for each in (registry.WRITERS, collators._REGISTRY, rewards.REWARDS):
+    tables += [(each, '_values'), (each, '_functions')]
+  for owner, name in tables:
+    monkeypatch.setattr(owner, name, dict(getattr(owner, name)))
+
+
+@pytest.mark.parametrize('name', [name for name, examples in EXAMPLES.items() if examples])
+def test_it_prints_what_it_shows(name):
+  text = inspect.cleandoc(NAMES[name].__doc__)
+  test = doctest.DocTestParser().get_doctest(text, dict(GLOBALS), name, None, 0)
+  told = []
+  runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE, verbose=False)
+  runner.run(test, out=told.append)
+  assert runner.failures == 0, ''.join(told)
+
+
+# Names without an example: modules, and classes that need saved models, files or a run. The list only gets shorter.
+LACKING = """
+  ArrayRecordSource DecoderBlock FineTuningTask HuggingFaceSource LoopRun LoopTask ModelSampler Optimizer
+  PreparedRows ReduceLROnPlateau Sampler Source TextTask TfdsSource Trainer activation_memory adapter_sets
+  build_dataset cached_source class_weights completions find_mistakes generation handwritten_digits int8 load
+  load_weights lora losses metrics model_size nf4 packing parameter_names parse_configuration peft_folders
+  pretrained python_docstrings python_topics rewards run_experiment take_start text_source token_metrics
+  train_tokenizer weighted_losses whole_folders
+""".split()
+
+
+def test_every_other_name_has_one():
+  assert [name for name in sorted(EXAMPLES) if not EXAMPLES[name]] == LACKING
