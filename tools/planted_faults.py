@@ -252,8 +252,8 @@ FAULTS = (
   Fault(
     'failed_evaluation_costs_training',
     'failures beside the training cost none of it',
-    'Saving.on_the_way_out',
-    'if is_done and self._step_now() == step and self.is_possible_after(error):',
+    'Controller._saving_on_the_way_out',
+    'if self._step_now() == step and self._saving.steps_are_done and self._saving.is_possible_after(error):',
     'if False:',
     (
       'test_an_evaluation_that_fails_again_and_again_costs_no_training',

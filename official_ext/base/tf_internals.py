@@ -650,7 +650,6 @@ def wrap_legacy_updates(
 
 # By class, the attributes that our subclasses call, override or set; objects have them, classes do not always.
 INHERITED: dict[type, tuple[str, ...]] = {
-  tf.train.CheckpointManager: ('_directory', '_checkpoint_prefix', '_step_counter', '_checkpoint_interval', '_init_fn'),
   tf.summary.SummaryWriter: ('_resource', '_mesh'),
   tf_keras.optimizers.Optimizer: (
     '_build_learning_rate',

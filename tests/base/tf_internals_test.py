@@ -92,14 +92,10 @@ def test_a_module_that_reaches_inside_is_found(tmp_path, line):
 
 def inherited():
   """(class, name, an object of the class)."""
-  checkpoint = tf.train.Checkpoint()
   optimizer = new.SGD(0.1, momentum=0.5)
   averaged = ema_optimizer.ExponentialMovingAverage(legacy.SGD(0.1))
   averaged.shadow_copy(built_model())
   objects = {
-    tf.train.CheckpointManager: lambda folder: tf.train.CheckpointManager(
-      checkpoint, folder, max_to_keep=None, step_counter=tf.Variable(0), checkpoint_interval=1
-    ),
     tf.summary.SummaryWriter: tf.summary.create_file_writer,
     tf_keras.optimizers.Optimizer: lambda folder: optimizer,
     legacy.Optimizer: lambda folder: legacy.SGD(0.1),

@@ -1,13 +1,11 @@
 """Saves and restores checkpoints: verified, asynchronously, and without ever losing the last one.
 
-Restores a checkpoint, all of it, even into variables that the first steps after it make.
-
-Decides which checkpoints of a run's folder are kept; the others are deleted when a newer one counts.
+`Restoring` restores one checkpoint, with variables that the first steps after it make. `Retention` deletes old ones.
+`CheckpointManager` chooses between checkpoints, saves, and rolls back.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
-import dataclasses
 import os
 import shutil
 import tempfile
@@ -172,28 +170,20 @@ class Retention:
 _MAX_ATTEMPTS = 10  # How often an evaluation tries to restore a checkpoint before the training beside it deletes that.
 
 
-@dataclasses.dataclass(frozen=True)
-class Role:
-  """The role of a process for the checkpoints of a folder.
+class CheckpointManager:
+  """Saves `ckpt-STEP` with a manifest, and restores the newest that verifies.
 
-  Attributes:
-    trains: whether it is the one that trains. Another renames nothing, and does not need the optimizer.
-    is_chief: whether its files count. Other workers write to a folder that is thrown away.
-    workers: all that train together, by default this process alone. They restore the checkpoint that the chief chooses.
-  """
-
-  trains: bool = True
-  is_chief: bool = True
-  workers: workers_lib.Workers = dataclasses.field(default_factory=workers_lib.Workers)
-
-
-class CheckpointManager(tf.train.CheckpointManager):
-  """Saves `ckpt-STEP` with a manifest, restores the newest that verifies: see base class.
+  It has the attributes and methods of `tf.train.CheckpointManager` that Model Garden uses, but does not derive from it:
+  that class trusts the file named `checkpoint`, which a crash leaves empty. Here, manifests count.
 
   Saving may be asynchronous: `save` copies the values and returns; a thread writes them, then the manifest, and only
   then deletes old checkpoints. Every method that reads waits for a save in flight.
 
   Attributes:
+    checkpoint: the `tf.train.Checkpoint` that is saved and restored.
+    directory: the folder.
+    checkpoint_interval: steps between checkpoints; None if only callers know.
+    rollbacks: the rollbacks of the run in the folder.
     restoring: restores checkpoints; `completing()` is a context for the steps that may build a model: a
       restore must be complete after them.
   """
@@ -209,7 +199,9 @@ class CheckpointManager(tf.train.CheckpointManager):
     checkpoint_interval: int | None = None,
     init_fn: Callable[[], object] | None = None,
     asynchronous: bool = False,
-    role: Role | None = None,
+    trains: bool = True,
+    is_chief: bool = True,
+    workers: workers_lib.Workers | None = None,
     notes: contents_lib.RunNotes | None = None,
     create_variables: Callable[[], bool] | None = None,
   ):
@@ -224,36 +216,29 @@ class CheckpointManager(tf.train.CheckpointManager):
       checkpoint_interval: steps between checkpoints, for `save` and for callers.
       init_fn: called if there is nothing to restore.
       asynchronous: whether to write while training continues.
-      role: the role of this process; None: it trains alone.
+      trains: whether this process trains. Another one renames no files, and does not need the optimizer.
+      is_chief: whether its files count. Other workers write to a folder that is deleted.
+      workers: all that train together, and restore the checkpoint that the chief chooses; None: this process alone.
       notes: the facts about the run for every manifest. A restore prints how the data differ from those in it.
       create_variables: the trainer's, which builds a model that is built by its first call; False: it cannot.
     """
-    role = role or Role()
-    checkpoint = contents_lib.rebuilt(checkpoint)
-    self._trains, self._is_chief, self._workers = role.trains, role.is_chief, role.workers
+    self.checkpoint = contents_lib.rebuilt(checkpoint)
+    self.directory = directory
+    self.checkpoint_interval = checkpoint_interval
+    self.rollbacks = listing.Rollbacks(directory)
+    self.restoring = Restoring(self.checkpoint, trains, create_variables or (lambda: False))
+    self._step_counter = step_counter
+    self._init_fn = init_fn
+    self._trains, self._is_chief, self._workers = trains, is_chief, workers or workers_lib.Workers()
     self._asynchronous = asynchronous
     self._notes = notes or contents_lib.RunNotes()
     self._retention = Retention(directory, max_to_keep, keep_every)
-    self.restoring = Restoring(checkpoint, role.trains, create_variables or (lambda: False))
     self._held: int | None = None
     self._last = ''
     self._reported_code = False
     self._extra: dict = {}
     self._error: BaseException | None = None
     self._lock = threading.Lock()
-    self.rollbacks = listing.Rollbacks(directory)
-    super().__init__(
-      checkpoint,
-      # The base class trusts the file named `checkpoint`, which a crash leaves empty. Here, manifests count.
-      directory=os.path.join(directory, 'no state file here'),
-      max_to_keep=None,
-      step_counter=step_counter,
-      checkpoint_interval=checkpoint_interval,
-      init_fn=init_fn,
-    )
-    self._step_counter = step_counter  # The base class keeps it only together with an interval.
-    self._directory = directory
-    self._checkpoint_prefix = os.path.join(directory, 'ckpt')
 
   @property
   def checkpoints(self) -> list[str]:
@@ -283,7 +268,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     Args:
       checkpoint_number: the step; None reads the step counter.
       check_interval: whether to save only at multiples of `checkpoint_interval`.
-      options: ignored, an argument of the base class; this class sets its own.
+      options: ignored: an argument of `tf.train.CheckpointManager`.
       **extra: further entries of the manifest.
 
     Returns:
@@ -296,7 +281,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     """
     del options
     step = self._step_now() if checkpoint_number is None else int(checkpoint_number)
-    if check_interval and self._checkpoint_interval and step % self._checkpoint_interval:
+    if check_interval and self.checkpoint_interval and step % self.checkpoint_interval:
       return None
     self.sync()
     self._check_finite(step)
@@ -357,7 +342,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       CheckpointError: it could not be written.
     """
     try:
-      super().sync()
+      self.checkpoint.sync()
       tf_internals.raise_async_save_error(self.checkpoint)
     except storage.FAILURES as error:
       raise self._save_error(error) from error

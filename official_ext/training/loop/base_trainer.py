@@ -242,10 +242,10 @@ class Trainer(base_evaluator.Evaluator):
 
   def _make_step(self) -> None:
     """Makes the step and every part that the loop calls; the step is planned when training begins."""
-    settings, seed = self.config.trainer, self.config.runtime.seed
+    settings, runtime = self.config.trainer, self.config.runtime
     self.step_state = self.checkpoint.step_state = task_step.StepState()
     self.step_inputs = training_input.StepInputs(
-      self.next_train_inputs, self.global_step, seed, self.gradient_accumulation_steps
+      self.next_train_inputs, self.global_step, runtime.seed, self.gradient_accumulation_steps
     )
     self._step = training_step_lib.TrainingStep(
       task_step.StepParts(
@@ -258,9 +258,7 @@ class Trainer(base_evaluator.Evaluator):
         state=self.step_state,
         strategy=self.strategy,
       ),
-      task_step.StepSettings(
-        seed, self.gradient_accumulation_steps, settings.loss_spike, self.config.runtime.mesh, settings.sharding
-      ),
+      self.config,
     )
     self._inspector = inspection.Inspector(
       settings.inspect, self._step, self.optimizer, self.step_inputs.take, self.model

@@ -1,15 +1,12 @@
-"""The outer loop. It restores; from there on the order at a boundary is: train, act, log, evaluate, save.
+"""The outer loop of a run. It restores; from there on the order at a boundary is: train, act, log, evaluate, save.
 
 A checkpoint at step s therefore means that the evaluation of s is done, or that its manifest says that it is pending:
 if something other than training fails (an action, the evaluation), the step is saved on the way out. A run killed in
 between repeats both, identically. Several workers save before they evaluate, if both are due.
 
 Loops end on the multiples of every interval (steps per loop, checkpoint, evaluation, summary) and at train_steps, so
-that a resumed run cuts its steps as the uninterrupted one does.
-
-Computes where the loops of a training end, and the actions due there. Arithmetic of steps, without TensorFlow.
-
-Evaluates beside a training: every checkpoint that appears, once, in the order of steps.
+that a resumed run cuts its steps as the uninterrupted one does: `Boundaries` is that arithmetic. `new_checkpoints` and
+`restore_unless_gone` serve an evaluation that runs at the same time as the training.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +43,8 @@ class Boundaries:
     intervals: further intervals, in steps; those that are not positive are ignored.
     saves_at_start: whether the step at which training starts is saved too, so that there is always a checkpoint to roll
       back to.
+    saves_at_end: whether the step at which training ends is saved, also if that is early.
+    eval_interval: the steps between evaluations; 0 for none.
   """
 
   train_steps: int = 0
@@ -53,32 +52,17 @@ class Boundaries:
   checkpoint_interval: int = 0
   intervals: tuple[int, ...] = ()
   saves_at_start: bool = False
+  saves_at_end: bool = True
+  eval_interval: int = 0
 
-  def steps_to_next(self, step: int, also: int = 0) -> int:
-    """The number of steps from `step` to the next boundary; `also` is one more interval."""
-    intervals = (self.steps_per_loop, self.checkpoint_interval, *self.intervals, also)
+  def steps_to_next(self, step: int) -> int:
+    """The number of steps from `step` to the next boundary."""
+    intervals = (self.steps_per_loop, self.checkpoint_interval, self.eval_interval, *self.intervals)
     return min(interval - step % interval for interval in intervals if interval > 0)
 
   def saves_at(self, step: int) -> bool:
     """Whether a step is a multiple of the interval of checkpoints."""
     return self.checkpoint_interval > 0 and step % self.checkpoint_interval == 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Course:
-  """The course of a training: its end and its evaluations.
-
-  Attributes:
-    train_steps: the step at which it ends.
-    saves_at_end: whether that step is saved.
-    eval_interval: the steps between evaluations; 0 for none.
-    eval_steps: the batches of an evaluation; -1 for all.
-  """
-
-  train_steps: int
-  saves_at_end: bool = True
-  eval_interval: int = 0
-  eval_steps: int = -1
 
 
 _POLL_SECONDS = 1.0
@@ -171,27 +155,12 @@ class RolledBack:
   reason: str = ''
 
 
-@dataclasses.dataclass(frozen=True)
-class Observers:
-  """Functions that hear of the progress of the loop, or may ask it to stop.
-
-  Attributes:
-    on_restored: called once, when the run is restored, or initialized if there is no checkpoint.
-    on_stage: called with the present stage ('train', 'eval', 'save') and the step.
-    heartbeat: called after every batch of an evaluation, and while there is nothing to evaluate yet.
-    watch: whether the run must save and stop.
-  """
-
-  on_restored: Callable[[], None] = lambda: None
-  on_stage: Callable[[str, int], None] = lambda stage, step: None
-  heartbeat: Callable[[], None] = lambda: None
-  watch: signals.PreemptionWatch = dataclasses.field(default_factory=signals.PreemptionWatch)
-
-
 class Controller(orbit.Controller):
-  """Runs training, evaluation, or both: see base class.
+  """Runs training, evaluation, or both.
 
-  Metrics go to `events`; the base class's summary managers write nothing.
+  It derives from Orbit's class because Model Garden and users test for that, and for its attributes: `trainer`,
+  `evaluator`, `strategy`, `global_step`, `train_actions`, `eval_actions`. All public methods are overridden: Orbit's
+  restore in the constructor, save before the evaluation, and write summaries. Metrics go to `events` here.
 
   Attributes:
     events: see the constructor.
@@ -205,7 +174,10 @@ class Controller(orbit.Controller):
     checkpoint_manager: manager_lib.CheckpointManager | None = None,
     checkpoint: str | None = None,
     events: run_events.RunEvents | None = None,
-    observers: Observers | None = None,
+    on_restored: Callable[[], None] = lambda: None,
+    on_stage: Callable[[str, int], None] = lambda stage, step: None,
+    heartbeat: Callable[[], None] = lambda: None,
+    watch: signals.PreemptionWatch | None = None,
     **kwargs: Any,
   ):
     """Initializes the loop. Nothing is restored before it runs.
@@ -217,13 +189,17 @@ class Controller(orbit.Controller):
       checkpoint: the path of the checkpoint to restore instead of the newest.
       events: its writers record them, and its actions, which may end training, are taken. The files of its
         summaries are the default ones for `tf.summary` calls inside steps.
-      observers: hear of the progress; None for none.
+      on_restored: called once, when the run is restored, or initialized if it has no checkpoint.
+      on_stage: called with the present stage ('train', 'eval', 'save') and the step.
+      heartbeat: called after every batch of an evaluation, and while there is nothing to evaluate yet.
+      watch: whether the run must save and stop; None: never.
       **kwargs: the base class's.
     """
     self._boundaries = boundaries or Boundaries(steps_per_loop=kwargs.get('steps_per_loop', 1))
     self.events = events or run_events.RunEvents()
     self._actions = self.events.actions
-    self._observers = observers or Observers()
+    self._on_restored, self._on_stage, self._heartbeat = on_restored, on_stage, heartbeat
+    self._watch = watch or signals.PreemptionWatch()
     self._checkpoint_path = checkpoint
     self._reported_plan = False
     self._is_restored = False
@@ -231,19 +207,15 @@ class Controller(orbit.Controller):
     super().__init__(global_step=global_step, **{**kwargs, 'steps_per_loop': self._boundaries.steps_to_next})
     # Not given to the base class, which restores in its constructor. `_require` reports None.
     self.checkpoint_manager: Any = checkpoint_manager
-    self._saving = saving.Saving(
-      checkpoint_manager, self.trainer, global_step, self.strategy, self.events, self._observers.on_stage
-    )
+    self._saving = saving.Saving(checkpoint_manager, self.trainer, global_step, self.strategy, self.events, on_stage)
     if hasattr(self.evaluator, 'stop_requested'):
       self.evaluator.stop_requested = self._after_evaluation_batch
 
   def _after_evaluation_batch(self) -> bool:
     """Whether to stop the evaluation."""
     if tf.executing_eagerly() and not self._evaluates_too_long():  # Otherwise it is only being traced.
-      self._observers.heartbeat()
-    return self._observers.watch.requested is not None and not workers_lib.are_several(
-      self.strategy
-    )  # Workers must agree.
+      self._heartbeat()
+    return self._watch.requested is not None and not workers_lib.are_several(self.strategy)  # Workers must agree.
 
   def _evaluates_too_long(self) -> bool:
     """Whether the evaluation is past its end, so that its batches are not progress."""
@@ -257,7 +229,7 @@ class Controller(orbit.Controller):
   def train(self, steps: int, checkpoint_at_completion: bool = True):
     """Trains up to step `steps`: see base class."""
     self._require('trainer', for_method='train')
-    self._run_loop(Course(steps, checkpoint_at_completion))
+    self._run_loop(dataclasses.replace(self._boundaries, train_steps=steps, saves_at_end=checkpoint_at_completion))
 
   def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None):
     """Trains up to step `train_steps`, evaluating on every multiple of `eval_interval` and at the end.
@@ -267,12 +239,16 @@ class Controller(orbit.Controller):
     """
     self._require('trainer', for_method='train_and_evaluate')
     self._require('evaluator', for_method='train_and_evaluate')
-    course = Course(train_steps, eval_interval=eval_interval or train_steps, eval_steps=eval_steps)
-    output = self._run_loop(course)
+    course = dataclasses.replace(self._boundaries, train_steps=train_steps, eval_interval=eval_interval or train_steps)
+    output = self._run_loop(course, eval_steps)
     return self.evaluate(eval_steps) if output is None else output
 
-  def _run_loop(self, course: Course):
+  def _run_loop(self, course: Boundaries, eval_steps: int = -1):
     """Restores; then stop? -> train -> act -> log -> evaluate -> save, until the end of the course.
+
+    Args:
+      course: with the end of this training, and its evaluations.
+      eval_steps: the batches of an evaluation; -1 for all.
 
     Returns:
       The last evaluation's logs; None if there was none.
@@ -286,9 +262,9 @@ class Controller(orbit.Controller):
     while evaluates or self._trains(course, step):
       if not evaluates:
         self._stop_if_requested(step)
-        end = min(course.train_steps, step + self._boundaries.steps_to_next(step, also=course.eval_interval))
+        end = min(course.train_steps, step + course.steps_to_next(step))
         evaluates_at_end = functools.partial(self._evaluates, course, end)
-        with self._saving.on_the_way_out(self.save_checkpoint, 'train', end, evaluates_at_end):
+        with self._saving_on_the_way_out('train', end, evaluates_at_end):
           with self._around_inner_loop(step):
             train_output = self.trainer.train(tf.constant(end - step, tf.int32)) or {}
           self._report_plan()
@@ -303,7 +279,7 @@ class Controller(orbit.Controller):
         evaluates = self._evaluates(course, step)
       if evaluates:
         self._stop_if_requested(step, evaluation_pending=True)
-        output = self._evaluate_in_training(course, step)
+        output = self._evaluate_in_training(course, step, eval_steps)
         evaluates = False
       if self._saves(course, step):
         self.save_checkpoint(may_fail=self._trains(course, step))
@@ -314,17 +290,17 @@ class Controller(orbit.Controller):
 
   # The actions due at a step.
 
-  def _trains(self, course: Course, step: int) -> bool:
+  def _trains(self, course: Boundaries, step: int) -> bool:
     return not self._is_last(course, step)
 
-  def _is_last(self, course: Course, step: int) -> bool:
+  def _is_last(self, course: Boundaries, step: int) -> bool:
     return step >= course.train_steps or self._ends_early()
 
-  def _evaluates(self, course: Course, step: int) -> bool:
+  def _evaluates(self, course: Boundaries, step: int) -> bool:
     return course.eval_interval > 0 and (step % course.eval_interval == 0 or self._is_last(course, step))
 
-  def _saves(self, course: Course, step: int) -> bool:
-    return self._boundaries.saves_at(step) or (course.saves_at_end and self._is_last(course, step))
+  def _saves(self, course: Boundaries, step: int) -> bool:
+    return course.saves_at(step) or (course.saves_at_end and self._is_last(course, step))
 
   def _ends_early(self) -> bool:
     """Whether an action has ended training, on any worker."""
@@ -338,7 +314,7 @@ class Controller(orbit.Controller):
     Raises:
       PreemptedError: a signal has.
     """
-    name = self._observers.watch.requested
+    name = self._watch.requested
     if not workers_lib.on_any(self.strategy, name is not None):
       return
     if step and self.trainer is not None and self.checkpoint_manager is not None:
@@ -353,7 +329,7 @@ class Controller(orbit.Controller):
   @contextlib.contextmanager
   def _around_inner_loop(self, step: int) -> Iterator[None]:
     """A context for one inner loop, which begins after `step`: its stage, its summaries, its deferred restore."""
-    self._observers.on_stage('train', step)
+    self._on_stage('train', step)
     should_record: Any = True
     if self.summary_interval:
       should_record = lambda: self.global_step % self.summary_interval == 0
@@ -419,7 +395,7 @@ class Controller(orbit.Controller):
       raise ValueError(f'`steps` ({steps}) should be > 0, or == -1.')
     self._restore_at_start()
     step = self._step_now()
-    self._observers.on_stage('eval', step)
+    self._on_stage('eval', step)
     start = time.perf_counter()
     try:
       with self._default_summary_file('eval'), self._completing_restore():
@@ -435,7 +411,7 @@ class Controller(orbit.Controller):
     self._log('eval', step, {**output, **run_events.epoch(self.trainer, step), 'seconds': seconds})
     return output
 
-  def _evaluate_in_training(self, course: Course, step: int) -> Mapping[str, Any]:
+  def _evaluate_in_training(self, course: Boundaries, step: int, steps: int) -> Mapping[str, Any]:
     """Evaluates so that a failure costs no training."""
     # The evaluation includes its actions.
     state: dict[str, Any] = {triggers.STATE: self._actions.state()}
@@ -443,8 +419,8 @@ class Controller(orbit.Controller):
       course, step
     ):  # Several workers cannot save on the way out.
       self.save_checkpoint(evaluation_pending=True, **state)
-    with self._saving.on_the_way_out(self.save_checkpoint, 'eval', step, **state):
-      return self.evaluate(course.eval_steps)
+    with self._saving_on_the_way_out('eval', step, **state):
+      return self.evaluate(steps)
 
   def evaluate_continuously(
     self,
@@ -468,7 +444,7 @@ class Controller(orbit.Controller):
 
     def on_look():
       self._stop_if_requested(self._step_now())
-      self._observers.heartbeat()
+      self._heartbeat()
 
     for path in new_checkpoints(manager, everybody, timeout, timeout_fn, on_look):
       if restore_unless_gone(path, self.restore_checkpoint, manager, everybody):
@@ -481,7 +457,7 @@ class Controller(orbit.Controller):
     """Restores the checkpoint that the run begins with, if nothing was restored yet."""
     if self.checkpoint_manager is not None and not self._is_restored:
       self.restore_checkpoint()
-      self._observers.on_restored()
+      self._on_restored()
 
   def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
     """Restores a checkpoint: `checkpoint_path`, the one that the constructor was given, or the newest.
@@ -535,3 +511,38 @@ class Controller(orbit.Controller):
     """
     self._require('checkpoint_manager', for_method='save_checkpoint')
     self._saving.save(may_fail, **extra)
+
+  @contextlib.contextmanager
+  def _saving_on_the_way_out(
+    self, stage: str, step: int, evaluation_is_due: Callable[[], bool] = lambda: True, **extra: object
+  ) -> Iterator[None]:
+    """A context that saves a step whose training is done, before another error in it ends the run.
+
+    Args:
+      stage: the stage of the run.
+      step: the step that training must have reached.
+      evaluation_is_due: whether the evaluation of that step is still due.
+      **extra: further entries of the manifest.
+    """
+    try:
+      yield
+    except Exception as error:
+      if self._step_now() == step and self._saving.steps_are_done and self._saving.is_possible_after(error):
+        pending = {'evaluation_pending': True} if evaluation_is_due() else {}
+        self._save_on_the_way_out(stage, step, {**extra, **pending})
+      raise
+
+  def _save_on_the_way_out(self, stage: str, step: int, extra: Mapping[str, object]) -> None:
+    """Saves, but raises nothing: the error that has ended the run is the one to report."""
+    try:
+      self.save_checkpoint(**extra)
+      self._saving.finish()
+    except Exception as failure:  # pylint: disable=broad-except
+      logging.error('Step %d could not be saved on the way out: %s', step, failure)
+    else:
+      pending = ', and begins with its evaluation' if 'evaluation_pending' in extra else ''
+      logging.error('Training up to step %d is saved: the same command resumes from there%s.', step, pending)
+    try:
+      self._on_stage(stage, step)  # The record has the error.
+    except Exception as failure:  # pylint: disable=broad-except
+      logging.error('That the stage %s has failed at step %d could not be noted: %s', stage, step, failure)

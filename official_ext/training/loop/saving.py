@@ -1,6 +1,6 @@
-"""Saves the steps of a run: when they are due, before it ends, and on the way out of a failure."""
+"""Saves the steps of a run, and counts the saves that fail."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 import contextlib
 import time
 from typing import Any
@@ -64,6 +64,11 @@ class Saving:
     self._steps_are_under_way = True
     yield
     self._steps_are_under_way = False
+
+  @property
+  def steps_are_done(self) -> bool:
+    """Whether no step is under way: the trainer's state is that of a whole step."""
+    return not self._steps_are_under_way or getattr(self._trainer, 'steps_are_done', False)
 
   def holds(self, step: int) -> bool:
     """Whether a step is saved, on all workers."""
@@ -145,56 +150,12 @@ class Saving:
       raise errors.CheckpointError(f'{error}; {self._num_failed} saves in a row have failed') from error
     logging.error('%s. Training continues; the next checkpoint is tried at its time.', error)
 
-  # On the way out.
-
   def is_possible_after(self, error: Exception) -> bool:
     """Whether a completed step may be saved although something has failed.
 
     If one of several workers has failed while the others wait for it, they can no longer save together.
     """
     return not (isinstance(error, _NOT_TO_SAVE) or self._manager is None or workers.are_several(self._strategy))
-
-  @contextlib.contextmanager
-  def on_the_way_out(
-    self,
-    save: Callable[..., None],
-    stage: str,
-    step: int,
-    evaluation_is_due: Callable[[], bool] = lambda: True,
-    **extra: object,
-  ) -> Iterator[None]:
-    """A context that saves a step whose training is done, before another error in it ends the run.
-
-    Args:
-      save: the loop's `save_checkpoint`, which a subclass may have overridden.
-      stage: the stage of the run.
-      step: the step that training must have reached.
-      evaluation_is_due: whether the evaluation of that step is still due.
-      **extra: further entries of the manifest.
-    """
-    try:
-      yield
-    except Exception as error:
-      is_done = not self._steps_are_under_way or getattr(self._trainer, 'steps_are_done', False)
-      if is_done and self._step_now() == step and self.is_possible_after(error):
-        pending = {'evaluation_pending': True} if evaluation_is_due() else {}
-        self._save_on_the_way_out(save, stage, step, {**extra, **pending})
-      raise
-
-  def _save_on_the_way_out(self, save: Callable[..., None], stage: str, step: int, extra: Mapping[str, object]) -> None:
-    """Saves, but raises nothing: the error that has ended the run is the one to report."""
-    try:
-      save(**extra)
-      self.finish()
-    except Exception as failure:  # pylint: disable=broad-except
-      logging.error('Step %d could not be saved on the way out: %s', step, failure)
-    else:
-      pending = ', and begins with its evaluation' if 'evaluation_pending' in extra else ''
-      logging.error('Training up to step %d is saved: the same command resumes from there%s.', step, pending)
-    try:
-      self._on_stage(stage, step)  # The record has the error.
-    except Exception as failure:  # pylint: disable=broad-except
-      logging.error('That the stage %s has failed at step %d could not be noted: %s', stage, step, failure)
 
   def _step_now(self) -> int:
     return int(self._global_step.numpy())

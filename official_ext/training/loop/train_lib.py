@@ -38,7 +38,6 @@ from official_ext.training.config import checks
 from official_ext.training.config import definitions
 from official_ext.training.config import epochs
 from official_ext.training.devices import distribute
-from official_ext.training.devices import signals
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import controller
@@ -515,7 +514,9 @@ def _build_checkpoint_manager(experiment: run_options.Experiment, trainer: Any) 
     checkpoint_interval=config.checkpoint_interval,
     init_fn=trainer.initialize,
     asynchronous=config.async_checkpointing,
-    role=manager_lib.Role(experiment.trains, experiment.is_chief, experiment.workers),
+    trains=experiment.trains,
+    is_chief=experiment.is_chief,
+    workers=experiment.workers,
     notes=contents.RunNotes(
       config.optimizer_config.as_dict(),
       trainer.data_identity(),
@@ -574,9 +575,10 @@ def build_loop(
     train_actions=_train_actions(experiment, run, manager),
     eval_actions=_eval_actions(experiment, trainer),
     events=run.events,
-    observers=controller.Observers(
-      on_restored, run.enter_stage, run.hang.beat, options.watch or signals.PreemptionWatch()
-    ),
+    on_restored=on_restored,
+    on_stage=run.enter_stage,
+    heartbeat=run.hang.beat,
+    watch=options.watch,
   )
 
 

@@ -17,7 +17,6 @@ import tf_keras
 
 from official_ext.base import tf_internals
 from official_ext.training.config import definitions
-from official_ext.training.config import mesh_config
 from official_ext.training.devices import device_types
 from official_ext.training.model_parts import clusters
 from official_ext.training.optimization import optimizers
@@ -124,25 +123,6 @@ class StepParts:
       return True
     with self.strategy.scope():
       return not tf.distribute.has_strategy()  # The default strategy.
-
-
-@dataclasses.dataclass(frozen=True)
-class StepSettings:
-  """The configuration of a step.
-
-  Attributes:
-    seed: `runtime.seed`.
-    gradient_accumulation_steps: `trainer.gradient_accumulation_steps`, micro-batches of one update.
-    loss_spike: `trainer.loss_spike`.
-    mesh: `runtime.mesh`.
-    sharding: `trainer.sharding`.
-  """
-
-  seed: int = 0
-  gradient_accumulation_steps: int = 1
-  loss_spike: definitions.LossSpikeConfig = dataclasses.field(default_factory=definitions.LossSpikeConfig)
-  mesh: mesh_config.MeshConfig = dataclasses.field(default_factory=mesh_config.MeshConfig)
-  sharding: mesh_config.ShardingConfig = dataclasses.field(default_factory=mesh_config.ShardingConfig)
 
 
 class StepMeans:
@@ -256,10 +236,10 @@ class TaskStep:
     log_names: the names of the step's logs.
   """
 
-  def __init__(self, parts: StepParts, settings: StepSettings):
+  def __init__(self, parts: StepParts, config: definitions.ExperimentConfig):
     """Puts the tap on the optimizer; traces nothing yet."""
     self._parts = parts
-    self._settings = settings
+    self._config = config
     self._num_updates = 0
     self._num_other_updates = 0
     self._merge_calls = False
@@ -269,7 +249,7 @@ class TaskStep:
     self._function = tf.function(self._forward_backward, autograph=False)
     self._compiles_clusters = False  # In `_function`.
     self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=device_types.device_type(parts.strategy) == 'CPU')
-    if not settings.mesh.sizes():  # A mesh has variables that no function may write.
+    if not config.runtime.mesh.sizes():  # A mesh has variables that no function may write.
       optimizers.share_updates(gradient_tap.inner_optimizer(parts.optimizer))
     self.variables: list[tf.Variable] = []
     self.input_specs: Any = None
@@ -302,12 +282,12 @@ class TaskStep:
   @do_not_convert
   def _key(self, micro_step):
     return step_random.StepKey(
-      seed=self._settings.seed,
+      seed=self._config.runtime.seed,
       step=self._parts.global_step.read_value(),
       replica=tf.distribute.get_replica_context().replica_id_in_sync_group,
       num_replicas=self._parts.strategy.num_replicas_in_sync,
       micro_step=micro_step,
-      num_micro_steps=self._settings.gradient_accumulation_steps,
+      num_micro_steps=self._config.trainer.gradient_accumulation_steps,
     )
 
   @do_not_convert
@@ -328,7 +308,7 @@ class TaskStep:
     loss = tf.cast(logs[self._parts.task.loss], tf.float32)
     gradients = [g for g, _ in pairs]
     # DTensor has no layout for the operation that makes the indices of a sparse gradient unique.
-    if self._settings.mesh.sizes():
+    if self._config.runtime.mesh.sizes():
       gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     return TaskOutput(loss=tf.reduce_mean(loss), logs=scalars, gradients=gradients)
 

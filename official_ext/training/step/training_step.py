@@ -8,6 +8,7 @@ from absl import logging
 import tensorflow as tf
 
 from official_ext.data import batch_reader
+from official_ext.training.config import definitions
 from official_ext.training.devices import mesh as mesh_lib
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import mesh_execution
@@ -25,32 +26,38 @@ class TrainingStep:
 
   Attributes:
     parts: the objects that it reads and writes.
-    probe: see `TaskStep.probe`.
-    xla_error: see `TaskStep.xla_error`.
     plan: how the step is run; None before `set_plan`.
     means: the means of the steps' logs; None before `set_plan`.
     input_shapes: the shapes that a compiled step has seen.
   """
 
-  def __init__(self, parts: task_step_lib.StepParts, settings: task_step_lib.StepSettings):
+  def __init__(self, parts: task_step_lib.StepParts, config: definitions.ExperimentConfig):
     """Initializes the step; it is not traced yet.
 
     Args:
       parts: the objects that it reads and writes.
-      settings: its configuration.
+      config: the experiment's.
     """
     self.parts = parts
-    self._settings = settings
-    self._task_step = task_step_lib.TaskStep(parts, settings)
+    self._config = config
+    self._task_step = task_step_lib.TaskStep(parts, config)
     self._execution: updates.Execution | None = None
     self._mesh_execution: mesh_execution.MeshExecution | None = None
-    self.probe: Callable[..., step_plan.StepTraits] = self._task_step.probe
-    self.xla_error: Callable[[], str] = self._task_step.xla_error
     self.plan: step_plan.StepPlan | None = None
     self.means: task_step_lib.StepMeans | None = None
     self.input_shapes = InputShapes(parts.strategy)
 
   # Planning.
+
+  def probe(
+    self, next_inputs: Callable[[Any], object], iterator: tf.data.Iterator, compiles_clusters: bool = False
+  ) -> step_plan.StepTraits:
+    """Traces one step without running it: see `TaskStep.probe`."""
+    return self._task_step.probe(next_inputs, iterator, compiles_clusters)
+
+  def xla_error(self) -> str:
+    """Returns why XLA cannot compile the probed step: see `TaskStep.xla_error`."""
+    return self._task_step.xla_error()
 
   def set_plan(
     self,
@@ -79,7 +86,7 @@ class TrainingStep:
     update = self._update(plan, self._task_step.functions(plan))
     if plan.execution == 'fused':
       self._execution = updates.FusedExecution(
-        update, plan, self.parts, self._settings.gradient_accumulation_steps, in_memory if plan.gathers else None
+        update, plan, self.parts, self._config.trainer.gradient_accumulation_steps, in_memory if plan.gathers else None
       )
     elif plan.execution == 'mesh':
       self._execution = self._mesh_execution = self._make_mesh_execution(update)
@@ -89,9 +96,8 @@ class TrainingStep:
       self.input_shapes.start()
 
   def _make_mesh_execution(self, update):
-    config = self._settings.mesh
-    mesh = mesh_lib.Mesh(config.sizes())
-    return mesh_execution.MeshExecution(update, self.parts, self._settings.sharding, mesh, config.batch_axis())
+    mesh, sharding = self._config.runtime.mesh, self._config.trainer.sharding
+    return mesh_execution.MeshExecution(update, self.parts, sharding, mesh_lib.Mesh(mesh.sizes()), mesh.batch_axis())
 
   def _build_optimizer(self, plan):
     optimizer = self.parts.optimizer
@@ -104,12 +110,12 @@ class TrainingStep:
     assert self.means is not None
     if plan.manual_optimization:
       return updates.ManualUpdate(self.parts, functions, self.means)
-    return updates.GuardedUpdate(self.parts, self._settings, self._task_step, functions, self.means)
+    return updates.GuardedUpdate(self.parts, self._config.trainer.loss_spike, self._task_step, functions, self.means)
 
   def _compiler_error(self, plan) -> str:
     """Why XLA cannot compile a whole step; '' if it can. Runs nothing."""
     update = self._update(plan, self._task_step.functions(plan))
-    specs = [self._task_step.input_specs] * self._settings.gradient_accumulation_steps
+    specs = [self._task_step.input_specs] * self._config.trainer.gradient_accumulation_steps
     found: list[str] = []
     of_replica = lambda: found.append(task_step_lib.compiler_error(update.run_in_xla, specs))
     tf.function(lambda: self.parts.strategy.run(of_replica), autograph=False).get_concrete_function()
@@ -136,7 +142,7 @@ class TrainingStep:
 
   def try_on_mesh(self, batch_size: int) -> None:
     """Refuses a step that the mesh cannot run: see `MeshExecution.try_step`."""
-    self.on_mesh().try_step(self._task_step.input_specs, self._settings.gradient_accumulation_steps, batch_size)
+    self.on_mesh().try_step(self._task_step.input_specs, self._config.trainer.gradient_accumulation_steps, batch_size)
 
   @do_not_convert
   def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:

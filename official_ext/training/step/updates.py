@@ -27,6 +27,7 @@ import tf_keras
 
 from official_ext.data import batch_axes
 from official_ext.data import batch_reader
+from official_ext.training.config import definitions
 from official_ext.training.model_parts import model_size
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import step_plan
@@ -81,7 +82,7 @@ class GuardedUpdate:
   def __init__(
     self,
     parts: task_step_lib.StepParts,
-    settings: task_step_lib.StepSettings,
+    loss_spike: definitions.LossSpikeConfig,
     task_step: task_step_lib.TaskStep,
     functions: task_step_lib.StepFunctions,
     means: task_step_lib.StepMeans,
@@ -90,13 +91,13 @@ class GuardedUpdate:
 
     Args:
       parts: the step's.
-      settings: the step's.
+      loss_spike: `trainer.loss_spike`.
       task_step: the task's step, which has been probed.
       functions: the functions of the task's step.
       means: the means of the logs.
     """
     self._parts = parts
-    self._settings = settings
+    self._loss_spike = loss_spike
     self._tap = task_step.tap
     self.variables = task_step.variables
     self._forward_backward = functions.forward_backward
@@ -191,7 +192,7 @@ class GuardedUpdate:
     ok = tf.logical_and(
       tf.equal(num_bad_losses, 0.0), tf.logical_or(tf.math.is_finite(norm), self._loss_scaling_handles_overflow())
     )
-    spike = self._settings.loss_spike
+    spike = self._loss_spike
     if spike.factor:
       ok = tf.logical_and(ok, tf.logical_not(self._parts.state.is_spike(mean_loss, spike.factor, spike.window)))
     return ok
@@ -234,7 +235,7 @@ class GuardedUpdate:
 
   def record_loss(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
     """Notes the loss of a step that is not skipped, for the rule about spikes. Context as for `record_skip`."""
-    if self._settings.loss_spike.factor:
+    if self._loss_spike.factor:
       self._parts.state.record_loss(mean_loss, ok)
 
   # A whole step, on a replica that may contain its update.

@@ -223,7 +223,7 @@ def test_newer_checkpoints_of_another_program_are_resumed_and_kept(folder, caplo
   _save_without_manifests(run, 40, 50)
   for trains in (False, True):
     caplog.clear()
-    again = Run(folder, role=manager.Role(trains=trains))
+    again = Run(folder, trains=trains)
     assert again.manager.restore_or_initialize() == f'{folder}/ckpt-50'
     assert again.state() == (50, {50.0})
     (line,) = [record.getMessage() for record in caplog.records if 'ckpt-50' in record.getMessage()]
@@ -258,7 +258,7 @@ def test_any_damage_of_any_file_falls_back_to_the_checkpoint_before(good, tmp_pa
     folder = tmp_path / str(number)
     shutil.copytree(good, folder)
     damage(folder / name, offset)
-    run.manager._directory = str(folder)
+    run.manager.directory = str(folder)
     restored = run.manager.restore_or_initialize()
     assert restored == f'{folder}/ckpt-20', (damage.__name__, offset)
     assert run.state() == (20, {20.0})
@@ -294,7 +294,7 @@ def test_never_starts_again_over_checkpoints_none_of_which_is_good(folder):
 def test_an_evaluator_renames_nothing(folder):
   _truncate(folder / 'ckpt-30.index', 3)
   before = sorted(os.listdir(folder))
-  run = Run(folder, role=manager.Role(trains=False))
+  run = Run(folder, trains=False)
   assert run.manager.restore_or_initialize() == f'{folder}/ckpt-20'
   assert sorted(os.listdir(folder)) == before
 

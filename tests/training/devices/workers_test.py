@@ -126,7 +126,7 @@ def test_workers_talk_disagree_and_notice_an_end(run_two, tmp_path):
       checkpoint = tf.train.Checkpoint(step=step)
       return step, checkpoints.CheckpointManager(
           checkpoint, folder, step_counter=step, checkpoint_interval=1,
-          role=checkpoints.Role(is_chief=me == 0, workers=workers))
+          is_chief=me == 0, workers=workers)
 
     step, saver = manager({str(tmp_path / 'shared')!r})
     for number in (1, 2):

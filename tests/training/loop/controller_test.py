@@ -67,12 +67,8 @@ def make(folder=None, *, step=0, log=None, counter=None, controller_cls=controll
   counter = counter or Counter(log, step)
   actions = triggers.EventActions(summaries=kwargs.pop('summaries', None))
   kwargs = {'trainer': counter, 'evaluator': counter, 'events': run_events.RunEvents(LogWriter(log), actions), **kwargs}
-  for name, cls, defaults in [
-    ('boundaries', controller.Boundaries, {'steps_per_loop': LOOP}),
-    ('observers', controller.Observers, {}),
-  ]:
-    names = {field.name for field in dataclasses.fields(cls)} & set(kwargs)
-    kwargs[name] = cls(**{**defaults, **{key: kwargs.pop(key) for key in names}})
+  names = {field.name for field in dataclasses.fields(controller.Boundaries)} & set(kwargs)
+  kwargs['boundaries'] = controller.Boundaries(**{'steps_per_loop': LOOP, **{key: kwargs.pop(key) for key in names}})
   if folder:
     kwargs['checkpoint_manager'] = make_manager(counter, folder)
   return controller_cls(global_step=counter.global_step, **kwargs), log

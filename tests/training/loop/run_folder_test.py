@@ -259,9 +259,7 @@ def test_an_evaluation_takes_the_next_newest_where_a_training_deletes_the_one_it
 
   save(1)
   restored = tf.Variable(0.0)
-  evaluation = _Racing(
-    tf.train.Checkpoint(v=restored), str(tmp_path), step_counter=step, role=manager.Role(trains=False), replace=replace
-  )
+  evaluation = _Racing(tf.train.Checkpoint(v=restored), str(tmp_path), step_counter=step, trains=False, replace=replace)
   assert evaluation.restore_or_initialize() == f'{tmp_path}/ckpt-{1 + moments}'
   assert restored.numpy() == 1.0 + moments
   assert not list(tmp_path.glob('*.broken*'))
