@@ -53,10 +53,9 @@ def test_it_prints_what_it_shows(name):
 
 # Names without an example: modules, and classes that need saved models, files or a run. The list only gets shorter.
 LACKING = """
-  DecoderBlock FineTuningTask LoopRun LoopTask ModelSampler Optimizer ReduceLROnPlateau Sampler TextTask Trainer
-  activation_memory adapter_sets class_weights completions find_mistakes generation handwritten_digits int8 load
-  load_weights lora losses metrics model_size nf4 packing parameter_names parse_configuration peft_folders
-  pretrained python_docstrings python_topics rewards run_experiment text_source token_metrics train_tokenizer
+  DecoderBlock FineTuningTask LoopRun LoopTask ModelSampler Optimizer ReduceLROnPlateau Sampler Trainer
+  activation_memory adapter_sets find_mistakes generation int8 load load_weights lora losses metrics model_size
+  nf4 packing parameter_names parse_configuration peft_folders pretrained rewards run_experiment token_metrics
   weighted_losses whole_folders
 """.split()
 

@@ -4,6 +4,12 @@
 
 The answer is the first sentence of the docstring. They differ a little from one version of Python to the next, and with
 them the trained models: the digest of the records, which is part of the identity of the data, distinguishes them.
+
+Example:
+
+  >>> answers = {record['prompt']: record['completion'] for record in ext.python_docstrings.documents('train')}
+  >>> answers['What does math.floor do?']
+  'Return the floor of x as an Integral.'
 """
 
 from collections.abc import Iterator
