@@ -53,6 +53,20 @@ class FineTuningTask(text_task.TextTask):
 
   Attributes:
     needs_reference: whether `forward` calls `reference`. A subclass may decide it by its configuration.
+
+  Example:
+
+    >>> class NextToken(ext.FineTuningTask):
+    ...   def forward(self, inputs, model, training):
+    ...     logits = model(inputs['input_ids'], segments=inputs['segment_ids'], training=training)
+    ...     return ext.losses.label(logits[:, :-1], inputs['labels'][:, 1:]), {}
+    >>> decoder = {'vocab_size': 512, 'hidden_size': 16, 'intermediate_size': 32, 'num_hidden_layers': 1}
+    >>> data = {'seq_length': 256, 'global_batch_size': 2}
+    >>> task = NextToken(ext.FineTuningConfig({'model': decoder, 'train_data': data}))
+    >>> batch = next(iter(task.build_inputs(task.config.train_data)))  # Docstrings of Python, without an input_path.
+    >>> loss, _ = task.forward(batch, task.build_model(), training=True)
+    >>> 6 < float(loss) < 7  # A new model's is about log(512).
+    True
   """
 
   @property
