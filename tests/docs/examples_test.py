@@ -55,9 +55,8 @@ def test_it_prints_what_it_shows(name):
 
 # Names without an example: modules, and classes that need saved models, files or a run. The list only gets shorter.
 LACKING = """
-  activation_memory adapter_sets find_mistakes generation int8 load load_weights lora losses metrics model_size
-  nf4 packing parameter_names parse_configuration peft_folders pretrained rewards run_experiment token_metrics
-  weighted_losses whole_folders
+  find_mistakes load load_weights model_size parameter_names parse_configuration rewards run_experiment
+  whole_folders
 """.split()
 
 

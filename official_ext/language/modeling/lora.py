@@ -7,6 +7,20 @@
 
 Hu et al. 2021, https://arxiv.org/abs/2106.09685: a kernel W [in, out] becomes W + s A B, with A [in, r], B [r, out] and
 s = lora_alpha / r. B starts at 0, so that the model starts unchanged.
+
+Example:
+
+  >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+  >>> model, ids = ext.LanguageModel(config), tf.constant([[1, 2, 3]])
+  >>> logits = model(ids)
+  >>> ext.lora.attach(model, ext.LoraConfig(r=2, target_modules=('q_proj', 'v_proj')))
+  >>> [tuple(variable.shape) for variable in model.trainable_variables]  # A and B of two layers.
+  [(16, 2), (2, 16), (16, 2), (2, 16)]
+  >>> bool(tf.reduce_all(model(ids) == logits))  # B starts at 0.
+  True
+  >>> ext.lora.merge(model)
+  >>> ext.lora.adapters(model)
+  []
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,6 +13,18 @@ Checks that a written folder computes the same as its model, by the logits of a 
 
 expected = pretrained.probe(model, 'bfloat16')  # The model may be deleted now.
 pretrained.check_read_back(expected, folder)
+
+Example:
+
+  >>> import os, tempfile
+  >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+  >>> model, folder = ext.LanguageModel(config), tempfile.mkdtemp()
+  >>> ext.pretrained.save(model, folder)
+  >>> sorted(os.listdir(folder))
+  ['config.json', 'model.safetensors']
+  >>> ids = tf.constant([[1, 2, 3]])
+  >>> bool(tf.reduce_all(ext.pretrained.load(folder)(ids) == model(ids)))
+  True
 """
 
 from collections.abc import Callable, Iterator, Mapping
