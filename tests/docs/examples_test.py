@@ -16,6 +16,7 @@ import experiments.digits_mlp  # noqa: F401  Registered once, before the tables 
 import official_ext as ext
 from official_ext.data import collators
 from official_ext.language.fine_tuning import rewards
+from official_ext.training.config import short_names
 from official_ext.training.writers import registry
 
 NAMES = {name: getattr(ext, name) for name in ext.FACE}
@@ -34,14 +35,14 @@ def _temporary_folders(monkeypatch, tmp_path):
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
   """What an example registers is forgotten."""
-  tables = [(exp_factory, '_REGISTERED_CONFIGS'), (task_factory, '_REGISTERED_TASK_CLS')]
+  tables = [(exp_factory, '_REGISTERED_CONFIGS'), (task_factory, '_REGISTERED_TASK_CLS'), (short_names, '_registered')]
   for each in (registry.WRITERS, collators._REGISTRY, rewards.REWARDS):
     tables += [(each, '_values'), (each, '_functions')]
   for owner, name in tables:
     monkeypatch.setattr(owner, name, dict(getattr(owner, name)))
 
 
-@pytest.mark.parametrize('name', [name for name, examples in EXAMPLES.items() if examples])
+@pytest.mark.parametrize('name', EXAMPLES)
 def test_it_prints_what_it_shows(name):
   if name == 'HuggingFaceSource':
     pytest.importorskip('datasets', reason="needs: pip install 'official-ext[huggingface]'")
@@ -53,12 +54,5 @@ def test_it_prints_what_it_shows(name):
   assert runner.failures == 0, ''.join(told)
 
 
-# Names without an example: modules, and classes that need saved models, files or a run. The list only gets shorter.
-LACKING = """
-  find_mistakes load load_weights model_size parameter_names parse_configuration rewards run_experiment
-  whole_folders
-""".split()
-
-
-def test_every_other_name_has_one():
-  assert [name for name in sorted(EXAMPLES) if not EXAMPLES[name]] == LACKING
+def test_every_name_has_one():
+  assert [name for name in sorted(EXAMPLES) if not EXAMPLES[name]] == []

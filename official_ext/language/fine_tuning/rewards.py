@@ -1,4 +1,13 @@
-"""Rewards of sampled completions, by name: the built-in ones, and functions that users register."""
+"""Rewards of sampled completions, by name: the built-in ones, and functions that users register.
+
+Example:
+
+  >>> (reward,) = ext.rewards.find(['exact_match'], 'task.rewards')
+  >>> reward.needed
+  ['completions', 'answer']
+  >>> ext.rewards.scores(reward, {'completions': ['4', 'five'], 'answer': ['4', '5']}).tolist()
+  [1.0, 0.0]
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses

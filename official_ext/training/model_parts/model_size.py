@@ -3,6 +3,17 @@
 Finds the frozen weights of a model, which no gradient reaches and checkpoints leave out.
 
 A layer has some if its attribute `is_frozen` is true; its method `own_weights` returns them by attribute.
+
+Example:
+
+  >>> model = tf_keras.Sequential([tf_keras.Input([256]), tf_keras.layers.Dense(1024)])
+  >>> optimizer = tf_keras.optimizers.Adam()
+  >>> optimizer.build(model.trainable_variables)
+  >>> size = ext.model_size.of(model, optimizer)
+  >>> size.parameters, size.weight_bytes
+  (263168, 1052672)
+  >>> size.describe()
+  '263,168 parameters, all trained; weights 1 MiB, gradients 1 MiB, optimizer slots 2.01 MiB'
 """
 
 from collections.abc import Iterable
