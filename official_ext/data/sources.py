@@ -357,7 +357,9 @@ class RecordFiles:
 
 
 class ArrayRecordSource(Source):
-  """A list of ArrayRecord files.
+  """The records of ArrayRecord files, one file after the other, each turned into an example by `parse`.
+
+  `describe` names the file of an example, and the record in it.
 
   Example:
 
@@ -433,7 +435,10 @@ class ArrayRecordSource(Source):
 
 
 class HuggingFaceSource(Source):
-  """A Hugging Face data set (Arrow); needs the extra `huggingface`.
+  """A Hugging Face data set (Arrow); requires the extra `huggingface`.
+
+  An example is a dictionary of the columns, with values in the format of the data set: lists and numbers by default,
+  arrays after `dataset.with_format('numpy')`.
 
   Example:
 

@@ -235,7 +235,7 @@ class FineTuningTask(text_task.TextTask):
     )
 
   def tokenizer_texts(self) -> Sequence[str]:
-    """The texts for training a tokenizer, if none is named."""
+    """The texts for training a tokenizer, if none is named: Python's docstrings. Override it for other data."""
     return [text for document in python_docstrings.documents('train') for text in document.values()]
 
   def built_in_records(self, split: str) -> numbered_records.Records:
@@ -309,11 +309,22 @@ class FineTuningTask(text_task.TextTask):
     return {**super().code_files(), **files}
 
   def num_examples(self, params: object) -> int:
-    """The number of rows."""
+    """The number of rows of `source`, which are the examples of an epoch.
+
+    Args:
+      params: `task.train_data` or `task.validation_data`.
+
+    Raises:
+      UserError: the data cannot be read.
+    """
     return len(self.source(params))
 
   def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
-    """None by default."""
+    """The metrics that `forward` updates, by default []: see base class.
+
+    Args:
+      training: whether they are for training, not for evaluation.
+    """
     del training
     return []
 

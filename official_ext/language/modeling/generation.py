@@ -74,10 +74,10 @@ class GenerationConfig(base_config.Config):
 
 
 def check_config(config: GenerationConfig) -> None:
-  """Refuses invalid values.
+  """Refuses values out of range, such as a temperature below 0 or a `top_p` above 1.
 
   Raises:
-    errors.UserError: with the field.
+    errors.UserError: one line for each invalid field, with its name, value and range.
   """
   bounds = (
     ('max_new_tokens', config.max_new_tokens >= 1, 'must be 1 or more'),

@@ -46,7 +46,12 @@ class Quantized(NamedTuple):
 
 
 def bytes_of(shape: Sequence[int], axis: int = -1) -> int:
-  """The size of weights of a shape in 8 bits, scales included, in bytes."""
+  """The memory of weights in 8 bits, in bytes: values and float32 scales. Nothing is allocated.
+
+  Args:
+    shape: of the weights.
+    axis: the axis whose values share a scale.
+  """
   size = math.prod(shape)
   return size + 4 * (size // shape[axis])
 

@@ -95,7 +95,7 @@ class LoraConfig(base_config.Config):
 
 
 def scaling_of(config: LoraConfig) -> float:
-  """By which the product of an adapter's matrices is multiplied."""
+  """The factor on the product A B: lora_alpha / r, or lora_alpha / sqrt(r) with `use_rslora`."""
   return config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
 
 
@@ -172,7 +172,14 @@ class LoraLinear(layers.Part):
 
 
 def lengths(matrix):
-  """The lengths of the columns: [..., in, out] -> [..., out]."""
+  """The Euclidean norms of the columns, which DoRA trains.
+
+  Args:
+    matrix: floating-point [..., in, out].
+
+  Returns:
+    [..., out], of the same type.
+  """
   return tf.sqrt(tf.reduce_sum(tf.square(matrix), axis=-2))
 
 
@@ -240,7 +247,11 @@ def _check_plain(module):
 
 
 def adapters(module: tf.Module) -> list[LoraLinear]:
-  """The layers that have an adapter."""
+  """The linear layers with an adapter; [] without adapters.
+
+  Args:
+    module: the argument of `attach`, or a model that holds it.
+  """
   return [part for part in model_weights.layer_parts(module) if isinstance(part, LoraLinear)]
 
 

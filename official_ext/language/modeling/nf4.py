@@ -100,7 +100,13 @@ class Quantized(NamedTuple):
 
 
 def bytes_of(shape: Sequence[int], block_size: int = 64, double_quantization: bool = False) -> int:
-  """The size of weights of a shape in 4 bits, scales included, in bytes."""
+  """The memory of weights in 4 bits, in bytes: codes and scales. Nothing is allocated.
+
+  Args:
+    shape: of the weights.
+    block_size: values that share a scale.
+    double_quantization: whether the scales are quantized as well.
+  """
   size = math.prod(shape)
   blocks = -(-size // block_size)
   scales = blocks + 4 * -(-blocks // _SCALES_PER_BLOCK) + 4 if double_quantization else 4 * blocks

@@ -315,7 +315,18 @@ def settings(config: decoder_config.DecoderConfig) -> dict[str, Any]:
 def read_config(
   folder: str, ignore_fields: tuple[str, ...] = ()
 ) -> tuple[decoder_config.DecoderConfig, dict[str, Any]]:
-  """(the decoder that a folder's config.json describes, the contents of it)."""
+  """Reads a folder's config.json, without its weights.
+
+  Args:
+    folder: of a Hugging Face model.
+    ignore_fields: names of unsupported fields that do not lead to an error.
+
+  Returns:
+    (the structure of the decoder, the fields of the file).
+
+  Raises:
+    UserError: there is no such folder or file, it holds adapters alone, or the model is unsupported.
+  """
   path = os.path.join(folder, CONFIG_FILE)
   if not paths.is_folder(folder):
     raise errors.UserError(f'{folder}: no such folder')

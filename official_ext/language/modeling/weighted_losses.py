@@ -201,7 +201,7 @@ class LossesConfig(base_config.Config):
 
 
 def selected(config: LossesConfig) -> list[str]:
-  """The names of the losses that have a weight."""
+  """The names of the losses with a weight above 0, in the order of the fields; [] if there are none."""
   return [field.name for field in dataclasses.fields(config) if getattr(config, field.name).weight]
 
 

@@ -67,13 +67,13 @@ def preference_documents(split: str) -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def records(split: str) -> numbered_records.Records:
-  """`documents` as records."""
+  """`documents` as records, for `ext.text_source`."""
   return numbered_records.ListRecords(documents(split), f'docstring of the standard library ({split})')
 
 
 @functools.cache
 def preference_records(split: str) -> numbered_records.ListRecords:
-  """`preference_documents` as records."""
+  """`preference_documents` as records, for `ext.text_source` with `example_format` 'preference'."""
   return numbered_records.ListRecords(preference_documents(split), f'pair of docstrings ({split})')
 
 

@@ -39,7 +39,7 @@ def documents(split: str) -> list[dict[str, str]]:
 
 @functools.cache
 def records(split: str) -> numbered_records.Records:
-  """The same as records."""
+  """`documents` as records, for `ext.text_source`."""
   return numbered_records.ListRecords(documents(split), f'topic of pydoc_data.topics ({split})')
 
 

@@ -27,7 +27,11 @@ DIGEST_PREFIX = 'frozen_weights_sha256_'
 
 
 def constants(model: Any) -> list[object]:
-  """The variables of all frozen weights of a `tf.Module`."""
+  """The variables that no gradient reaches and no checkpoint holds; [] without frozen layers.
+
+  Args:
+    model: a `tf.Module`, whose frozen layers have a true attribute `is_frozen`.
+  """
   frozen = [part for part in (model, *model.submodules) if getattr(part, 'is_frozen', False)]
   return [variable for part in frozen for variable in part.own_weights().values()]
 
@@ -54,7 +58,7 @@ class ModelSize:
   slot_bytes: int
 
   def describe(self) -> str:
-    """The size in words."""
+    """The size in one line, in MiB: '1,000 parameters, all trained; weights 0.00381 MiB, ...'."""
     text = f'{self.parameters:,} parameters'
     weights = f'weights {_mebibytes(self.weight_bytes)}'
     whole = 4 * self.parameters
