@@ -6,6 +6,15 @@
 As in Keras, the sum is divided by the number of examples, not by the sum of their weights: a batch with many examples
 of a heavy class has a greater loss and a greater gradient. So the loss is the same under gradient accumulation and on
 several replicas. Keras weights only the training loss; so do the lines above.
+
+Example:
+
+  >>> labels = np.array([0, 0, 0, 1])
+  >>> weights = ext.class_weights.balanced(labels, num_classes=2)
+  >>> weights
+  (0.6666666666666666, 2.0)
+  >>> ext.class_weights.of_examples(labels, weights).numpy().round(2)
+  array([0.67, 0.67, 0.67, 2.  ], dtype=float32)
 """
 
 from collections.abc import Mapping, Sequence

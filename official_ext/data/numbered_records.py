@@ -49,7 +49,9 @@ class Records(abc.ABC):
 
 
 class ListRecords(Records):
-  """Records in memory: dictionaries of JSON values.
+  """Records in memory: dictionaries of JSON values. Number i is the i-th of the sequence.
+
+  The digest of their content is computed once: records in use must not be changed.
 
   Example:
 

@@ -58,7 +58,17 @@ def starting_at(num_batches: int) -> Iterator[Position]:
 
 
 def take_start() -> int:
-  """Returns the batch to start at, 0 outside of `starting_at`. The caller promises to start there."""
+  """Returns the batch to start at, 0 outside of `starting_at`. The caller promises to start there.
+
+  Example:
+
+    >>> def build_inputs(params, input_context=None):  # Of a task without `build_dataset`.
+    ...   dataset = tf.data.Dataset.range(1000).repeat().batch(params.global_batch_size)
+    ...   return dataset.skip(ext.take_start())
+    >>> batches = build_inputs(ext.InMemoryDataConfig(global_batch_size=4))
+    >>> next(iter(batches)).numpy()  # A new run starts at batch 0. A run that resumes at step 50 starts at batch 50.
+    array([0, 1, 2, 3])
+  """
   position = _POSITION.get()
   if position is None:
     return 0

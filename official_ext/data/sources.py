@@ -143,6 +143,19 @@ class Source(abc.ABC):
   Attributes:
     reads_in_blocks: whether the examples of many batches are read by one call, because a call costs more than a few
       examples. They must all have the same shapes.
+
+  Example:
+
+    >>> class Squares(ext.Source):
+    ...   def __len__(self):
+    ...     return 100
+    ...
+    ...   def fetch(self, indices):
+    ...     return [{'root': np.float32(i), 'square': np.float32(i * i)} for i in indices]
+    >>> [float(example['square']) for example in Squares().fetch([3, 99])]
+    [9.0, 9801.0]
+    >>> float(Squares()[-1]['root'])
+    99.0
   """
 
   reads_in_blocks: bool = False
@@ -253,7 +266,26 @@ class ArraySource(Source):
 
 
 class TfdsSource(Source):
-  """A split of a TFDS data set, read through `tfds.data_source`; the first use prepares it as ArrayRecord files."""
+  """A split of a TFDS data set, read through `tfds.data_source`; the first use prepares it as ArrayRecord files.
+
+  Example:
+
+    >>> import tempfile
+    >>> import tensorflow_datasets as tfds
+    >>> folder, x = tempfile.mkdtemp(), np.arange(10) ** 2
+    >>> _ = tfds.dataset_builders.store_as_tfds_dataset(
+    ...   name='squares',
+    ...   version='1.0.0',
+    ...   features=tfds.features.FeaturesDict({'x': np.int64}),
+    ...   split_datasets={'train': tf.data.Dataset.from_tensor_slices({'x': x})},
+    ...   data_dir=folder,
+    ...   file_format='array_record',
+    ... )
+    Downloading and preparing dataset ...
+    >>> source = ext.TfdsSource('squares', 'train[:50%]', folder)
+    >>> len(source), int(source[0]['x']) in x
+    (5, True)
+  """
 
   def __init__(self, name: str, split: str, data_dir: str = '', decoders: Mapping[str, object] | None = None):
     """Opens the split, and prepares the data set if it is not prepared yet.
@@ -325,7 +357,23 @@ class RecordFiles:
 
 
 class ArrayRecordSource(Source):
-  """A list of ArrayRecord files."""
+  """The records of ArrayRecord files, one file after the other, each turned into an example by `parse`.
+
+  `describe` names the file of an example, and the record in it.
+
+  Example:
+
+    >>> import os, tempfile
+    >>> from array_record.python import array_record_module
+    >>> path = os.path.join(tempfile.mkdtemp(), 'words.array_record')
+    >>> writer = array_record_module.ArrayRecordWriter(path, 'group_size:1')
+    >>> for word in (b'one', b'three'):
+    ...   writer.write(word)
+    >>> writer.close()
+    >>> source = ext.ArrayRecordSource(path, lambda record: {'length': np.int64(len(record))})
+    >>> [int(example['length']) for example in source.fetch([1, 0])]
+    [5, 3]
+  """
 
   def __init__(self, paths: str | Sequence[str], parse: Callable[[bytes], collators.Example]):
     """Opens the files.
@@ -387,7 +435,19 @@ class ArrayRecordSource(Source):
 
 
 class HuggingFaceSource(Source):
-  """A Hugging Face data set (Arrow); needs the extra `huggingface`."""
+  """A Hugging Face data set (Arrow); requires the extra `huggingface`.
+
+  An example is a dictionary of the columns, with values in the format of the data set: lists and numbers by default,
+  arrays after `dataset.with_format('numpy')`.
+
+  Example:
+
+    >>> import datasets
+    >>> dataset = datasets.Dataset.from_dict({'x': [1.0, 2.0, 4.0], 'y': [0, 1, 1]})
+    >>> source = ext.HuggingFaceSource(dataset)
+    >>> len(source), source[2]
+    (3, {'x': 4.0, 'y': 1})
+  """
 
   def __init__(self, dataset: Any, split: str | None = None, **load_options: object):
     """Opens the data set.
@@ -454,6 +514,18 @@ def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error'
   Raises:
     ValueError: the source is empty.
     BadExampleError: an example cannot be read, or differs from the others in structure or shapes.
+
+  Example:
+
+    >>> class Slow(ext.Source):
+    ...   def __len__(self):
+    ...     return 1000
+    ...
+    ...   def fetch(self, indices):
+    ...     return [{'x': np.float32(i)} for i in indices]
+    >>> source = ext.cached_source(Slow())
+    >>> source.arrays['x'].shape, float(source[7]['x'])
+    ((1000,), 7.0)
   """
   if not len(source):
     raise ValueError('source: there are no examples to cache.')
@@ -489,6 +561,22 @@ class PreparedRows(ArrayRecordSource):
 
   Attributes:
     labels: the names of the classes, by number; [] without classes.
+
+  Example:
+
+    >>> import os, tempfile
+    >>> from official_ext.cli import main
+    >>> folder = tempfile.mkdtemp()
+    >>> notes, rows = os.path.join(folder, 'notes.jsonl'), os.path.join(folder, 'rows')
+    >>> with open(notes, 'w') as file:
+    ...   print('{"text": "one"}', file=file)
+    ...   print('{"text": "three"}', file=file)
+    >>> main.main(['prepare', notes, rows])  # The command `official-ext prepare`.
+    1 of 1 shards, 2 records...
+    0
+    >>> source = ext.PreparedRows(rows, lambda example: {'length': np.int64(len(example['text']))})
+    >>> [int(example['length']) for example in source.fetch([0, 1])]
+    [3, 5]
   """
 
   def __init__(self, input_path: Any, parse: Callable[[dict[str, Any]], collators.Example] | None = None):

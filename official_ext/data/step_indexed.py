@@ -68,6 +68,17 @@ def build_dataset(
   Raises:
     UserError: `global_batch_size` is not positive or cannot be divided among the replicas, or there are no examples, or
       one of the first examples cannot be read.
+
+  Example:
+
+    >>> source = ext.ArraySource({'x': np.arange(5)})
+    >>> data = ext.InMemoryDataConfig({'global_batch_size': 2, 'is_training': False})
+    >>> [batch['x'].numpy().tolist() for batch in ext.build_dataset(source, data)]
+    [[0, 1], [2, 3], [4]]
+    >>> data = ext.InMemoryDataConfig({'global_batch_size': 5, 'is_training': True, 'seed': 1})
+    >>> batches = ext.build_dataset(source, data).take(3)  # Epochs, each with every example.
+    >>> [sorted(batch['x'].numpy().tolist()) for batch in batches]
+    [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
   """
   if not len(source):
     raise errors.UserError(f'{batch_reader.config_path(params)}: there are no examples')

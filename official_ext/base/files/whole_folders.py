@@ -1,4 +1,21 @@
-"""Folders that exist whole or not at all, even if a writer dies or the power fails."""
+"""Folders that exist whole or not at all, even if a writer dies or the power fails.
+
+Example:
+
+  >>> import os, pathlib, tempfile
+  >>> folder = os.path.join(tempfile.mkdtemp(), 'results')
+  >>> ext.whole_folders.write(folder, lambda place: pathlib.Path(place, 'loss.txt').write_text('0.5'))
+  >>> os.listdir(folder)
+  ['loss.txt']
+  >>> def fail(place):
+  ...   raise ValueError('stopped')
+  >>> ext.whole_folders.write(folder, fail)
+  Traceback (most recent call last):
+    ...
+  ValueError: stopped
+  >>> os.listdir(folder)  # Unchanged.
+  ['loss.txt']
+"""
 
 from collections.abc import Callable
 import os

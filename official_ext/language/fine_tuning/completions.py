@@ -1,6 +1,16 @@
 """Answers to validation prompts: logged during training, and scored in evaluations.
 
 The prompts of validation data with their answers, as a model gets them.
+
+Example:
+
+  >>> tokenizer = ext.train_tokenizer(['1 + 1 = 2'] * 50, vocab_size=300)
+  >>> records = ext.TextRecords([{'prompt': '1 + 1 =', 'completion': ' 2'}])
+  >>> data = ext.TextDataConfig({'seq_length': 32, 'output_column': 'completion'})
+  >>> source = ext.text_source(data, tokenizer, records)
+  >>> (prompt,) = ext.completions.read_prompts(source, data, 'task.validation_data', at_most=-1)
+  >>> prompt.text, prompt.answer
+  ('1 + 1 =', ' 2')
 """
 
 from collections.abc import Mapping, Sequence

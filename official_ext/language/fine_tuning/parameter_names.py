@@ -2,6 +2,18 @@
 
 Those that are not here are standard ones with the same meaning: learning_rate, warmup_steps, max_steps,
 max_grad_norm, grad_accum_steps; and batch_size, which counts the examples of a micro-batch of all replicas together.
+
+Example:
+
+  >>> import types
+  >>> @ext.register_experiment('toy_fine_tuning')
+  ... def toy():
+  ...   return ext.ExperimentConfig(task=ext.FineTuningConfig(), trainer=ext.TrainerConfig({'train_steps': 10}))
+  >>> ext.parameter_names.register('toy_fine_tuning')
+  >>> flags = types.SimpleNamespace(experiment='toy_fine_tuning', set=['max_seq_length=64', 'max_samples=1000'])
+  >>> task = ext.parse_configuration(flags).task
+  >>> task.train_data.seq_length, task.validation_data.seq_length, task.train_data.max_samples
+  (64, 64, 1000)
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,13 @@
-"""Rewards of sampled completions, by name: the built-in ones, and functions that users register."""
+"""Rewards of sampled completions, by name: the built-in ones, and functions that users register.
+
+Example:
+
+  >>> (reward,) = ext.rewards.find(['exact_match'], 'task.rewards')
+  >>> reward.needed
+  ['completions', 'answer']
+  >>> ext.rewards.scores(reward, {'completions': ['4', 'five'], 'answer': ['4', '5']}).tolist()
+  [1.0, 0.0]
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -148,7 +157,11 @@ _REASONING = re.compile(r'^\s*<reasoning>.*?</reasoning>\s*<answer>.*?</answer>\
 
 
 def text_of(completion: Any) -> str:
-  """The text of a completion: itself, or the content of its last message."""
+  """The text of a completion.
+
+  Args:
+    completion: a text, which is returned unchanged; or messages, of which the content of the last one is.
+  """
   return completion if isinstance(completion, str) else str(completion[-1]['content'])
 
 
@@ -199,13 +212,30 @@ def answer_format(completions: Sequence[object], **columns: object) -> list[floa
 
 @register('exact_tokens', in_graph=True)
 def exact_tokens(completion_ids: tf.Tensor, answer_ids: tf.Tensor, **features: tf.Tensor) -> tf.Tensor:
-  """1 where a completion has the tokens of the answer and then its end, else 0."""
+  """1 where a completion has the tokens of the answer and then its end, else 0.
+
+  Args:
+    completion_ids: int32 [b, t], padded on the right.
+    answer_ids: int32 [b, t], the same of the answers.
+    **features: ignored.
+
+  Returns:
+    float32 [b].
+  """
   del features
   return tf.cast(tf.reduce_all(completion_ids == answer_ids, axis=1), tf.float32)
 
 
 @register('ended', in_graph=True)
 def ended(is_truncated: tf.Tensor, **features: tf.Tensor) -> tf.Tensor:
-  """1 where a completion has ended, 0 where it was cut off."""
+  """1 where a completion has ended, 0 where it was cut off at `max_completion_length`.
+
+  Args:
+    is_truncated: bool [b].
+    **features: ignored.
+
+  Returns:
+    float32 [b].
+  """
   del features
   return tf.cast(~is_truncated, tf.float32)

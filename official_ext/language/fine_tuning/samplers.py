@@ -8,7 +8,24 @@ from official_ext.language.modeling import generation
 
 
 class Sampler(Protocol):
-  """Draws completions of prompts. A `generation.GenerationConfig` has temperature, filters, length and stops."""
+  """Draws completions of prompts. A `generation.GenerationConfig` has temperature, filters, length and stops.
+
+  Example:
+
+    >>> class Echo:  # A sampler that repeats the last token of a prompt.
+    ...   def prepare(self, model, prompt_length):
+    ...     pass
+    ...
+    ...   def take_weights(self, model, step):
+    ...     return step
+    ...
+    ...   def __call__(self, model, prompts, mask, count, seed):
+    ...     tokens = tf.repeat(prompts[:, -1:], count, axis=0)
+    ...     return ext.generation.Samples(tokens, tf.fill(tokens.shape, np.nan), tf.ones_like(tokens))
+    >>> sampler: ext.Sampler = Echo()
+    >>> sampler(None, tf.constant([[5, 6]]), tf.ones([1, 2], tf.int32), 3, None).tokens.numpy().tolist()
+    [[6], [6], [6]]
+  """
 
   def prepare(self, model: Any, prompt_length: int) -> None:
     """Checks, before training, that completions can be sampled.
@@ -50,7 +67,18 @@ class Sampler(Protocol):
 
 
 class ModelSampler:
-  """Samples by the model in this process. Called eagerly, it is compiled once for prompts of one shape."""
+  """Samples by the model in this process. Called eagerly, it is compiled once for prompts of one shape.
+
+  Example:
+
+    >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+    >>> sampler = ext.ModelSampler(ext.GenerationConfig(max_new_tokens=4, temperature=1.0))
+    >>> prompts = tf.constant([[0, 5, 6], [7, 8, 9]])
+    >>> mask = tf.constant([[0, 1, 1], [1, 1, 1]])  # Prompts are padded on the left.
+    >>> found = sampler(ext.LanguageModel(config), prompts, mask, count=2, seed=tf.constant([0, 1], tf.int64))
+    >>> found.tokens.shape, found.log_probs.shape  # Two completions of each prompt.
+    (TensorShape([4, 4]), TensorShape([4, 4]))
+  """
 
   def __init__(self, config: generation.GenerationConfig):
     """Compiles nothing yet.

@@ -53,6 +53,20 @@ class FineTuningTask(text_task.TextTask):
 
   Attributes:
     needs_reference: whether `forward` calls `reference`. A subclass may decide it by its configuration.
+
+  Example:
+
+    >>> class NextToken(ext.FineTuningTask):
+    ...   def forward(self, inputs, model, training):
+    ...     logits = model(inputs['input_ids'], segments=inputs['segment_ids'], training=training)
+    ...     return ext.losses.label(logits[:, :-1], inputs['labels'][:, 1:]), {}
+    >>> decoder = {'vocab_size': 512, 'hidden_size': 16, 'intermediate_size': 32, 'num_hidden_layers': 1}
+    >>> data = {'seq_length': 256, 'global_batch_size': 2}
+    >>> task = NextToken(ext.FineTuningConfig({'model': decoder, 'train_data': data}))
+    >>> batch = next(iter(task.build_inputs(task.config.train_data)))  # Docstrings of Python, without an input_path.
+    >>> loss, _ = task.forward(batch, task.build_model(), training=True)
+    >>> 6 < float(loss) < 7  # A new model's is about log(512).
+    True
   """
 
   @property
@@ -221,7 +235,7 @@ class FineTuningTask(text_task.TextTask):
     )
 
   def tokenizer_texts(self) -> Sequence[str]:
-    """The texts for training a tokenizer, if none is named."""
+    """The texts for training a tokenizer, if none is named: Python's docstrings. Override it for other data."""
     return [text for document in python_docstrings.documents('train') for text in document.values()]
 
   def built_in_records(self, split: str) -> numbered_records.Records:
@@ -295,11 +309,22 @@ class FineTuningTask(text_task.TextTask):
     return {**super().code_files(), **files}
 
   def num_examples(self, params: object) -> int:
-    """The number of rows."""
+    """The number of rows of `source`, which are the examples of an epoch.
+
+    Args:
+      params: `task.train_data` or `task.validation_data`.
+
+    Raises:
+      UserError: the data cannot be read.
+    """
     return len(self.source(params))
 
   def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
-    """None by default."""
+    """The metrics that `forward` updates, by default []: see base class.
+
+    Args:
+      training: whether they are for training, not for evaluation.
+    """
     del training
     return []
 

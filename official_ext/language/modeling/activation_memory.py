@@ -3,6 +3,15 @@
 The estimate counts the tensors that the backward pass reads, by their shapes: of each layer the inputs of its norms,
 products and softmax; and the logits, whose gradient is computed while all of these are in memory. One more layer stands
 for the tensors of the layer that is computed. Measured beside real runs: "Memory" in docs/how_to/scale.md.
+
+Example:
+
+  >>> config = ext.DecoderConfig(vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=4)
+  >>> texts = ext.activation_memory.TrainingShapes(sequences=8, length=128)
+  >>> ext.activation_memory.of_step(config, texts, 'float32')  # Bytes.
+  55705600
+  >>> ext.activation_memory.num_weights(config)  # In the embedding and the head, in the blocks.
+  (128000, 163840)
 """
 
 import dataclasses

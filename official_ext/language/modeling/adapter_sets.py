@@ -7,6 +7,26 @@
     adapter_sets.combine(['runs/sql/adapter', 'runs/chat/adapter'], [0.7, 0.3], 'both')
 
 The names are those of peft's PeftModel: `set_adapter`, `add_weighted_adapter`.
+
+Example:
+
+  >>> import tempfile
+  >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+  >>> base, folders = tempfile.mkdtemp(), {'sql': tempfile.mkdtemp(), 'chat': tempfile.mkdtemp()}
+  >>> ext.pretrained.save(ext.LanguageModel(config), base)
+  >>> for folder in folders.values():
+  ...   model = ext.pretrained.load(base)
+  ...   ext.lora.attach(model, ext.LoraConfig(r=2))
+  ...   for adapter in ext.lora.adapters(model):  # In place of training.
+  ...     _ = adapter.lora_b.assign(tf.ones(adapter.lora_b.shape))
+  ...   ext.peft_folders.save(model, folder)
+  >>> model, logits = ext.pretrained.load(base), []
+  >>> adapters = ext.adapter_sets.AdapterSet(model, folders)
+  >>> for name in (*adapters.names, None):
+  ...   adapters.set_adapter(name)
+  ...   logits.append(float(model(tf.constant([[1, 2]]))[0, -1, 0]))
+  >>> len(set(logits))  # Two adapters, and the base alone.
+  3
 """
 
 from collections.abc import Callable, Mapping, Sequence

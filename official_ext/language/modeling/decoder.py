@@ -34,6 +34,19 @@ class Block(layers.Part):
 
   Attributes:
     mlp: an `mlp.MLP`, or an `mlp.SparseMLP`.
+
+  Example:
+
+    >>> class Halved(ext.DecoderBlock):
+    ...   def call(self, x, context):
+    ...     y, cache = super().call(x, context)
+    ...     return (x + y) / 2, cache
+    >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=2)
+    >>> model = ext.LanguageModel(config, block_class=Halved)
+    >>> [type(block).__name__ for block in model.decoder.blocks]
+    ['Halved', 'Halved']
+    >>> model(tf.constant([[1, 2, 3]])).shape
+    TensorShape([1, 3, 100])
   """
 
   def __init__(

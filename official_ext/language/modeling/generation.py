@@ -10,6 +10,15 @@ One XLA program for all blocks of a decoder that are alike: it compiles in the t
 
 programs = BlockPrograms()
 x, cache = programs(block, x, context)     # compiled for the first block, and run for the others with their weights
+
+Example:
+
+  >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+  >>> model = ext.LanguageModel(config)
+  >>> generate = ext.generation.Generator(model, ext.generation.config_of(model, max_new_tokens=4))
+  >>> short, long = generate([[4], [1, 2, 3]])
+  >>> len(short.tokens), len(long.log_probs)
+  (4, 4)
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,10 +74,10 @@ class GenerationConfig(base_config.Config):
 
 
 def check_config(config: GenerationConfig) -> None:
-  """Refuses invalid values.
+  """Refuses values out of range, such as a temperature below 0 or a `top_p` above 1.
 
   Raises:
-    errors.UserError: with the field.
+    errors.UserError: one line for each invalid field, with its name, value and range.
   """
   bounds = (
     ('max_new_tokens', config.max_new_tokens >= 1, 'must be 1 or more'),

@@ -2,6 +2,15 @@
 
 Dettmers et al. 2022, https://arxiv.org/abs/2208.07339, without its way with outliers: with the greatest magnitude of
 a row as its scale, x is kept as round(127 * x / scale).
+
+Example:
+
+  >>> weights = np.array([[0.5, -1.0], [20.0, 10.0]], np.float32)
+  >>> quantized = ext.int8.quantize(weights)
+  >>> quantized.values.tolist(), quantized.scales.tolist()
+  ([[64, -127], [127, 64]], [1.0, 20.0])
+  >>> [[round(float(x), 2) for x in row] for row in ext.int8.dequantize(quantized)]
+  [[0.5, -1.0], [20.0, 10.08]]
 """
 
 from collections.abc import Sequence
@@ -37,7 +46,12 @@ class Quantized(NamedTuple):
 
 
 def bytes_of(shape: Sequence[int], axis: int = -1) -> int:
-  """The size of weights of a shape in 8 bits, scales included, in bytes."""
+  """The memory of weights in 8 bits, in bytes: values and float32 scales. Nothing is allocated.
+
+  Args:
+    shape: of the weights.
+    axis: the axis whose values share a scale.
+  """
   size = math.prod(shape)
   return size + 4 * (size // shape[axis])
 

@@ -7,6 +7,20 @@
 
 Hu et al. 2021, https://arxiv.org/abs/2106.09685: a kernel W [in, out] becomes W + s A B, with A [in, r], B [r, out] and
 s = lora_alpha / r. B starts at 0, so that the model starts unchanged.
+
+Example:
+
+  >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+  >>> model, ids = ext.LanguageModel(config), tf.constant([[1, 2, 3]])
+  >>> logits = model(ids)
+  >>> ext.lora.attach(model, ext.LoraConfig(r=2, target_modules=('q_proj', 'v_proj')))
+  >>> [tuple(variable.shape) for variable in model.trainable_variables]  # A and B of two layers.
+  [(16, 2), (2, 16), (16, 2), (2, 16)]
+  >>> bool(tf.reduce_all(model(ids) == logits))  # B starts at 0.
+  True
+  >>> ext.lora.merge(model)
+  >>> ext.lora.adapters(model)
+  []
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,7 +95,7 @@ class LoraConfig(base_config.Config):
 
 
 def scaling_of(config: LoraConfig) -> float:
-  """By which the product of an adapter's matrices is multiplied."""
+  """The factor on the product A B: lora_alpha / r, or lora_alpha / sqrt(r) with `use_rslora`."""
   return config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
 
 
@@ -158,7 +172,14 @@ class LoraLinear(layers.Part):
 
 
 def lengths(matrix):
-  """The lengths of the columns: [..., in, out] -> [..., out]."""
+  """The Euclidean norms of the columns, which DoRA trains.
+
+  Args:
+    matrix: floating-point [..., in, out].
+
+  Returns:
+    [..., out], of the same type.
+  """
   return tf.sqrt(tf.reduce_sum(tf.square(matrix), axis=-2))
 
 
@@ -226,7 +247,11 @@ def _check_plain(module):
 
 
 def adapters(module: tf.Module) -> list[LoraLinear]:
-  """The layers that have an adapter."""
+  """The linear layers with an adapter; [] without adapters.
+
+  Args:
+    module: the argument of `attach`, or a model that holds it.
+  """
   return [part for part in model_weights.layer_parts(module) if isinstance(part, LoraLinear)]
 
 

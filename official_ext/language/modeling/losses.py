@@ -2,6 +2,15 @@
 
 b is the number of sequences, t that of their tokens. All is computed in float32, for any input type.
 `weighted_losses` gives them weights in a configuration.
+
+Example:
+
+  >>> logits = tf.math.log([[[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]])  # [batch, length, vocabulary].
+  >>> labels = tf.constant([[0, -100]])  # The second token does not count.
+  >>> round(float(ext.losses.label(logits, labels)), 4)  # -log(0.5).
+  0.6931
+  >>> ext.losses.group_advantages(tf.constant([1.0, 0.0, 1.0, 1.0]), num_generations=2).numpy().round(2)
+  array([ 0.71, -0.71,  0.  ,  0.  ], dtype=float32)
 """
 
 from collections.abc import Callable, Mapping

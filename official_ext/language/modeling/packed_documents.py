@@ -2,6 +2,16 @@
 
 A row of segment numbers shows it: tokens of one document share a number, 0 is padding. Padding may stand anywhere, on
 the left of a prompt too.
+
+Example:
+
+  >>> ids, segments = ext.packing.pack([[11, 12, 13], [21], [31, 32]], length=4)
+  >>> ids
+  [[11, 12, 13, 21], [31, 32, 0, 0]]
+  >>> segments
+  [[1, 1, 1, 2], [1, 1, 0, 0]]
+  >>> ext.packing.positions(tf.constant(segments)).numpy().tolist()
+  [[0, 1, 2, 0], [0, 1, 0, 0]]
 """
 
 import tensorflow as tf

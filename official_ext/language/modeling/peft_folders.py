@@ -5,6 +5,19 @@ peft_folders.load(model, 'adapter')            # and lora.merge(model), or train
 peft_folders.save(model, 'mine')               # PeftModel.from_pretrained loads it, too
 
 The record of the base below a model's adapters, and the comparison of a base with a record.
+
+Example:
+
+  >>> import tempfile
+  >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+  >>> base, adapter = tempfile.mkdtemp(), tempfile.mkdtemp()
+  >>> ext.pretrained.save(ext.LanguageModel(config), base)
+  >>> model, again = ext.pretrained.load(base), ext.pretrained.load(base)
+  >>> ext.lora.attach(model, ext.LoraConfig(r=2))
+  >>> ext.peft_folders.save(model, adapter)
+  >>> ext.peft_folders.load(again, adapter)
+  >>> all(np.array_equal(*pair) for pair in zip(again.trainable_variables, model.trainable_variables, strict=True))
+  True
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

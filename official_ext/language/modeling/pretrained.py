@@ -13,6 +13,18 @@ Checks that a written folder computes the same as its model, by the logits of a 
 
 expected = pretrained.probe(model, 'bfloat16')  # The model may be deleted now.
 pretrained.check_read_back(expected, folder)
+
+Example:
+
+  >>> import os, tempfile
+  >>> config = ext.DecoderConfig(vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+  >>> model, folder = ext.LanguageModel(config), tempfile.mkdtemp()
+  >>> ext.pretrained.save(model, folder)
+  >>> sorted(os.listdir(folder))
+  ['config.json', 'model.safetensors']
+  >>> ids = tf.constant([[1, 2, 3]])
+  >>> bool(tf.reduce_all(ext.pretrained.load(folder)(ids) == model(ids)))
+  True
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -303,7 +315,18 @@ def settings(config: decoder_config.DecoderConfig) -> dict[str, Any]:
 def read_config(
   folder: str, ignore_fields: tuple[str, ...] = ()
 ) -> tuple[decoder_config.DecoderConfig, dict[str, Any]]:
-  """(the decoder that a folder's config.json describes, the contents of it)."""
+  """Reads a folder's config.json, without its weights.
+
+  Args:
+    folder: of a Hugging Face model.
+    ignore_fields: names of unsupported fields that do not lead to an error.
+
+  Returns:
+    (the structure of the decoder, the fields of the file).
+
+  Raises:
+    UserError: there is no such folder or file, it holds adapters alone, or the model is unsupported.
+  """
   path = os.path.join(folder, CONFIG_FILE)
   if not paths.is_folder(folder):
     raise errors.UserError(f'{folder}: no such folder')

@@ -8,6 +8,17 @@
       return loss, {**token_metrics.updates(logits, labels), **token_metrics.counts(inputs['segment_ids'], labels)}
 
 Each learned token counts once, whatever its batch: the metrics are means over the tokens of a loop or an evaluation.
+
+Example:
+
+  >>> logits, labels = tf.zeros([1, 3, 10]), tf.constant([[0, 4, -100]])  # -100: does not count.
+  >>> updates = ext.token_metrics.updates(logits, labels)
+  >>> for metric in ext.token_metrics.build():
+  ...   _ = metric.update_state(*updates[metric.name])
+  ...   print(metric.name, round(float(metric.result()), 3))
+  mean_token_accuracy 0.5
+  token_loss 2.303
+  perplexity 10.0
 """
 
 from collections.abc import Mapping

@@ -8,6 +8,15 @@ A task has a field of `LossesConfig`, and supplies the inputs of each loss that 
       self.task_config.losses,
       {'label': {'logits': logits, 'labels': labels, 'mask': mask}, 'z_loss': {'logits': logits, 'mask': mask}},
     )
+
+Example:
+
+  >>> config = ext.LossesConfig({'label': {'weight': 1.0}, 'z_loss': {'weight': 0.5}})
+  >>> logits, labels = tf.zeros([1, 2, 4]), tf.constant([[0, 3]])
+  >>> inputs = {'label': {'logits': logits, 'labels': labels}, 'z_loss': {'logits': logits}}
+  >>> loss, logs = ext.weighted_losses.total(config, inputs)
+  >>> {name: round(float(value), 3) for name, value in {'total': loss, **logs}.items()}
+  {'total': 2.347, 'label': 1.386, 'z_loss': 1.922}
 """
 
 from collections.abc import Collection, Mapping
@@ -192,7 +201,7 @@ class LossesConfig(base_config.Config):
 
 
 def selected(config: LossesConfig) -> list[str]:
-  """The names of the losses that have a weight."""
+  """The names of the losses with a weight above 0, in the order of the fields; [] if there are none."""
   return [field.name for field in dataclasses.fields(config) if getattr(config, field.name).weight]
 
 

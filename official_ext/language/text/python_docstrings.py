@@ -4,6 +4,12 @@
 
 The answer is the first sentence of the docstring. They differ a little from one version of Python to the next, and with
 them the trained models: the digest of the records, which is part of the identity of the data, distinguishes them.
+
+Example:
+
+  >>> answers = {record['prompt']: record['completion'] for record in ext.python_docstrings.documents('train')}
+  >>> answers['What does math.floor do?']
+  'Return the floor of x as an Integral.'
 """
 
 from collections.abc import Iterator
@@ -61,13 +67,13 @@ def preference_documents(split: str) -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def records(split: str) -> numbered_records.Records:
-  """`documents` as records."""
+  """`documents` as records, for `ext.text_source`."""
   return numbered_records.ListRecords(documents(split), f'docstring of the standard library ({split})')
 
 
 @functools.cache
 def preference_records(split: str) -> numbered_records.ListRecords:
-  """`preference_documents` as records."""
+  """`preference_documents` as records, for `ext.text_source` with `example_format` 'preference'."""
   return numbered_records.ListRecords(preference_documents(split), f'pair of docstrings ({split})')
 
 

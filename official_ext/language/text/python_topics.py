@@ -2,6 +2,14 @@
 
 About 460 kB in 79 texts. They differ from one version of Python to the next, and with them the trained models: the
 digest of the records, which is part of the identity of the data, distinguishes them.
+
+Example:
+
+  >>> documents = ext.python_topics.documents('validation')
+  >>> sorted(documents[0])
+  ['text', 'topic']
+  >>> len(documents) < len(ext.python_topics.documents('train'))
+  True
 """
 
 import functools
@@ -31,7 +39,7 @@ def documents(split: str) -> list[dict[str, str]]:
 
 @functools.cache
 def records(split: str) -> numbered_records.Records:
-  """The same as records."""
+  """`documents` as records, for `ext.text_source`."""
   return numbered_records.ListRecords(documents(split), f'topic of pydoc_data.topics ({split})')
 
 

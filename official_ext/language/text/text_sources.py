@@ -392,6 +392,17 @@ def open_source(
     UserError: there are no files or no records; rows were prepared with other settings; a record cannot be used, under
       `on_bad_example=error`; there is no chat template and one is needed.
     StorageError: there is no room for the tokens.
+
+  Example:
+
+    >>> records = ext.TextRecords([{'text': 'one two three'}, {'text': 'two'}])
+    >>> tokenizer = ext.train_tokenizer(['one two three'] * 50, vocab_size=300)
+    >>> data = ext.TextDataConfig({'seq_length': 8, 'global_batch_size': 2, 'is_training': True})
+    >>> row = ext.text_source(data, tokenizer, records)[1]
+    >>> sorted(row)
+    ['input_ids', 'labels', 'position_ids', 'segment_ids']
+    >>> tokenizer.decode(row['input_ids'][row['segment_ids'] == 1])  # Segment 0 is padding.
+    'two<|endoftext|>'
   """
   path = batch_reader.config_path(params)
   if params.weights:

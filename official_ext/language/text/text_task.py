@@ -117,6 +117,25 @@ class TextTask(base_task.Task):
   `ext.load`, another run by `--checkpoint` or `task.init_checkpoint`.
 
   The configuration has a field `tokenizer_path`, or a subclass overrides `named_tokenizer`.
+
+  Example:
+
+    >>> @dataclasses.dataclass
+    ... class NotesConfig(ext.TaskConfig):
+    ...   tokenizer_path: str = ''
+    >>> class Notes(ext.TextTask):
+    ...   def make_tokenizer(self):
+    ...     return ext.train_tokenizer(['one two three'] * 50, vocab_size=300)
+    ...
+    ...   def build_inputs(self, params, input_context=None):
+    ...     return ext.build_dataset(ext.text_source(params, self.tokenizer), params, input_context)
+    >>> task = Notes(NotesConfig())
+    >>> task.tokenizer.decode(task.tokenizer.encode('two'))
+    'two'
+    >>> task.check_vocabulary(100)  # In `build_model`.
+    Traceback (most recent call last):
+      ...
+    official_ext.base.errors.UserError: task.model.vocab_size: ...
   """
 
   def __init__(self, params: Any, *args: object, **kwargs: object):

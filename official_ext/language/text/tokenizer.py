@@ -297,7 +297,7 @@ class Tokenizer:
     return frozenset(number for number, token in added.items() if token.special)
 
   def token_id(self, token: str) -> int | None:
-    """The number of a token by its text; None where there is no such token."""
+    """The number of a token by its text, such as '<|endoftext|>'; None if there is no such token."""
     return self._backend.token_to_id(token)
 
   def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -311,7 +311,15 @@ class Tokenizer:
     return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
   def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[np.ndarray]:
-    """The numbers of each text's tokens, int32, on all cores."""
+    """The numbers of each text's tokens. It uses all cores.
+
+    Args:
+      texts: see `encode`.
+      add_special_tokens: see `encode`.
+
+    Returns:
+      int32 [n] for each text, not padded.
+    """
     encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
     return [np.array(encoding.ids, np.int32) for encoding in encodings]
 

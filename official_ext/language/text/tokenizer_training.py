@@ -81,6 +81,14 @@ def cached(
     min_frequency: see `train`.
     folder: of the cache; '' for its usual place.
     pad_token: see `train`.
+
+  Example:
+
+    >>> tokenizer = ext.train_tokenizer(['the cat sat on the mat'] * 20, vocab_size=270, special_tokens=['<|user|>'])
+    >>> len(tokenizer), tokenizer.special_tokens['eos_token']
+    (270, '<|endoftext|>')
+    >>> tokenizer.decode(tokenizer.encode('<|user|>the cat'), skip_special_tokens=True)
+    'the cat'
   """
   library = package_imports.import_optional('tokenizers', 'training a tokenizer')
   total = hashlib.sha256()

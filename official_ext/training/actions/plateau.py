@@ -66,6 +66,17 @@ class ReduceLROnPlateau(triggers.Trigger):
 
   It multiplies the optimizer's constant learning rate, or that of its schedule. Checkpoints keep the factor and the
   counts, so that a run that was killed, or has rolled back, continues as an uninterrupted one does.
+
+  Example:
+
+    >>> from official_ext.training.optimization import schedules
+    >>> config = ext.TrainerConfig({'reduce_lr_on_plateau': {'metric': 'loss', 'factor': 0.5, 'patience': 2}})
+    >>> scale = schedules.LearningRateScale(tf_keras.optimizers.SGD(0.1))
+    >>> action = ext.ReduceLROnPlateau(config.reduce_lr_on_plateau, scale)
+    >>> for step, loss in enumerate([3.0, 2.0, 2.0, 2.0]):  # The loss of an evaluation.
+    ...   action({'step': step, 'loss': loss})
+    >>> round(scale.learning_rate(), 6)
+    0.05
   """
 
   def __init__(

@@ -57,6 +57,18 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
   Raises:
     UserError: a variable is missing or of another shape, and no pattern allows it; one has values that are not finite;
       or nothing fits.
+
+  Example:
+
+    >>> import os, tempfile
+    >>> def build_model():
+    ...   return tf_keras.Sequential([tf_keras.Input([2]), tf_keras.layers.Dense(3)])
+    >>> trained, model = build_model(), build_model()
+    >>> path = tf.train.Checkpoint(model=trained).save(os.path.join(tempfile.mkdtemp(), 'ckpt'))
+    >>> ext.load_weights(model, path)
+    Initialized 2 of 2 variables from ...
+    >>> all(np.array_equal(*pair) for pair in zip(model.weights, trained.weights, strict=True))
+    True
   """
   path = find(path)
   try:

@@ -285,6 +285,20 @@ def parse_configuration(
 
   Raises:
     UserError: all mistakes that can be found without a model, each in one line that names the field, file or flag.
+
+  Example:
+
+    >>> import types
+    >>> from experiments import digits_mlp  # Registers it.
+    >>> flags = types.SimpleNamespace(experiment='digits_mlp', set=['train_steps=100', 'runtime.seed=3'])
+    >>> params = ext.parse_configuration(flags)
+    >>> params.trainer.train_steps, params.task.train_data.seed
+    (100, 3)
+    >>> flags.set = ['train_step=100']
+    >>> ext.parse_configuration(flags)
+    Traceback (most recent call last):
+      ...
+    official_ext.base.errors.UserError: train_step: no such field or short name; did you mean train_steps?
   """
   parser = ExperimentParser(flags_obj)
   params = parser.base_experiment()

@@ -125,6 +125,25 @@ def find_in_task(params: definitions.ExperimentConfig, logging_dir: str = '') ->
 
   Returns:
     The findings, errors first; [] if there are none.
+
+  Example:
+
+    >>> from experiments import digits_mlp
+    >>> @dataclasses.dataclass
+    ... class SummedConfig(digits_mlp.configs.DigitsMlpTaskConfig):
+    ...   pass
+    >>> @ext.register_task(SummedConfig)
+    ... class Summed(digits_mlp.DigitsMlpTask):
+    ...   def forward(self, inputs, model, training):
+    ...     mean, logs = super().forward(inputs, model, training)
+    ...     return mean * tf.cast(tf.size(inputs['label']), mean.dtype), logs
+    >>> params = digits_mlp.digits_mlp()
+    >>> params.task = SummedConfig()
+    >>> for finding in ext.find_mistakes(params):
+    ...   print(finding.level, '-', finding.what)
+    ...   print(finding.remedy)
+    warning - the loss is the sum over the examples of a batch: ...
+    return the mean over the examples, tf.reduce_mean
   """
   task = task_factory.get_task(params.task, logging_dir=logging_dir)
   params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))

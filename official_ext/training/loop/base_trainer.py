@@ -158,6 +158,22 @@ class Trainer(base_evaluator.Evaluator):
     step_state: the counters of the finite guard.
     speed: the speed of the last loop.
     num_skips_restored: the number of updates skipped before this process began.
+
+  Example:
+
+    >>> from experiments import digits_mlp
+    >>> class LogsWeights(ext.Trainer):  # The `trainer_cls` of a task.
+    ...   def train_loop_end(self):
+    ...     norm = tf.linalg.global_norm(self.model.trainable_variables)
+    ...     return {**super().train_loop_end(), 'weight_norm': norm}
+    >>> params = digits_mlp.digits_mlp()
+    >>> params.override({'runtime': {'enable_xla': False}})
+    >>> task = digits_mlp.DigitsMlpTask(params.task)
+    >>> optimizer = task.create_optimizer(params.trainer.optimizer_config)
+    >>> trainer = LogsWeights(params, task, task.build_model(), optimizer, evaluate=False)
+    >>> logs = trainer.train(tf.constant(3))
+    >>> int(logs['model_global_step']), float(logs['weight_norm']) > 0
+    (3, True)
   """
 
   step_inputs: training_input.StepInputs

@@ -113,6 +113,23 @@ def run_experiment(
     DivergedError: too many updates were not finite.
     PreemptedError: `options.watch` saw a signal, and the run has saved.
     WorkerError: another worker was lost.
+
+  Example:
+
+    >>> import tempfile, types
+    >>> from experiments import digits_mlp
+    >>> settings = ['train_steps=20', 'steps_per_loop=20', 'runtime.enable_xla=false']
+    >>> params = ext.parse_configuration(types.SimpleNamespace(experiment='digits_mlp', set=settings))
+    >>> tf_keras.utils.set_random_seed(params.runtime.seed)
+    >>> strategy = ext.get_strategy(params.runtime)
+    >>> with strategy.scope():
+    ...   task = digits_mlp.DigitsMlpTask(params.task)
+    >>> model, logs = ext.run_experiment(strategy, task, 'train_and_eval', params, model_dir=tempfile.mkdtemp())
+    Training data (task.train_data): 1437 examples
+    ...
+    finished 20/20
+    >>> sorted(logs)
+    ['accuracy', 'validation_loss']
   """
   given = dict(train_actions=train_actions, eval_actions=eval_actions, trainer=trainer, controller_cls=controller_cls)
   options = run_options.merged(options, given, summary_manager if save_summary else None, eval_summary_manager)

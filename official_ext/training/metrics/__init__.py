@@ -1,4 +1,16 @@
-"""Metrics of a classifier by name: see classification.py, which is imported when one of its functions is first used."""
+"""Metrics of a classifier by name: see classification.py, which is imported when one of its functions is first used.
+
+Example:
+
+  >>> names = ('accuracy', 'f1')
+  >>> labels, logits = tf.constant([0, 1, 1]), tf.constant([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
+  >>> updates = ext.metrics.updates(names, labels, logits)  # In `forward`.
+  >>> for metric in ext.metrics.build(names, num_classes=2):  # In `build_metrics`.
+  ...   _ = metric.update_state(*updates[metric.name])
+  ...   print(metric.name, round(float(metric.result()), 3))
+  accuracy 0.667
+  f1 0.667
+"""
 
 import importlib
 

@@ -72,14 +72,17 @@ class _PerClass(tf_keras.metrics.FBetaScore):
 
 
 class F1(_PerClass):
-  """The harmonic mean of precision and recall of each class."""
+  """The harmonic mean of precision and recall of each class; 0 if a class has no true positives.
+
+  The result is a float32 scalar, averaged over the classes; float32 [num_classes] if `average` is None.
+  """
 
 
 class Precision(_PerClass):
   """The fraction of the examples predicted as a class that belong to it; 0 if there are none."""
 
   def result(self):
-    """The value, or values, of `average`."""
+    """A float32 scalar, averaged over the classes; float32 [num_classes] if `average` is None."""
     return self._averaged(self.true_positives + self.false_positives)
 
 
@@ -87,7 +90,7 @@ class Recall(_PerClass):
   """The fraction of the examples of a class that are predicted as it; 0 if there are none."""
 
   def result(self):
-    """The value, or values, of `average`."""
+    """A float32 scalar, averaged over the classes; float32 [num_classes] if `average` is None."""
     return self._averaged(self.true_positives + self.false_negatives)
 
 

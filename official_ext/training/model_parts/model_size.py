@@ -3,6 +3,17 @@
 Finds the frozen weights of a model, which no gradient reaches and checkpoints leave out.
 
 A layer has some if its attribute `is_frozen` is true; its method `own_weights` returns them by attribute.
+
+Example:
+
+  >>> model = tf_keras.Sequential([tf_keras.Input([256]), tf_keras.layers.Dense(1024)])
+  >>> optimizer = tf_keras.optimizers.Adam()
+  >>> optimizer.build(model.trainable_variables)
+  >>> size = ext.model_size.of(model, optimizer)
+  >>> size.parameters, size.weight_bytes
+  (263168, 1052672)
+  >>> size.describe()
+  '263,168 parameters, all trained; weights 1 MiB, gradients 1 MiB, optimizer slots 2.01 MiB'
 """
 
 from collections.abc import Iterable
@@ -16,7 +27,11 @@ DIGEST_PREFIX = 'frozen_weights_sha256_'
 
 
 def constants(model: Any) -> list[object]:
-  """The variables of all frozen weights of a `tf.Module`."""
+  """The variables that no gradient reaches and no checkpoint holds; [] without frozen layers.
+
+  Args:
+    model: a `tf.Module`, whose frozen layers have a true attribute `is_frozen`.
+  """
   frozen = [part for part in (model, *model.submodules) if getattr(part, 'is_frozen', False)]
   return [variable for part in frozen for variable in part.own_weights().values()]
 
@@ -43,7 +58,7 @@ class ModelSize:
   slot_bytes: int
 
   def describe(self) -> str:
-    """The size in words."""
+    """The size in one line, in MiB: '1,000 parameters, all trained; weights 0.00381 MiB, ...'."""
     text = f'{self.parameters:,} parameters'
     weights = f'weights {_mebibytes(self.weight_bytes)}'
     whole = 4 * self.parameters

@@ -124,6 +124,21 @@ class Optimizer(tf_keras.optimizers.Optimizer):
 
   The trainer writes the result of `logs` into its training logs, as means over the updates of a loop. Any optimizer may
   have such a method, with other values.
+
+  Example:
+
+    >>> class SignDescent(ext.Optimizer):
+    ...   def __init__(self, learning_rate=0.1, name='SignDescent', **kwargs):
+    ...     super().__init__(name, learning_rate, **kwargs)
+    ...
+    ...   def update_step(self, gradient, variable):
+    ...     update = tf.sign(gradient)
+    ...     self.note_update(update)
+    ...     variable.assign_sub(self.learning_rate * update)
+    >>> optimizer, weights = SignDescent(), tf.Variable([1.0, 2.0])
+    >>> _ = optimizer.apply_gradients([(tf.constant([3.0, -0.5]), weights)])
+    >>> weights.numpy(), float(optimizer.logs()['update_rms'])
+    (array([0.9, 2.1], dtype=float32), 1.0)
   """
 
   def __init__(

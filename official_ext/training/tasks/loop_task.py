@@ -25,7 +25,24 @@ _PATIENCE = 3  # How often a loop may report after the stop request: it may look
 
 
 class LoopTask(base_task.Task):
-  """A task that owns its loop: it implements `run_loop`, and none of `build_model`, `build_inputs` and `forward`."""
+  """A task that owns its loop: it implements `run_loop`, and none of `build_model`, `build_inputs` and `forward`.
+
+  Example:
+
+    >>> class Halving(ext.LoopTask):
+    ...   def run_loop(self, run):
+    ...     loss = 1.0
+    ...     while run.step < run.train_steps and not run.stop_requested:
+    ...       loss /= 2
+    ...       run.advance(run.step + 1)
+    ...       run.tell('train', {'loss': loss})
+    ...     return {'loss': loss}
+    >>> params = ext.ExperimentConfig(task=ext.TaskConfig(), trainer=ext.TrainerConfig({'train_steps': 2}))
+    >>> Halving(params.task).run_loop(ext.LoopRun(params, 'runs/halving', show=print))
+    train 1 loss 0.5
+    train 2 loss 0.25
+    {'loss': 0.25}
+  """
 
   def check_loop(
     self, params: definitions.ExperimentConfig, model_dir: str, previous: Mapping[str, object] | None
@@ -71,6 +88,17 @@ class LoopRun:
     model: the trained one, once the task has it.
     has_begun: whether `begin` was called.
     stopped_by: the result of `stop_requested`, if it was asked in time; None if the loop ran to its end.
+
+  Example:
+
+    >>> params = ext.ExperimentConfig(task=ext.TaskConfig(), trainer=ext.TrainerConfig({'train_steps': 100}))
+    >>> run = ext.LoopRun(params, 'runs/rehearsal', stop_after=3, show=print)
+    >>> while run.step < run.train_steps and not run.stop_requested:
+    ...   run.advance(run.step + 1)
+    >>> run.tell('eval', {'accuracy': 0.5})
+    eval 3 accuracy 0.5
+    >>> run.stopped_by
+    'step 3 of a rehearsal'
   """
 
   is_rehearsal = True

@@ -247,6 +247,21 @@ def load(
 
   Raises:
     UserError: something is missing, damaged, or does not fit, as its one line says.
+
+  Example:
+
+    >>> import tempfile, types
+    >>> from experiments import digits_mlp
+    >>> settings = ['train_steps=1', 'steps_per_loop=1', 'runtime.enable_xla=false']
+    >>> params = ext.parse_configuration(types.SimpleNamespace(experiment='digits_mlp', set=settings))
+    >>> tf_keras.utils.set_random_seed(params.runtime.seed)
+    >>> task, model_dir = digits_mlp.DigitsMlpTask(params.task), tempfile.mkdtemp()
+    >>> trained, _ = ext.run_experiment(tf.distribute.get_strategy(), task, 'train', params, model_dir)
+    Training data (task.train_data): 1437 examples
+    ...
+    >>> model = ext.load(model_dir, experiment='digits_mlp')
+    >>> all(np.array_equal(*pair) for pair in zip(model.weights, trained.weights, strict=True))
+    True
   """
   return load_run(model_dir, which, ema, experiment, registry).model
 

@@ -37,7 +37,15 @@ class Writer:
   """
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
-    """Takes one event."""
+    """Takes one event.
+
+    Args:
+      event: its name, such as 'train', 'eval' or 'checkpoint'.
+      step: the number of updates so far.
+      values: see the class. `ext.flatten_logs` turns them into Python values by flat names.
+
+    An exception is reported once; it does not end the run.
+    """
     raise NotImplementedError
 
   def flush(self) -> None:
