@@ -1,8 +1,6 @@
-"""The hardware of this machine that its processes may use: GPUs and memory. No TensorFlow.
+"""The hardware that processes of this machine may use: GPUs by their names in CUDA_VISIBLE_DEVICES, and memory.
 
-The GPUs that processes started here may use, by their names in CUDA_VISIBLE_DEVICES. No TensorFlow.
-
-The memory of this machine, and what this process may use of it, uses and gives back: see cgroups(7) and proc(5).
+The memory is the machine's, or a cgroup's if its limit is tighter: see cgroups(7) and proc(5).
 """
 
 from collections.abc import Iterator
@@ -75,7 +73,7 @@ def resident_memory(root: str = '/') -> int:
 
 
 def release_freed_memory() -> None:
-  """Gives pages that were allocated and freed back to the system: `malloc_trim(3)`. Does nothing where there is none.
+  """Gives pages that were allocated and freed back to the system: `malloc_trim(3)`. Does nothing on systems without it.
 
   glibc returns by itself only what is freed at the end of the heap. Tracing and compiling leave holes everywhere.
   """

@@ -221,7 +221,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _frames(error: BaseException) -> list[Place]:
-  """The frames of an exception's traceback, the innermost last, without those of the library's caller."""
+  """The frames of an exception's traceback, the innermost last, without the frames of the library's caller."""
   frames = [Place(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
   converted: tf.Tensor = getattr(error, 'ag_error_metadata', None)
   texts = [Place(name, int(line), function) for name, line, function in _FRAME.findall(_str(error))]
@@ -242,7 +242,7 @@ def _from_library_on(frames: list[Place]) -> list[Place]:
 
 
 def _without_code(text: str) -> str:
-  """The rest of a message behind a frame, without the frame's line of code and the marks below it."""
+  """The rest of a message after a frame, without the frame's line of code and the marks below it."""
   lines = text.split('\n')[1:]
   if lines and lines[0].strip():
     lines = lines[1:]

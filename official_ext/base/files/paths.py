@@ -249,7 +249,7 @@ def open_to_read(path: str) -> BinaryIO:
 
 
 def local_copy(path: str) -> str:
-  """A file for libraries that open local files alone: the path of a local one itself; of a remote one, that of a copy.
+  """A file for libraries that open local files alone: the path itself if it is local, else the path of a copy.
 
   The end of this process deletes the copy.
 
@@ -317,7 +317,7 @@ def _os_errors(path: str) -> Iterator[None]:
   try:
     yield
   except _op_error() as error:
-    reason = ' '.join(str(error).split())  # That of gs:// has several lines.
+    reason = ' '.join(str(error).split())  # The message of gs:// has several lines.
     if type(error).__name__ == 'NotFoundError':
       raise FileNotFoundError(errno.ENOENT, reason or os.strerror(errno.ENOENT), path) from error
     raise OSError(None, reason or type(error).__name__, path) from error
@@ -522,7 +522,7 @@ def remove(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-  """Deletes a folder with all its content; of a symbolic link only the link, as the target is somebody else's."""
+  """Deletes a folder with all its content; of a symbolic link, only the link: the target may belong to others."""
   if is_remote(path):
     try:
       with _os_errors(path):
