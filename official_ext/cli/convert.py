@@ -1,4 +1,4 @@
-"""official-ext convert: a Hugging Face folder, or a GGUF file, of a folder, of adapters and their base, or of a run."""
+"""official-ext convert: writes a run, a folder, or adapters and their base as a Hugging Face folder or a GGUF file."""
 
 import argparse
 import gc

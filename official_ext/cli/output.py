@@ -15,7 +15,7 @@ from official_ext.base import safe_text
 def outlive_readers() -> None:
   """Makes sys.stdout and sys.stderr discard unwritable output.
 
-  A run must not end because nobody reads its output. The first failure of stdout is reported on stderr. Passwords and
+  A run must not end because its output has no reader. The first failure of stdout is reported on stderr. Passwords and
   the like are masked, also in the logs.
   """
   _replace_streams()
