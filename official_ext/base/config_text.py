@@ -360,7 +360,7 @@ def flatten(values: object, prefix: str = '') -> json_values.JsonObject:
 
 
 def text_differences(old_text: str, new_text: str) -> list[str]:
-  """The fields in which two YAML documents differ, as `path: old -> new`; [] if there are none."""
+  """The fields in which two YAML documents differ, as `path: old -> new`; [] if they are equal."""
   if old_text == new_text:
     return []
   try:

@@ -14,7 +14,7 @@ CUDA_VARIABLE = 'CUDA_VISIBLE_DEVICES'
 
 
 def visible_gpus() -> list[str]:
-  """The GPUs that CUDA_VISIBLE_DEVICES names; if it is unset, all of the machine. [] if there are none."""
+  """The GPUs that CUDA_VISIBLE_DEVICES names; if it is unset, all of the machine. [] without GPUs."""
   visible = os.environ.get(CUDA_VARIABLE)
   return all_gpus() if visible is None else parse_gpus(visible)
 
@@ -107,7 +107,7 @@ def _memory_limits(base: pathlib.Path) -> Iterator[tuple[int, int]]:
 
 
 def _number(path: pathlib.Path) -> int | None:
-  """The number in a file; None if there is none, or for 'max'."""
+  """The number in a file; None if the file is missing, or for 'max'."""
   try:
     return int(path.read_text())
   except (OSError, ValueError):

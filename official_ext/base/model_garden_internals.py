@@ -49,7 +49,7 @@ def unused_bindings(of_classes: bool | None = None) -> list[str]:
 
 
 def unused_bindings_warning(when: str, of_classes: bool | None = None) -> str:
-  """One line about the bindings that no call has used; '' if there are none.
+  """One line about the bindings that no call has used; '' if all are used.
 
   Args:
     when: the time of the look, such as 'while the experiment was built'.

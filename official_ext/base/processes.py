@@ -280,7 +280,7 @@ def last_answer(answers: Answers, seconds: float) -> json_values.JsonObject:
     seconds: the limit of time.
 
   Returns:
-    The answer; `failure`, with the cause, if there is none.
+    The answer; without one `failure`, with the cause.
   """
   reader, writer = os.pipe()
   pid = os.fork()

@@ -303,7 +303,7 @@ def call_with_captures(function: Any, inputs: Sequence[tf.Tensor], captures: Seq
 
 
 def tensor_id(tensor: tf.Tensor) -> int:
-  """A number that no other eager tensor has, not even an earlier one (Python reuses an `id`); -1 if there is none."""
+  """A number that no other eager tensor has, not even an earlier one (Python reuses an `id`); -1 for other values."""
   return getattr(tensor, '_id', -1)
 
 
@@ -434,7 +434,7 @@ def names_keras_3(message: str) -> bool:
 
 
 def call_values(layer: tf.Module) -> list[Any]:
-  """The values other than its inputs that the calls of a layer in a functional model have; [] if there are none."""
+  """The values other than its inputs that the calls of a layer in a functional model have; [] without such values."""
   nodes = getattr(layer, '_inbound_nodes', ())
   return tf.nest.flatten([[node.call_args, node.call_kwargs] for node in nodes])
 

@@ -91,7 +91,7 @@ def at_line(filename: str, line: int, function: str = '') -> str:
 
 
 def place_of(error: BaseException) -> Place | None:
-  """The innermost line of the user's code that an exception comes from; None if there is none."""
+  """The innermost line of the user's code that an exception comes from; None without such a line."""
   for each in _chain(error):
     places = [place for place in _frames(each) if is_users(place.file)]
     if places:
@@ -121,7 +121,7 @@ def _str(error: BaseException) -> str:
 
 
 def refusal_in(error: BaseException) -> errors.UserError | None:
-  """The UserError that AutoGraph wrapped in another error while it traced a step; None if there is none."""
+  """The UserError that AutoGraph wrapped in another error while it traced a step; None without one."""
   text = text_of(error)
   is_one = type(error).__name__ in _STAND_INS and text.startswith('UserError: ')
   return errors.UserError(text.removeprefix('UserError: ')) if is_one else None

@@ -112,7 +112,7 @@ def end_process(status: int) -> NoReturn:
   """Ends the process. All files are written and closed by now.
 
   It does not wait for TensorFlow's threads (data pipelines, replicas, XLA) to end one by one, which may take minutes.
-  One of several workers must say goodbye to the others.
+  One of several workers ends normally: it must disconnect from the others.
   """
   if 'TF_CONFIG' in os.environ:
     sys.exit(status)

@@ -256,7 +256,7 @@ def _table(entries: Sequence[json_values.JsonMapping], runs_dir: str) -> list[st
 
 
 def _below(path: str, folder: str) -> str:
-  """A path as it is called in a folder; itself if it is elsewhere."""
+  """A path relative to a folder; unchanged if it is elsewhere."""
   if paths.is_remote(path):
     return path
   relative = os.path.relpath(path, os.path.realpath(folder))

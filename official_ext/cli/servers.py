@@ -49,7 +49,7 @@ def listen(host: str, port: int, who_listens: Callable[[], str] = lambda: OTHER_
 
 
 def check_port(port: int) -> None:
-  """Refuses a number that is no valid port."""
+  """Refuses an invalid port."""
   if not 0 <= port <= 65535:
     raise errors.UserError(f'--port={port}: must be 1 to 65535, or 0 for any that is free')
 

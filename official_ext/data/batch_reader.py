@@ -83,7 +83,7 @@ class Share:
 
   @property
   def is_whole(self) -> bool:
-    """Whether there is no other replica."""
+    """Whether it is the only replica."""
     return self.batch_size == self.global_batch_size
 
   def positions(self, steps: tf.Tensor) -> tf.Tensor:
@@ -183,7 +183,7 @@ def _map_examples(function: Transform, batch: Batch, seeds: tf.Tensor) -> Batch:
 
 
 def _emptied_if(condition: tf.Tensor, batch: Batch) -> Batch:
-  """The batch, or none of its examples: what has a static shape, such as a constant for the batch, is unchanged."""
+  """The batch, or none of its examples. Values of a static shape, such as a constant for the batch, are unchanged."""
 
   def rows_of(tensor):
     if not isinstance(tensor, tf.Tensor) or tensor.shape.rank is None:

@@ -51,7 +51,7 @@ def loads_strict(text: str) -> json_values.Json:
 
 
 def find_json_fault(text: str) -> tuple[int, str] | None:
-  """Finds the first element of a list that `loads_strict` refuses: (its number, why); None if there is none."""
+  """Finds the first element of a list that `loads_strict` refuses: (its number, why); None if it refuses none."""
   decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(**_hooks(text)).raw_decode
   place = text.index('[') + 1
   number = 0

@@ -107,7 +107,7 @@ def decode_texts(record: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     (their lengths, int64 `[parts]`; their tokens, int32 `[n]`; uint8 `[n]`, 1 on learned tokens).
 
   Raises:
-    ValueError: it is no such record.
+    ValueError: the record is invalid.
   """
   num_parts = int(np.frombuffer(record, '<u4', 1)[0])
   lengths = np.frombuffer(record, '<u4', num_parts, 4).astype(np.int64)

@@ -212,7 +212,7 @@ def probe_tensorflow(seconds: float) -> tuple[CheckResult, json_values.JsonObjec
     seconds: the time limit.
 
   Returns:
-    The finding, and what tensorflow_probe.py prints; None if the import failed.
+    The finding, and the output of tensorflow_probe.py; None if the import failed.
   """
   reinstall = "pip install --force-reinstall 'tensorflow>=2.20,<2.22'"
   try:
@@ -269,7 +269,7 @@ def read_gpus(seconds: float = 10.0) -> tuple[list[Gpu], list[CheckResult]]:
     seconds: the time limit.
 
   Returns:
-    The GPUs, and what is wrong with the driver.
+    The GPUs, and problems of the driver.
   """
   has_driver = bool(hardware.all_gpus())
   try:
@@ -293,7 +293,7 @@ def read_gpus(seconds: float = 10.0) -> tuple[list[Gpu], list[CheckResult]]:
 
 
 def check_gpus(gpus: Sequence[Gpu], tensorflow: Mapping[str, Any] | None) -> Iterator[CheckResult]:
-  """Compares GPUs with what TensorFlow is built for, and with the GPUs that it finds.
+  """Compares GPUs with the targets of TensorFlow's build, and with the GPUs that it finds.
 
   Args:
     gpus: of the machine.

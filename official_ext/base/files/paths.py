@@ -184,7 +184,7 @@ def size_and_time(path: str) -> tuple[int, float]:
   """The size of a file in bytes, and its modification time in seconds since 1970.
 
   Raises:
-    OSError: there is none, or it cannot be read.
+    OSError: the file is missing, or cannot be read.
   """
   if not is_remote(path):
     found = os.stat(path)
@@ -195,7 +195,7 @@ def size_and_time(path: str) -> tuple[int, float]:
 
 
 def size(path: str) -> int:
-  """The bytes of a file; 0 if there is none, or it cannot be read."""
+  """The bytes of a file; 0 if it is missing, or cannot be read."""
   try:
     return size_and_time(path)[0]
   except OSError:
@@ -216,7 +216,7 @@ def read(path: str, max_bytes: int | None = None, pipes: bool = False) -> bytes:
     pipes: whether to read a pipe too, as of a file that the user names: `--config_file=<(...)`.
 
   Raises:
-    FileNotFoundError: there is none.
+    FileNotFoundError: the file is missing.
     OSError: it cannot be read, or is larger. IsADirectoryError: it is a folder.
   """
   may_be_pipe = pipes and not is_remote(path)
@@ -236,7 +236,7 @@ def open_to_read(path: str) -> BinaryIO:
   """Opens a regular file for reading bytes: see local_files.py. The result is a context that closes it.
 
   Raises:
-    FileNotFoundError: there is none.
+    FileNotFoundError: the file is missing.
     OSError: it cannot be read. IsADirectoryError: it is a folder.
   """
   if not is_remote(path):

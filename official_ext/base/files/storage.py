@@ -33,7 +33,7 @@ def readable_checkpoint(path: str) -> str:
     path: path of the checkpoint.
 
   Raises:
-    UserError: there is none, on a remote file system.
+    UserError: the checkpoint is missing, on a remote file system.
     UnreadableError: one of its files is not a regular file: see local_files.py.
   """
   if not paths.is_remote(path) and os.path.lexists(f'{path}.index'):

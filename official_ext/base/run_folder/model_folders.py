@@ -21,7 +21,7 @@ EXPORT_FILE = 'export.json'
 
 
 def read_export(folder: str) -> json_values.JsonObject:
-  """The notes in the folder of an export; {} if there are none."""
+  """The notes in the folder of an export; {} without notes."""
   return json_values.read_file(os.path.join(folder, EXPORT_FILE)) or {}
 
 
@@ -100,7 +100,7 @@ def write_base(record: BaseRecord, folder: str) -> None:
 
 
 def read_base(folder: str) -> BaseRecord | None:
-  """The record of a folder's adapters; None if there is none, as peft writes none.
+  """The record of a folder's adapters; None without one: peft writes none.
 
   Raises:
     UserError: it cannot be read, or is not one.

@@ -281,7 +281,7 @@ def _is_held(lease: Mapping[str, object] | None, file: int) -> bool | None:
   """Whether the process that a lease names is alive; None if only its heartbeat can show it.
 
   Args:
-    lease: None if there is none.
+    lease: None without a lease.
     file: the descriptor of a file that this process has locked, or -1.
   """
   if lease is None:

@@ -103,7 +103,7 @@ def recorded_launcher(record: Mapping[str, Any]) -> processes.ProcessIdentity | 
 
 
 def living_launcher(record: Mapping[str, Any]) -> processes.ProcessIdentity | None:
-  """The living process that restarts the run's workers, and must be the one to stop them; None if there is none."""
+  """The living process that restarts the run's workers, and must be the one to stop them; None without one."""
   process = recorded_launcher(record)
   return process if process is not None and processes.is_alive(process) else None
 
@@ -130,7 +130,7 @@ def path_of(model_dir: str, mode: str = 'train') -> str:
 
 
 def read(model_dir: str, mode: str = 'train') -> json_values.JsonObject | None:
-  """The record that a run of `mode` left in `model_dir`; None if there is none, or none that can be read.
+  """The record that a run of `mode` left in `model_dir`; None if it is missing or cannot be read.
 
   A folder that was copied while its run was in progress has no process: the recorded one writes to the original. Its
   record reads as `dead`.

@@ -33,7 +33,7 @@ class Protocol(h11_impl.H11Protocol):
   """uvicorn's protocol with a deadline for requests, and a limit of waiting connections. The oldest one goes first."""
 
   def __init__(self, *args: Any, **kwargs: Any):
-    """See base class."""
+    """Takes uvicorn's arguments."""
     super().__init__(*args, **kwargs)
     self.waits_since = time.monotonic()
     self._deadline: asyncio.TimerHandle | None = None
@@ -150,7 +150,7 @@ class Server(uvicorn.Server):
     last.start()
 
   async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-    """See base class."""
+    """Ends the streams, then shuts down as the base class does."""
     await self._live.close()
     await super().shutdown(sockets)
 

@@ -161,7 +161,7 @@ class EventSample:
     return np.concatenate(lines), np.concatenate(values)
 
   def of_others(self, key: str) -> list[tuple[int, Any]]:
-    """None: what a start of the run says is not in every sample."""
+    """No values: the lines of starts are not in every sample."""
     del key
     return []
 

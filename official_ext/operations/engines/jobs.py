@@ -35,7 +35,7 @@ _SECONDS = 120.0
 
 
 class _Dumper(yaml.SafeDumper):
-  """Writes a text in quotes if there is any doubt, and one of several lines as such."""
+  """Writes a text in quotes if other parsers might read another type, and one of several lines as a block."""
 
   def ignore_aliases(self, data: object) -> bool:
     """Overrides the base class: repeated parts are written twice, as people would."""

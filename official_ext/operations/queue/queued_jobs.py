@@ -181,7 +181,7 @@ def attempt_path(folder: str, number: int) -> str:
 
 
 def is_running(attempt: Attempt) -> bool:
-  """Whether the command, or its runner, may still be running; asked of an attempt that has started.
+  """Whether the command, or its runner, may still be running, for an attempt that has started.
 
   A process that cannot be seen from here, as in another container, is found by its lock.
   """
@@ -397,7 +397,7 @@ def is_passing(ended: Mapping[str, Any]) -> bool:
   """Whether an attempt ended by something that may not happen the next time.
 
   That is: it was preempted or hung (75), killed by a signal, also if a shell reports it (128 and the signal's number),
-  or lost. Everything else is a fault that would only be met again.
+  or lost. Any other end would happen again.
   """
   if ended.get('outcome') == LOST:
     return True

@@ -220,7 +220,7 @@ def _signal(process: processes_lib.ProcessIdentity, number: int) -> None:
 
 
 def is_taken(run_files: Mapping[str, str]) -> bool:
-  """Whether a process that lives is in a run's folder already; asked with `started_lock` held."""
+  """Whether a process that lives is in a run's folder already; called with `started_lock` held."""
   started, record = _read(run_files['started']), _read(run_files['record'])
   if record.get('status') != 'running':
     record = {}
@@ -229,7 +229,7 @@ def is_taken(run_files: Mapping[str, str]) -> bool:
 
 
 def note_start(run_files: Mapping[str, str], values: Mapping[str, Any], process: processes_lib.ProcessIdentity) -> None:
-  """Notes the process of a run that is about to begin; asked with `started_lock` held.
+  """Notes the process of a run that is about to begin; called with `started_lock` held.
 
   Args:
     run_files: the paths of files in the run's folder, by their kind.

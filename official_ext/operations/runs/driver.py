@@ -92,7 +92,7 @@ class Stage:
 
 
 class DriverError(RuntimeError):
-  """The process that is asked has failed. The message is one line."""
+  """The process that answers has failed. The message is one line."""
 
 
 class _GoneError(Exception):
@@ -100,7 +100,7 @@ class _GoneError(Exception):
 
 
 class Driver:
-  """The process that is asked. Threads may share it: they are answered one after the other.
+  """The process that answers. Threads may share it: they are answered one after the other.
 
   Attributes:
     cwd: the folder in which commands are meant to be given.

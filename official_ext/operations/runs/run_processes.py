@@ -298,7 +298,7 @@ def start_detached(
 
 
 def reap(process: subprocess.Popen) -> None:
-  """Lets nothing be left of a child of this process when it ends, if this process lives until then."""
+  """Reaps a child of this process when it ends, if this process lives until then."""
   threading.Thread(target=process.wait, daemon=True).start()
 
 

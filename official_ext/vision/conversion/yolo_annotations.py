@@ -35,7 +35,7 @@ _HARMLESS = frozenset(
   flip_idx homepage info kpt_names license licence licenses minival name notes organization palette project roboflow
   skeleton source tags task title url version workspace yaml_file year""".split()
 )
-# Text files that are no labels.
+# Text files without labels.
 _OTHER_TEXTS = (
   'classes',
   'labels',
