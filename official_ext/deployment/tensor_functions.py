@@ -64,7 +64,7 @@ class TensorFunction:
     inputs_of: from a batch of the task's data to arrays by name.
     reference: from a batch to the model's own outputs by name; None: the outputs of `call`.
     preprocessing: facts about the input for export.json.
-    signatures: the traced functions of a SavedModel, by name; {} for another format.
+    signatures: the traced functions of a SavedModel, by name; {} without traced ones.
     thresholds: of a detector.
     files: the way from image files to it; None if it takes no images, or nothing is known of their preprocessing.
   """

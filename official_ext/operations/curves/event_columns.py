@@ -130,7 +130,7 @@ _CHECKED = 64  # Bytes before the end of the known part, which must be the same 
 # Of the other events these are noted.
 _NOTED = ('start', *run_files.GO_BACK)
 _NOTED_KEYS = ('event', 'effective_batch_size', 'evaluation_pending')
-_NAMED_LINES = 20  # Lines of each kind in a block that are searched for names, besides the first and last.
+_NAMED_LINES = 20  # Lines of each kind in a block that are searched for names, the first and last among them.
 _FAR = np.iinfo(np.int64).max
 _CHUNK = 1 << 18  # Lines that are looked at together.
 _PART = 1 << 16  # Values of a metric that are looked at together.

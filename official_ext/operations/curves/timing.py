@@ -2,7 +2,7 @@
 
 Goodput is productive time over wall time, as in Google's ML Productivity Goodput
 (https://cloud.google.com/blog/products/ai-machine-learning/goodput-metric-as-measure-of-ml-productivity). The timeline
-has all events, and groups the events of training. The profile shows where the time of some steps went.
+has all events except training, of which there are many. The profile shows where the time of some steps went.
 """
 
 from collections.abc import Mapping

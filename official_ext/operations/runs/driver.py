@@ -26,9 +26,8 @@ from official_ext.base.files import paths
 from official_ext.operations.runs import run_folders
 
 DEFAULT_PROGRAM = 'train.py'
-INSTALLED_PROGRAM = (
-  'official_ext.cli.train'  # The module; it finds modules of the current folder, as train.py finds modules of its own.
-)
+# A module: it finds modules of the current folder, as train.py finds modules of its own folder.
+INSTALLED_PROGRAM = 'official_ext.cli.train'
 
 
 def find_program(name: str = DEFAULT_PROGRAM) -> str:
