@@ -1,6 +1,6 @@
 """The base class of Model Garden's configurations, with its types: see model_garden_configs.py.
 
-It is apart from them, so that a language model is loaded without `official.core`. That package imports
+It has a separate file, so that a language model is loaded without `official.core`. That package imports
 tensorflow_datasets and Orbit, and `official.modeling.hyperparams` little more than TensorFlow.
 """
 

@@ -1,13 +1,10 @@
-"""Configuration as text: YAML, dotted paths, and values as the command line takes them. No TensorFlow.
-
-Configuration as text: YAML 1.2 (of which JSON is a part) and `a.b=1,c=2`.
+"""Configuration as text: YAML 1.2, overrides such as `a.b=1,c=2`, dotted paths, and values of the command line.
 
 PyYAML reads YAML 1.1, where `yes` is a bool, `010` is eight and `1e3` is a string. The classes here follow the core
-schema of YAML 1.2, and leave PyYAML's own unchanged.
+schema of YAML 1.2, of which JSON is a part. They leave PyYAML's classes unchanged.
 
-Configurations as flat dictionaries, dotted path -> value, and the differences of two of them. No TensorFlow.
-
-Values as the command line takes them: the text behind `--set=NAME=` that the driver reads as exactly that value.
+`flatten` makes dotted paths of a nested configuration. `argument_of` writes a value as the text after `--set=NAME=`
+that `load_value` reads as exactly that value.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -363,7 +360,7 @@ def flatten(values: object, prefix: str = '') -> json_values.JsonObject:
 
 
 def text_differences(old_text: str, new_text: str) -> list[str]:
-  """The fields in which two YAML documents differ, as `path: old -> new`; [] if there are none."""
+  """The fields in which two YAML documents differ, as `path: old -> new`; [] if they are equal."""
   if old_text == new_text:
     return []
   try:
@@ -381,7 +378,7 @@ def text_differences(old_text: str, new_text: str) -> list[str]:
 
 # Words that are the same in any place of a list or mapping; all others are quoted there.
 _PLAIN_IN_BRACKETS = re.compile(r'[A-Za-z_/][\w./*+-]*', re.ASCII)
-# The characters that a YAML document may hold unescaped, and those that a quoted text would fold or lose.
+# The characters that a YAML document may hold unescaped, and the characters that a quoted text would fold or lose.
 _ESCAPED = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]')
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _SHORT_ESCAPES = {'"': '\\"', '\\': '\\\\', '\n': '\\n', '\t': '\\t', '\r': '\\r'}

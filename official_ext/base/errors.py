@@ -1,7 +1,4 @@
-"""The errors that end a run, with their exit statuses.
-
-Suggestions for an unknown name: the known names nearest to it.
-"""
+"""The errors that end a run, with their exit statuses; the suggestion of the nearest known name for their messages."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib

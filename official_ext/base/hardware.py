@@ -1,8 +1,6 @@
-"""The hardware of this machine that its processes may use: GPUs and memory. No TensorFlow.
+"""The hardware that processes of this machine may use: GPUs by their names in CUDA_VISIBLE_DEVICES, and memory.
 
-The GPUs that processes started here may use, by their names in CUDA_VISIBLE_DEVICES. No TensorFlow.
-
-The memory of this machine, and what this process may use of it, uses and gives back: see cgroups(7) and proc(5).
+The memory is the machine's, or a cgroup's if its limit is tighter: see cgroups(7) and proc(5).
 """
 
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ CUDA_VARIABLE = 'CUDA_VISIBLE_DEVICES'
 
 
 def visible_gpus() -> list[str]:
-  """The GPUs that CUDA_VISIBLE_DEVICES names; if it is unset, all of the machine. [] if there are none."""
+  """The GPUs that CUDA_VISIBLE_DEVICES names; if it is unset, all of the machine. [] without GPUs."""
   visible = os.environ.get(CUDA_VARIABLE)
   return all_gpus() if visible is None else parse_gpus(visible)
 
@@ -75,7 +73,7 @@ def resident_memory(root: str = '/') -> int:
 
 
 def release_freed_memory() -> None:
-  """Gives pages that were allocated and freed back to the system: `malloc_trim(3)`. Does nothing where there is none.
+  """Gives pages that were allocated and freed back to the system: `malloc_trim(3)`. Does nothing on systems without it.
 
   glibc returns by itself only what is freed at the end of the heap. Tracing and compiling leave holes everywhere.
   """
@@ -109,7 +107,7 @@ def _memory_limits(base: pathlib.Path) -> Iterator[tuple[int, int]]:
 
 
 def _number(path: pathlib.Path) -> int | None:
-  """The number in a file; None if there is none, or for 'max'."""
+  """The number in a file; None if the file is missing, or for 'max'."""
   try:
     return int(path.read_text())
   except (OSError, ValueError):

@@ -1,13 +1,6 @@
-"""JSON values: their types, checks of integers, timestamps, and files of one value. No TensorFlow.
+"""JSON values: their types, checks of numbers, timestamps, and files of one value.
 
-Types of values that are read from JSON and YAML, and written to them; values as JSON can hold them.
-
-The check of an integer that a person, a file or a request gives, with one message for all of them.
-
-Moments as text: UTC in ISO 8601, to the millisecond. No TensorFlow.
-
-Files of one JSON value: read up to a size, written whole or not at all. No TensorFlow.
-
+Timestamps are UTC in ISO 8601, to the millisecond. Files are read up to a size, and written whole or not at all.
 `load_file` raises if a file is missing or damaged, `read_file` takes a damaged one for a missing one, and
 `read_required_file` reports both to the user.
 """

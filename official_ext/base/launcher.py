@@ -1,9 +1,8 @@
-"""The process that starts the workers of a run, and starts them again when one is lost. No TensorFlow.
+"""What a process knows of its launcher, which restarts lost workers: commands, environments, and heartbeats.
 
-A worker sends it heartbeats through a pipe: one whose interpreter hangs, as a native function keeps Python's lock, can
-neither report that nor end itself.
-
-How this process was started, for a restart: its command, and the relevant part of its environment.
+The first part records how a process was started: its command, and the relevant part of its environment. The second is
+the pipe from a worker (`SignsOfLife`) to its launcher (`Listener`, see operations/launch.py). A worker that hangs in a
+native function, which keeps Python's lock, can neither report that nor end itself: its launcher misses the heartbeats.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ _MATTERS = re.compile(
   r'|(?:CUDA|CUDNN|CUBLAS|NVIDIA|ROCR|HIP|NCCL|OMP|MKL|KMP|OPENBLAS|XLA|TF|TFDS|TFHUB|JAX|KERAS|TORCH|PYTORCH|HF|'
   r'TRANSFORMERS)_[A-Z0-9_]+)'
 )
-# Given out anew at each start, by the queue for example: the present value counts.
+# Assigned at each start, by the queue for example: the present value counts.
 _GIVEN_OUT = (hardware.CUDA_VARIABLE,)
 
 
@@ -54,7 +53,7 @@ def command_note(words: Sequence[str], cwd: str) -> dict[str, str | bool]:
 
 
 def relevant_environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-  """Those variables of an environment, by default this process's, that matter, without any that holds a password."""
+  """The relevant variables of an environment, by default this process's, without any that holds a password."""
   return {
     name: value
     for name, value in sorted(variables.items())
@@ -103,7 +102,7 @@ def worker_environment(signs: int | None = None) -> Mapping[str, str]:
   """The variables that the launcher, which is this process, adds to the environment of a worker.
 
   Args:
-    signs: a descriptor that the worker inherits, of a pipe that takes its signs of life; None: there is none.
+    signs: a descriptor that the worker inherits, of a pipe that takes its signs of life; None for no pipe.
   """
   started = {'command': own_command(), 'environment': relevant_environment(), _PIPE: signs}
   return {_VARIABLE: json.dumps({**processes.own_identity().as_dict(), **started})}
@@ -146,11 +145,11 @@ class SignsOfLife:
         faulthandler.register(STACKS_SIGNAL, sys.stderr, all_threads=True)
 
   def give(self) -> None:
-    """Says that Python runs in this process. From the first time on it has to be said again and again."""
+    """Says that Python runs in this process. After the first call it must be repeated."""
     self._write(_ALIVE)
 
   def leave(self) -> None:
-    """Says that no more signs come."""
+    """Says that no more signs will come."""
     self._write(_LEAVES)
 
   def _write(self, sign: bytes) -> None:
@@ -160,7 +159,7 @@ class SignsOfLife:
 
 
 def _is_pipe(descriptor: int) -> bool:
-  """Whether it still is one here: the launcher's program may have closed it before it has started this."""
+  """Whether a descriptor still is a pipe here: the launcher's program may have closed it before it has started this."""
   try:
     return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
   except OSError:

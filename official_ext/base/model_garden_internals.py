@@ -1,9 +1,8 @@
-"""All that this library uses of the private parts of Model Garden and Orbit, each with the reason.
+"""All that this library uses of the private parts of Model Garden, Orbit and gin, each with the reason.
 
-`inherited` lists the members that our subclasses call and override of their bases. tests/base/tf_internals_test.py
-checks that all of it exists, in the form that we rely on. See also tf_internals.py.
-
-Gin's bindings that no call has used. The only module that reads gin's private tables.
+No other module reads gin's private tables. `inherited` lists the members that our subclasses call and override of their
+bases. tests/base/tf_internals_test.py checks that all of it exists, in the form that we rely on. See also
+tf_internals.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +26,8 @@ def unused_bindings(of_classes: bool | None = None) -> list[str]:
   A binding without a scope counts as used by a call in any scope. Macros and constants are not listed.
 
   Args:
-    of_classes: True for those of classes alone, which are constructed while an experiment is built; False for those of
-      functions alone, which may be called later; None for both.
+    of_classes: True for bindings of classes alone, which are constructed while an experiment is built; False for
+      bindings of functions alone, which may be called later; None for both.
   """
   found = []
   for (scope, selector), values in config._CONFIG.items():
@@ -50,7 +49,7 @@ def unused_bindings(of_classes: bool | None = None) -> list[str]:
 
 
 def unused_bindings_warning(when: str, of_classes: bool | None = None) -> str:
-  """One line about the bindings that no call has used; '' if there are none.
+  """One line about the bindings that no call has used; '' if all are used.
 
   Args:
     when: the time of the look, such as 'while the experiment was built'.
@@ -112,7 +111,7 @@ def is_valid_sequence(elements: Sequence[object]) -> bool:
 def remember_annotations() -> None:
   """Lets configurations read the type hints of a class once; they do so for each field that is set, half of their time.
 
-  For a process that makes many configurations; those of all classes that there are, are read now.
+  For a process that makes many configurations: the hints of all existing classes are read now.
   """
   read: Any = functools.cache(base_config.Config._get_annotations.__func__)
   base_config.Config._get_annotations = classmethod(lambda cls: dict(read(cls)))

@@ -1,4 +1,4 @@
-"""Messages to people (mail, chat, phone) about runs: receivers, text and sending, through apprise. No TensorFlow."""
+"""Messages to people (mail, chat, phone) about runs: receivers, text and sending, through apprise."""
 
 from collections.abc import Iterable, Sequence
 import dataclasses

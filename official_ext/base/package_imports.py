@@ -1,19 +1,15 @@
-"""Imports of packages: deferred, without garbage collection, and of packages that an extra installs.
+"""Imports of packages: without garbage collection, deferred until they are used, and optional by an extra.
 
-Imports without searches for garbage: TensorFlow's make a million objects, which live as long as the process.
+`without_gc`: TensorFlow's imports make a million objects, which live as long as the process. Python's collector would
+search them again and again: a twelfth of a start.
 
-Python's collector looks at all of them again and again while their number grows: a twelfth of a start.
+`defer_imports`: TensorFlow and its Keras import pandas, SciPy, h5py, requests and a client for Google's APIs, and Model
+Garden imports TensorFlow Datasets: a quarter of the seconds that a start spends on imports. Stand-ins take their place
+while TensorFlow and Model Garden's reader are imported. A stand-in imports its package when one of its attributes is
+read, or when it is called. An import after that gets the package itself.
 
-Packages that others import at their top and use in few functions: here they are imported when they are used.
-
-TensorFlow and its Keras import pandas, SciPy, h5py, requests and a client for Google's APIs, and Model Garden imports
-TensorFlow Datasets: a quarter of the seconds that a start spends on imports. `defer_imports` lets stand-ins take their
-place while TensorFlow and Model Garden's reader are imported. A stand-in imports its package when an attribute is asked
-for, or when it is called, and whoever imports the package afterwards gets the package itself.
-
-Packages that some parts need, and the extra of this project that installs each. No TensorFlow.
-
-Packages that only some data need: they come with an extra of this package.
+`require` and `import_optional`: packages that only some features need. The message of a missing one names the extra of
+official-ext that installs it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +66,7 @@ class _StandIn(types.ModuleType):
   """Looks like a module that has no attributes yet, or stands for a function or a class of one."""
 
   def __getattr__(self, name: str) -> Any:
-    # Whoever looks for the places of modules, such as `inspect`, is to learn nothing, and to import nothing.
+    # A search for the files of modules, as by `inspect`, must find nothing and import nothing.
     if name.startswith('__') and name != '__version__':
       raise AttributeError(f'{self.__name__} is not imported yet: it has no {name!r}')
     return getattr(self._imported(), name)
@@ -122,7 +118,7 @@ class _DeferringFinder(importlib.abc.MetaPathFinder):
   def find_spec(
     self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
   ) -> importlib.machinery.ModuleSpec | None:
-    """Of a module that has not been asked for yet, if it imports what may wait."""
+    """The spec of a module that is not imported yet, if it imports deferrable modules."""
     names = self._deferred.pop(fullname, ())
     spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if names else None
     if not spec or not spec.loader:
@@ -141,7 +137,7 @@ def defer_imports(deferred: Mapping[str, Sequence[str]] = _DEFERRED) -> None:
   """Defers imports of the modules that will be imported from here on.
 
   Args:
-    deferred: a module: the names of those that are to wait while it is imported.
+    deferred: module -> names of the modules to defer while it is imported.
   """
   sys.meta_path.insert(0, _DeferringFinder(deferred))
 

@@ -1,13 +1,9 @@
-"""Processes: their identity, whether they live, the signals that stop them, and answers in forks. No TensorFlow.
-
-The identity of a process: enough to distinguish it from any other, and whether it is alive. No TensorFlow.
+"""Processes: their identity, whether they live, the signals that stop them, and answers in forks.
 
 A process's number is reused after its end, and means another process in another container or on another host. Therefore
 a process is identified by its host, number, start time, the boot of its kernel and its PID namespace.
 
-The signals that stop processes: who sends them, and their names.
-
-Answers in forks of a process: each leaves no state, and has limits of time and memory.
+`last_answer` computes an answer in a fork: it leaves no state, and has limits of time and memory.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -186,7 +182,7 @@ def _runs(pid: int, start: int | None) -> bool:
   except PermissionError:
     pass
   state, start_now = _state_and_start(pid)
-  if state in ('Z', 'X'):  # Dead, but nobody has read its exit status, as happens in containers.
+  if state in ('Z', 'X'):  # Dead, but its parent has not read its exit status, as happens in containers.
     return False
   return start is None or start_now is None or start == start_now
 
@@ -246,7 +242,7 @@ def signal_group(group: int, number: int) -> bool:
   """Sends a signal, or none by 0, to a process group; returns whether any process of this user is in it."""
   try:
     os.killpg(group, number)
-  except (ProcessLookupError, PermissionError):  # Ended, or somebody else's by now.
+  except (ProcessLookupError, PermissionError):  # Ended, or another user's by now.
     return False
   return True
 
@@ -284,7 +280,7 @@ def last_answer(answers: Answers, seconds: float) -> json_values.JsonObject:
     seconds: the limit of time.
 
   Returns:
-    The answer; `failure`, with the cause, if there is none.
+    The answer; without one `failure`, with the cause.
   """
   reader, writer = os.pipe()
   pid = os.fork()

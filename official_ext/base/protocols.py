@@ -1,8 +1,8 @@
 """Protocols of objects that come from elsewhere, limited to the members that this library uses.
 
-Model Garden's classes have no type information, and a task or a trainer may derive from hers or from this library's. A
-value whose class TensorFlow defines is `Any`, or `object` if it is only passed on: TensorFlow has no type
-information either.
+Model Garden's classes have no type information, and a task or a trainer may derive from Model Garden's classes or from
+this library's. A value whose class TensorFlow defines is `Any`, or `object` if it is only passed on: TensorFlow has no
+type information either.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Values that modules register under a name, which a configuration or a file then says."""
+"""Values that modules register under a name, by which a configuration or a file selects them."""
 
 from collections.abc import Callable, Iterator, Mapping
 import inspect

@@ -1,11 +1,8 @@
-"""Text that is safe to print and to store: secrets are masked, control characters escaped.
+"""Text that is safe to print and to store: secrets are masked, and control characters are shown as escapes.
 
-Masks passwords, tokens and keys in everything that a run writes or prints.
-
-They are recognised by their place (`user:password@` in a URL), by the name before them (`token=`, `"api_key": `), by
-their form (`ghp_...`), or as the value of an environment variable with such a name (WANDB_API_KEY).
-
-Text of runs for a terminal: control characters are shown as escapes.
+Passwords, tokens and keys are recognised by their place (`user:password@` in a URL), by the name before them (`token=`,
+`"api_key": `), by their form (`ghp_...`), or as the value of an environment variable with such a name
+(WANDB_API_KEY).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -112,7 +109,7 @@ def _of_environment() -> Iterator[str]:
 
 
 def print_masked(text: str) -> None:
-  """Prints a masked line at once. If nobody reads stdout any more, it is lost."""
+  """Prints a masked line at once. If stdout is closed, it is lost."""
   try:
     print(mask(text), flush=True)
   except OSError:
@@ -158,7 +155,7 @@ def mask_logs(handler: logging.Handler) -> None:
   add(_log_filter)  # logging does not add a filter twice.
 
 
-# Control characters, those that set the direction of letters or hide among them, separators of lines, surrogates.
+# Control characters, characters that set the direction of letters or are invisible, line separators, surrogates.
 _CATEGORIES = ('Cc', 'Cf', 'Zl', 'Zp', 'Cs')
 
 

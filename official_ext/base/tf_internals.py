@@ -63,7 +63,7 @@ FunctionT = TypeVar('FunctionT', bound=Callable[..., object])
 # The logs of the C++ code.
 
 # By the version of TensorFlow: absl::SetMinLogLevel(absl::LogSeverityAtLeast) of its Abseil, and the level to set. All
-# of 2.21 logs by Abseil, also what TF_CPP_MIN_LOG_LEVEL=3 hides in 2.20: errors, such as those of a missing driver.
+# of 2.21 logs by Abseil, also what TF_CPP_MIN_LOG_LEVEL=3 hides in 2.20: errors, such as for a missing driver.
 _SET_MIN_LOG_LEVEL = {
   '2.20': ('_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE', 1),
   '2.21': ('_ZN4absl12lts_2025081414SetMinLogLevelENS0_18LogSeverityAtLeastE', 3),
@@ -71,7 +71,7 @@ _SET_MIN_LOG_LEVEL = {
 
 
 def hide_remarks() -> bool:
-  """Hides the information logs of TensorFlow's C++ code, such as its first program of XLA, but those of its import.
+  """Hides the information logs of TensorFlow's C++ code, such as its first program of XLA, except those at import.
 
   A part of that code logs by Abseil itself, past TF_CPP_MIN_LOG_LEVEL; Python has no way to set Abseil's level. If that
   variable is '0', nothing is hidden.
@@ -115,7 +115,7 @@ class CancellableIterator:
     self._manager = cancellation.CancellationManager()
 
   def __next__(self) -> list[tf.Tensor]:
-    """The next element, flat. Raises OutOfRangeError behind the last, and CancelledError after `cancel`."""
+    """The next element, flat. Raises OutOfRangeError after the last, and CancelledError after `cancel`."""
     types = [execute.make_type(dtype, 'output_types') for dtype in self._iterator._flat_output_types]
     shapes = [execute.make_shape(shape, 'output_shapes') for shape in self._iterator._flat_output_shapes]
     return execute.execute_with_cancellation(
@@ -134,17 +134,17 @@ class CancellableIterator:
 
 # Several replicas and workers.
 
-# The first collective key of each strategy of this process; 1 is that of all strategies that others make.
+# The first collective key of each strategy of this process; 1 is the key of all strategies made elsewhere.
 _collective_key_bases = itertools.count(1000, 1000)
 
 
 def make_strategy(cls: Any, **arguments: object) -> tf.distribute.Strategy:
-  """Makes a strategy whose collective operations are not taken for those of another strategy of this process.
+  """Makes a strategy whose collective operations are distinct from the operations of this process's other strategies.
 
-  TensorFlow numbers groups of devices and their operations anew for each strategy, and remembers the shape of each
-  number for as long as the process lives: if the first gradients that a second strategy reduces have another shape than
-  those of the first, all collective operations of the process fail from then on ("Shape mismatch in the collective
-  instance 100"). The number that they begin at is an attribute that no constructor takes.
+  TensorFlow restarts the numbers of device groups and their operations for each strategy, and remembers the shape of
+  each number for as long as the process lives. If the first gradients that a second strategy reduces have another shape
+  than the gradients of the first, all collective operations of the process fail from then on ("Shape mismatch in the
+  collective instance 100"). The first number is an attribute that no constructor takes.
 
   Args:
     cls: `tf.distribute.MirroredStrategy`, or `MultiWorkerMirroredStrategy` without other workers: all workers of a
@@ -240,7 +240,7 @@ def end_async_saves(checkpoint: object) -> None:
   if helper is None or helper._queue.unfinished_tasks:
     return
   atexit.unregister(helper._join_async_save_thread)
-  vars(checkpoint)['_async_checkpointer_impl'] = None  # Whoever waited for this one would wait for ever.
+  vars(checkpoint)['_async_checkpointer_impl'] = None  # A wait for this one would never end.
   helper._queue.put_nowait(False)
 
 
@@ -269,7 +269,7 @@ OrdinaryVariable = resource_variable_ops.ResourceVariable
 # Graphs of branches and loops, which run inside another graph; a tf.Graph does not know its purpose.
 ControlFlowGraph = control_flow_v2_func_graphs.ControlFlowFuncGraph
 WhileBodyGraph = control_flow_v2_func_graphs.WhileBodyFuncGraph
-# Modules whose functions are replaced for a while: all random operations, also those of images, end here, and no public
+# Modules whose functions are replaced for a while: all random operations, for images too, end here, and no public
 # hook lets them draw by a key.
 random_ops = gen_random_ops
 stateless_random_ops = gen_stateless_random_ops
@@ -292,7 +292,7 @@ def with_layout(tensor: tf.Tensor, layout: Any) -> tf.Tensor:
 
 
 def call_with_captures(function: Any, inputs: Sequence[tf.Tensor], captures: Sequence[tf.Tensor]) -> Any:
-  """Calls a concrete function with other tensors and variables in the place of those that it was traced with.
+  """Calls a concrete function with other tensors and variables in place of the ones that it was traced with.
 
   Args:
     function: the concrete function.
@@ -303,7 +303,7 @@ def call_with_captures(function: Any, inputs: Sequence[tf.Tensor], captures: Seq
 
 
 def tensor_id(tensor: tf.Tensor) -> int:
-  """A number that no other eager tensor has, not even an earlier one (Python reuses an `id`); -1 if there is none."""
+  """A number that no other eager tensor has, not even an earlier one (Python reuses an `id`); -1 for other values."""
   return getattr(tensor, '_id', -1)
 
 
@@ -429,12 +429,12 @@ def is_functional(model: tf_keras.Model) -> bool:
 
 
 def names_keras_3(message: str) -> bool:
-  """Whether a message names a class of Keras 3; those of tf_keras have another package in front."""
+  """Whether a message names a class of Keras 3; classes of tf_keras have another package in front."""
   return re.search(r'(?<![\w.])keras\.src\.|`keras\.\w+`', message) is not None
 
 
 def call_values(layer: tf.Module) -> list[Any]:
-  """The values other than its inputs that the calls of a layer in a functional model have; [] if there are none."""
+  """The values other than its inputs that the calls of a layer in a functional model have; [] without such values."""
   nodes = getattr(layer, '_inbound_nodes', ())
   return tf.nest.flatten([[node.call_args, node.call_kwargs] for node in nodes])
 

@@ -91,7 +91,7 @@ def at_line(filename: str, line: int, function: str = '') -> str:
 
 
 def place_of(error: BaseException) -> Place | None:
-  """The innermost line of the user's code that an exception comes from; None if there is none."""
+  """The innermost line of the user's code that an exception comes from; None without such a line."""
   for each in _chain(error):
     places = [place for place in _frames(each) if is_users(place.file)]
     if places:
@@ -121,7 +121,7 @@ def _str(error: BaseException) -> str:
 
 
 def refusal_in(error: BaseException) -> errors.UserError | None:
-  """The UserError that AutoGraph wrapped in another error while it traced a step; None if there is none."""
+  """The UserError that AutoGraph wrapped in another error while it traced a step; None without one."""
   text = text_of(error)
   is_one = type(error).__name__ in _STAND_INS and text.startswith('UserError: ')
   return errors.UserError(text.removeprefix('UserError: ')) if is_one else None
@@ -221,7 +221,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _frames(error: BaseException) -> list[Place]:
-  """The frames of an exception's traceback, the innermost last, without those of the library's caller."""
+  """The frames of an exception's traceback, the innermost last, without the frames of the library's caller."""
   frames = [Place(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
   converted: tf.Tensor = getattr(error, 'ag_error_metadata', None)
   texts = [Place(name, int(line), function) for name, line, function in _FRAME.findall(_str(error))]
@@ -242,7 +242,7 @@ def _from_library_on(frames: list[Place]) -> list[Place]:
 
 
 def _without_code(text: str) -> str:
-  """The rest of a message behind a frame, without the frame's line of code and the marks below it."""
+  """The rest of a message after a frame, without the frame's line of code and the marks below it."""
   lines = text.split('\n')[1:]
   if lines and lines[0].strip():
     lines = lines[1:]

@@ -1,4 +1,4 @@
-"""The arguments of a command of official-ext, the help that is generated from them, and those of language models."""
+"""The arguments of a command of official-ext and their generated help; the arguments of commands on language models."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
     Args:
       prog: the program and its command, such as `official-ext queue add`.
       description: the first paragraphs of its help.
-      behind: the arguments after `--`, such as `COMMAND`, and becomes `options.behind`; '' if `--` has no such meaning.
+      behind: the name of the arguments after `--`, such as `COMMAND`, which become `options.behind`; '' for none.
       takes_flags: whether unknown flags are returned by `parse_known_args` instead of refused.
     """
     formatter = functools.partial(_Formatter, behind=behind)
@@ -135,7 +135,7 @@ def add_experiment_flags(parser: Parser, names: Sequence[str] = tuple(_EXPERIMEN
 
 
 def add_command(commands: Any, name: str, function: Callable[[Any], Any], text: str, **kwargs: Any) -> Parser:
-  """Adds a command to those of `Parser.add_commands`.
+  """Adds a command to the collection of `Parser.add_commands`.
 
   Args:
     commands: the collection.
@@ -156,7 +156,7 @@ def add_registry(parser: argparse._ActionsContainer) -> None:
 
 
 def folder(text: str) -> str:
-  """The `type` of an argument that names a folder: '' would be the current one, which nobody has named.
+  """The `type` of an argument that names a folder: '' is refused, as it would mean the current one.
 
   Returns:
     Its path, without `file://`.
@@ -184,7 +184,7 @@ def size_of(text: str, flag: str) -> int:
 
   Args:
     text: the text.
-    flag: to whom, for messages.
+    flag: the flag, for messages.
 
   Raises:
     UserError: it is not a number of bytes.
@@ -260,7 +260,7 @@ def add_adapters(parser: Parser, text: str) -> None:
 
 
 def named_adapters(texts: list[str]) -> dict[str, str]:
-  """Name -> folder of the values of --adapter; without a name that of the folder, or of a run around it.
+  """Name -> folder of the values of --adapter. The default name is the folder's, or the name of a run around it.
 
   Raises:
     UserError: two have the same name.

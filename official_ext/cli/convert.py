@@ -1,4 +1,4 @@
-"""official-ext convert: a Hugging Face folder, or a GGUF file, of a folder, of adapters and their base, or of a run."""
+"""official-ext convert: writes a run, a folder, or adapters and their base as a Hugging Face folder or a GGUF file."""
 
 import argparse
 import gc
@@ -79,7 +79,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _one_adapter(known: argparse.Namespace, folder: str) -> str | None:
-  """The folder of the adapter to merge: of several, or of one with a weight, one that is combined in `folder`."""
+  """The folder of the adapter to merge. Several adapters, or one with a weight, are combined in `folder`."""
   weights = known.adapter_weights
   if weights is not None and len(weights) != len(known.adapter):
     raise errors.UserError(
@@ -156,7 +156,7 @@ def _check_target(known: argparse.Namespace, target: str) -> None:
 
 
 def _write_gguf(model: Any, target: str, dtype: str, tokenizer: 'tokenizer_lib.Tokenizer | None', name: str) -> None:
-  """Writes the GGUF file of a language model, with the tokenizer that goes along."""
+  """Writes the GGUF file of a language model, with its tokenizer."""
   from official_ext.language.modeling import decoder  # pylint: disable=g-import-not-at-top  # TensorFlow.
   from official_ext.language.modeling import gguf_files  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
@@ -187,7 +187,7 @@ def _save(
     folder: an empty folder.
     dtype: see `pretrained.save`, as the next two.
     max_shard_bytes: of a file.
-    tokenizer: that goes along.
+    tokenizer: the tokenizer to write with it.
     is_compared: whether it is read back: the builder of a run's model is not known here.
   """
   from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top

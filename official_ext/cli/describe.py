@@ -42,9 +42,9 @@ class Description(NamedTuple):
 
   Attributes:
     field: the field, with its path, value and type.
-    short_names: those that mean it.
-    meaning: its purpose; '' if nobody has written it down.
-    choices: the values that it takes; () if there is no such list.
+    short_names: its short names.
+    meaning: its purpose; '' if undocumented.
+    choices: the values that it takes; () if they are not listed.
     interval: the numbers that it takes; None if any, or if it takes none.
     is_secret: whether no message may show its value.
   """
@@ -166,7 +166,7 @@ def _field_comments(cls: object) -> Mapping[str, str]:
       texts = _whole_lines(comments, above, -1, range(field.col_offset, field.col_offset + 1))[::-1]
     for_users = itertools.takewhile(lambda comment: not _NOT_FOR_USERS.match(comment), texts)
     text = ' '.join(comment.lstrip('#').strip() for comment in for_users)
-    if behind in comments or len(text.split()) > 2:  # A word or two above a field are the heading of several.
+    if behind in comments or len(text.split()) > 2:  # One or two words above a field are a heading of several fields.
       found[field.target.id] = text
   return {name: text for name, text in found.items() if text}
 

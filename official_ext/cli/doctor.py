@@ -1,4 +1,4 @@
-"""official-ext doctor: checks this machine and environment. TensorFlow is imported in another process alone."""
+"""official-ext doctor: checks this machine and environment. TensorFlow is imported only in another process."""
 
 from collections.abc import Iterator
 import dataclasses

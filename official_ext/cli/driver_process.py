@@ -1,6 +1,6 @@
 """The process that returns the driver's answers: `python -m` runs it. See driver_server.py, which is slow to import.
 
-It says what it does on the way, in JSON objects, one a line: `{"stage": "importing TensorFlow"}`.
+It prints its stages as JSON objects, one a line: `{"stage": "importing TensorFlow"}`.
 """
 
 import json

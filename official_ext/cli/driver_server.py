@@ -1,19 +1,17 @@
-"""A process that holds TensorFlow and the experiments, and returns the driver's answers; driver_process.py runs it.
+"""A process that holds TensorFlow and the experiments, and answers as the driver would; driver_process.py runs it.
 
     python -m official_ext.cli.driver_process PROGRAM [--registry=MODULE]... [--without=MODULE]...
 
-PROGRAM is the driver: train.py, beside which modules are found first, or the module of the installed driver. Requests
-are JSON objects, one a line, on stdin; the answers come on stdout, in their order: see driver_server.py, with `id` as
-in the request. Before the first one it says what it does, `{"stage": TEXT}` for each step, and then `{"ready": true}`.
+PROGRAM is the driver: train.py, whose folder is searched for modules first, or the module of the installed driver.
+Requests are JSON objects, one a line, on stdin: see `answer_request`. The answers come on stdout, in order, with the
+`id` of the request. Before the first one it prints `{"stage": TEXT}` for each step of its start, and then
+`{"ready": true}`.
 
-Each request is answered in a fork, so that it leaves no state: see base/processes.py. When a file
-changes that a module was read from, the answer is `{"stale": true}`, and the process ends: another one reads the
-modules anew. It ends with its stdin, at any time.
+Each request is answered in a fork, because flags, gin and devices are states of the process: see base/processes.py.
+Nothing is written. If a file of an imported module has changed, the answer is `{"stale": true}`, and the process ends:
+another one imports the modules again. It also ends with its stdin, at any time.
 
-The driver's answer to a command line, and the fields of a form for it.
-
-Each function is meant for a separate process (driver_server.py): flags, gin and devices are states of the process.
-Nothing is written.
+The order of the file: the list of experiments, the check of a command line, the fields of a form, the process.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +65,7 @@ _LOCAL_STRATEGIES = ('auto', 'mirrored', 'one_device', 'off')
 
 
 def answer_request(request: json_values.JsonMapping) -> Iterator[json_values.JsonObject]:
-  """Answers a request: yields answers, of which a later one says more; the last is whole.
+  """Answers a request: yields answers, each more complete than the one before; the last is whole.
 
   Args:
     request: `do`: 'list' or 'check'; for both `arguments`, flags of the driver. For 'check', true or false: `fields`,
@@ -97,7 +95,7 @@ def error_lines(error: BaseException) -> list[str]:
 
 
 def _list_experiments(arguments: Sequence[str]) -> json_values.JsonObject:
-  """The experiments, with the errors of those that cannot be loaded."""
+  """The experiments, with the errors of experiments that cannot be loaded."""
   lines = []
   ext_flags.parse(['train.py', *arguments])
   for do in (
@@ -216,9 +214,9 @@ class _FieldsOfForm:
 
     `values`: path -> text for --set, `strings`: the string that this means where it is quoted, `shape`: changes when
     other fields are to be shown, `goal` of a sweep by the best checkpoint's metric ('' if unknown), and, if requested,
-    `fields` and `about` the experiment. Of a field: its
-    `path`; `key`, the best name for --set; `names`, all that set it first; `also`, the other values that `key` sets;
-    `kind`, the input that suits it; `default`, its text without any --set; and the text of `official-ext describe`.
+    `fields` and `about` the experiment. Of a field: its `path`; `key`, the best name for --set; `names`, all that set
+    it first; `also`, the other values that `key` sets; `kind`, the input that suits it; `default`, its text without any
+    --set; and the text of `official-ext describe`.
     """
     shape = [(field.path, overrides.type_name(field.hint), self._unread.get(field.path)) for field in self._fields]
     values = {field.path: _text_of_value(field.value) for field in self._fields}
@@ -347,8 +345,8 @@ class _Modules:
     """Imports modules.
 
     Args:
-      names: those that --registry names.
-      without: those that are left to each request, since they cannot be imported.
+      names: the modules that --registry names.
+      without: the modules that each request imports, since they cannot be imported here.
     """
     self.failed = ''
     if registries.REGISTRY_IMPORTS not in without:
@@ -359,7 +357,7 @@ class _Modules:
         self.failed = registries.REGISTRY_IMPORTS
         return
     registries.import_registries()
-    for name in names:  # The user's: tried in a fork, which is cheaper than to begin anew.
+    for name in names:  # The user's: tried in a fork, which is cheaper than a new process.
       if processes.last_answer(functools.partial(_answers, {'do': 'try', 'arguments': [name]}), _SECONDS).get(
         'imported'
       ):
@@ -387,7 +385,7 @@ def _state_of_file(path: str) -> object:
 
 
 def _end_with_stdin() -> None:
-  """Ends this process when nobody can ask it any more, as when the server was killed."""
+  """Ends this process when its stdin is closed, as when the server was killed."""
   poll = select.poll()
   poll.register(0, 0)  # Only that the other end is closed.
   poll.poll()

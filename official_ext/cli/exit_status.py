@@ -32,9 +32,9 @@ _WITH_STATUS = (
 def report(error: BaseException) -> int:
   """Prints what has ended a program in one line on stderr, and returns the exit status.
 
-  2: bad usage or configuration; 3: diverged; 75: preempted after a save, hung, or another worker was
-  lost; 1: anything else. For unforeseen
-  exceptions, such as those of a task, the line is `file:line: message` and names the file with the traceback.
+  2: bad usage or configuration; 3: diverged; 75: preempted after a save, hung, or another worker was lost; 1: anything
+  else. For unforeseen exceptions, such as from a task, the line is `file:line: message` and names the file with the
+  traceback.
 
   It raises again an exit with a custom status, and an error that the debugger must see.
   """
@@ -112,7 +112,7 @@ def end_process(status: int) -> NoReturn:
   """Ends the process. All files are written and closed by now.
 
   It does not wait for TensorFlow's threads (data pipelines, replicas, XLA) to end one by one, which may take minutes.
-  One of several workers must say goodbye to the others.
+  One of several workers ends normally: it must disconnect from the others.
   """
   if 'TF_CONFIG' in os.environ:
     sys.exit(status)

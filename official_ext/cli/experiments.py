@@ -1,9 +1,9 @@
-"""official-ext list, describe, new, check, data_service. TensorFlow is imported after their arguments are parsed.
+"""official-ext list, describe, new, check, preview, data_service: they parse their arguments, then import TensorFlow.
 
 `ExperimentCache` keeps the results of `list` and `describe`: importing all experiments takes seconds. It is valid as
-long as nothing changes that it was read from: the files of all modules that were imported, other files that were opened
-and folders that were listed meanwhile, the modules in the search path, installed packages, Python, the current
-directory, the arguments. An environment variable that a registry reads is not among these.
+long as its sources are unchanged: the files of all imported modules, other files that were opened and folders that were
+listed meanwhile, the modules in the search path, installed packages, Python, the current directory, the arguments. An
+environment variable that a registry reads is not among them.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class ExperimentCache:
     self._left_out = (sys.prefix, sys.base_prefix, '/proc/', '/sys/', '/dev/', temporary)
 
   def read(self) -> list[str] | None:
-    """Returns the lines; None if there are none, or if something has changed since."""
+    """Returns the lines; None if none were kept, or if something has changed since."""
     if not self._is_fresh:
       return None
     try:
@@ -280,7 +280,7 @@ def _parser(command: str, description: str) -> arguments_lib.Parser:
 
 
 def _flags_of(parser: arguments_lib.Parser, arguments: Sequence[str]) -> tuple[Any, list[str]]:
-  """The options of a command, and the flags for absl, which refuses those that it does not know."""
+  """The options of a command, and the flags for absl, which refuses unknown ones."""
   options, unknown = parser.parse_known_args(arguments)
   return options, [*options.flags, *unknown]
 
@@ -298,7 +298,7 @@ def _port(text: str) -> int:
 
 
 def _print_cached(command: str, key: list[str], flags: list[str], make: Callable[[], Iterable[str]]) -> None:
-  """Prints the lines of a command: those of an earlier process if nothing has changed since.
+  """Prints the lines of a command, from an earlier process if nothing has changed since.
 
   Args:
     command: its name.

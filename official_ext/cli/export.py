@@ -1,4 +1,4 @@
-"""official-ext export and --mode=export: the model of a run for other programs; with --to=csv, its events."""
+"""official-ext export and --mode=export: writes the model of a run for other programs; with --to=csv, its events."""
 
 import os
 from typing import TYPE_CHECKING

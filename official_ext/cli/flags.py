@@ -1,6 +1,7 @@
 """The flags of train.py and official-ext, and the configuration, the strategy and the task that they describe.
 
-Flags are Model Garden's, and this library's. The configuration and the task are the driver's work before a run starts.
+Some flags are Model Garden's, the others this library's. The driver makes the configuration and the task before a run
+starts.
 """
 
 from collections.abc import Sequence
@@ -93,7 +94,7 @@ def define_flags() -> None:
     'table of where their time went.',
   )
   for name in _NAMES:
-    # A flag that takes one value is refused a second; this has no effect on those that take several.
+    # Refuses a second value of a flag that takes one; flags that take several are unaffected.
     flags.FLAGS[name].allow_overwrite = isinstance(flags.FLAGS[name], flags.MultiFlag)
     # The flags in --help.
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])

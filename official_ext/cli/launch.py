@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   """Runs `official-ext launch`.
 
   Args:
-    arguments: those of the command, `--num_workers=2 -- --experiment=...`.
+    arguments: of the command, `--num_workers=2 -- --experiment=...`.
 
   Returns:
     The exit status.

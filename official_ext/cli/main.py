@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs one command.
 
   Args:
-    argv: the arguments without the program's name; by default those of the process.
+    argv: the arguments without the program's name; by default the process's.
 
   Returns:
     The exit status: 0; or 2 after a mistake, 1 after another error, which is printed in one line on stderr.

@@ -1,12 +1,10 @@
 """official-ext new NAME: writes an experiment that trains, with its test; or a file that another experiment runs.
 
-Renames a copy of an experiment's code.
-
-It relies on a convention of experiments: every name of an experiment that is known outside of its folder (experiment,
-task, data set, modules, classes, constants) begins with the folder's name: `my_task`, `my_task_small`, `MyTask`,
-`MyTaskConfig`, `MY_TASK_DIR`. Prose writes the name of the experiment in backticks; the same word without them stays.
-Nothing else in the code has exactly that name, but for names of the library behind `ext.`, which stay, as do
-the value of `--like=` and the value of `example_format`.
+It renames a copy of an experiment's code, or of a template. This relies on a convention: every name of an experiment
+that is known outside its folder (experiment, task, data set, modules, classes, constants) begins with the folder's
+name: `my_task`, `my_task_small`, `MyTask`, `MyTaskConfig`, `MY_TASK_DIR`. Prose writes the name in backticks; the same
+word without them stays. Nothing else in the code has exactly that name, except what stays: names of the library after
+`ext.`, the value of `--like=`, and the value of `example_format`.
 """
 
 import ast
@@ -31,7 +29,7 @@ from official_ext.base import errors
 from official_ext.base.files import paths as paths_lib
 from official_ext.training.config import parser
 
-_STAYS = r"(?<!\bext\.)(?<!--like=)(?<!\bexample_format=')"  # Behind these.
+_STAYS = r"(?<!\bext\.)(?<!--like=)(?<!\bexample_format=')"  # After these a name stays.
 # The characters around a name that is not a word of a sentence.
 _WHOLE = (
   (r'(?<=\bexperiments[./])', r'\b'),
@@ -61,7 +59,7 @@ def renamed(text: str, old: str, new: str, others: Sequence[str] = ()) -> str:
     text: the code.
     old: the experiment's name.
     new: its new name.
-    others: names that stay although they begin with `old`, such as those of other experiments.
+    others: names that stay although they begin with `old`, such as names of other experiments.
   """
   stays = ''.join(rf'(?!{re.escape(other)}\b)' for other in others if other.startswith(f'{old}_'))
   # At the beginning of a name, also after underscores; not inside a name, nor in one of another module.
@@ -83,7 +81,7 @@ def identifiers(text: str) -> set[str]:
 
 
 def as_package(text: str, name: str) -> str:
-  """Converts the code of an experiment to that of a package: `experiments.NAME` becomes `NAME`.
+  """Converts the code of an experiment to the code of a package: `experiments.NAME` becomes `NAME`.
 
   Imports within the experiment are relative, and stay.
   """
@@ -100,7 +98,7 @@ def with_long_lines_allowed(text: str, max_length: int) -> str:
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _DEFAULT = 'my_task'  # The name of the experiment in the templates.
-_FILE = 'template'  # An experiment that runs a file of its user's has one with this name to begin with.
+_FILE = 'template'  # The initial file of an experiment that runs a user's file.
 _MAX_LINE = 120
 # The packages in official_ext/training that name no experiment.
 PACKAGES_OF_THE_LOOP = ('config', 'devices', 'step', 'checkpoints', 'actions', 'record', 'tasks', 'loop')
@@ -183,7 +181,7 @@ def _files(name: str, like: str, as_package: bool) -> tuple[Files, str]:
 
 
 def _folders() -> dict[str, pathlib.Path]:
-  """The folders of experiments, by name: those of the current folder or checkout, or else those that are installed."""
+  """The folders of experiments, by name: of the current folder or checkout, or else the installed ones."""
   modules: list[pathlib.Path] = []
   for package in ('experiments', 'official_ext.experiments'):
     with contextlib.suppress(ModuleNotFoundError):
@@ -261,7 +259,7 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
   """Writes NAME/ with the package NAME, its test and the files that install it."""
   if not (folder / name).exists() and importlib.util.find_spec(name) is not None:
     raise errors.UserError(f'{name}: a module of this name is installed already; take another name')
-  # Under src/: Python would take a folder of the same name beside it for the package.
+  # Under src/: Python would take a folder of the same name next to it for the package.
   files = {f'src/{name}/{path}': as_package(text, name) for path, text in code.items()}
   files[f'tests/{name}_test.py'] = as_package(test, name)
   for path, text in _template_files('package').items():

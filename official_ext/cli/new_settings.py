@@ -1,4 +1,4 @@
-"""official-ext new NAME --like=image_classifier: settings over an experiment of Model Garden, for a prepared folder."""
+"""official-ext new NAME --like=image_classifier: writes settings of an experiment of Model Garden for prepared data."""
 
 from collections.abc import Callable, Mapping
 import copy
@@ -90,7 +90,7 @@ _BERT_FIELDS = {
 
 
 def _bert_sizes(checkpoint: str) -> json_values.JsonObject:
-  """The sizes in bert_config.json beside a checkpoint; {} without one, which means BERT-base."""
+  """The sizes in the bert_config.json of a checkpoint's folder; {} without one, which means BERT-base."""
   path = os.path.join(checkpoint if paths.is_folder(checkpoint) else os.path.dirname(checkpoint), 'bert_config.json')
   values = json_values.read_file(path) or {}
   return {ours: values[theirs] for theirs, ours in _BERT_FIELDS.items() if isinstance(values.get(theirs), int)}
@@ -147,7 +147,7 @@ def run(name: str, like: str, data: str, init_checkpoint: str = '') -> None:
 
 
 def settings_of(prepared: input_files.PreparedFolder, kind: Kind, init_checkpoint: str) -> json_values.JsonObject:
-  """The values of the file: those of the prepared folder, changed for small data."""
+  """The values of the file: the prepared folder's, changed for small data."""
   values = copy.deepcopy(config_text.load_file(os.path.join(prepared.folder, input_files.CONFIG), '--data'))
   task, train_data = values['task'], values['task']['train_data']
   num_train = sum(

@@ -15,7 +15,7 @@ from official_ext.base import safe_text
 def outlive_readers() -> None:
   """Makes sys.stdout and sys.stderr discard unwritable output.
 
-  A run must not end because nobody reads its output. The first failure of stdout is reported on stderr. Passwords and
+  A run must not end because its output has no reader. The first failure of stdout is reported on stderr. Passwords and
   the like are masked, also in the logs.
   """
   _replace_streams()
@@ -69,7 +69,7 @@ class _MaskedText(io.TextIOWrapper):
   """A text stream that masks passwords and other secrets."""
 
   def write(self, text: str) -> int:
-    """See base class."""
+    """Writes the masked text, and returns the length of `text`."""
     super().write(safe_text.mask(text))
     return len(text)
 
@@ -84,15 +84,15 @@ class _Descriptor(io.RawIOBase):
     self._failed = False
 
   def writable(self) -> bool:
-    """See base class."""
+    """Returns True."""
     return True
 
   def fileno(self) -> int:
-    """See base class."""
+    """The descriptor."""
     return self._descriptor
 
   def isatty(self) -> bool:
-    """See base class."""
+    """Whether the descriptor is a terminal."""
     return os.isatty(self._descriptor)
 
   def write(self, data: Any) -> int:

@@ -1,10 +1,7 @@
-"""official-ext prepare: shards of files of texts, records or images, which training reads at once. No TensorFlow.
+"""official-ext prepare: writes shards of texts, records or images, which training reads directly.
 
-The flags of official-ext prepare --for=TARGET that images and texts share. No TensorFlow.
-
-official-ext prepare --for=TARGET: annotated images for Model Garden's vision experiments. No TensorFlow.
-
-official-ext prepare --for=text_classification: annotated texts for BERT experiments. No TensorFlow.
+With --for=TARGET it converts annotated images or texts for experiments of Model Garden. The flags of each kind come
+first: splits, images, annotated texts. The command follows.
 """
 
 import argparse
@@ -51,7 +48,7 @@ def given_flags(known: argparse.Namespace, names: tuple[str, ...], others: tuple
   Args:
     known: the parsed arguments.
     names: of the flags of this target.
-    others: those of other targets, which are refused.
+    others: flags of other targets, which are refused.
 
   Raises:
     UserError: it names the first wrong flag.
@@ -420,7 +417,7 @@ def _text_settings(known: argparse.Namespace) -> text_formats.TextFields | None:
 
 
 def _tokenizer(known: argparse.Namespace) -> Any:
-  """The tokenizer that is named, with the chat template that is."""
+  """The tokenizer and the chat template that the flags name."""
   from official_ext.language.text import chat_templates  # pylint: disable=g-import-not-at-top
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 

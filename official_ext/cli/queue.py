@@ -1,4 +1,4 @@
-"""official-ext queue: runs that wait for their turn, and the dispatcher that starts them. No TensorFlow."""
+"""official-ext queue: runs that wait for a free slot, and the dispatcher that starts them."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from official_ext.operations.queue import queued_jobs
 from official_ext.operations.runs import driver
 
 _PLACES = ('first', 'last', 'before', 'after')
-_NUM_OVER = 10  # So many jobs that are over are listed without --all.
+_NUM_OVER = 10  # Finished jobs that are listed without --all.
 _NOTIFICATIONS = 'OFFICIAL_EXT_NOTIFICATIONS'  # Of the environment, which background dispatchers inherit.
 _JOB = "its number, or its run's folder"
 
@@ -256,7 +256,7 @@ def _table(entries: Sequence[json_values.JsonMapping], runs_dir: str) -> list[st
 
 
 def _below(path: str, folder: str) -> str:
-  """A path as it is called in a folder; itself if it is elsewhere."""
+  """A path relative to a folder; unchanged if it is elsewhere."""
   if paths.is_remote(path):
     return path
   relative = os.path.relpath(path, os.path.realpath(folder))

@@ -1,6 +1,6 @@
 """official-ext runs list, show, log, compare, config, checkpoints, events, export, table, report, query.
 
-They read runs, and change nothing. No TensorFlow.
+They read runs, and change nothing.
 """
 
 import argparse
@@ -106,7 +106,7 @@ _LATEX = {each: f'\\{each}' for each in '#$%&_{}'} | {
   '<': r'\textless{}',
   '>': r'\textgreater{}',
   '|': r'\textbar{}',
-  # Behind a line's end these would be its arguments.
+  # After \\ these would be read as its arguments.
   **{each: f'{{{each}}}' for each in '[]*'},
 }
 

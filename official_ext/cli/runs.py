@@ -1,4 +1,4 @@
-"""official-ext runs, and its commands that change runs. No TensorFlow.
+"""official-ext runs, and its commands that change runs.
 
 These are stop, resume, clone, evaluate, tensorboard; import; tag, archive, delete, restore. run_views.py has the
 others.

@@ -1,4 +1,4 @@
-"""The common part of `official-ext runs`: arguments, the named runs, and runs as text for a terminal. No TensorFlow.
+"""The common part of `official-ext runs`: arguments, the named runs, and runs as text for a terminal.
 
 Text from a run is escaped.
 """
@@ -41,7 +41,7 @@ def runs_table(runs: Sequence[run_index.RunSummary], metrics: Sequence[str] = ()
 
   Args:
     runs: the runs.
-    metrics: the names of those to show; by default the last evaluation's, or else the training's.
+    metrics: the names of the metrics to show; by default the last evaluation's, or else the training's.
   """
   header = ['RUN', 'STATUS', 'STEP', '%', 'LEFT', 'EXPERIMENT', 'TAGS', 'METRICS']
   rows = [
@@ -83,7 +83,7 @@ def run_lines(
     run: the run.
     record: its run.json.
     best: see `run_comparison.best_of`.
-    checkpoints: those without damage.
+    checkpoints: the undamaged ones.
     log: the end of its output.
     spent: its wall time by purpose.
   """
@@ -213,7 +213,7 @@ def trash_table(found: Sequence[trash.Deleted]) -> list[str]:
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
-  """Lines whose cells stand below each other."""
+  """Lines with aligned columns."""
   full = [row for row in rows if len(row) > 1]
   widths = [max(len(row[column]) for row in full if column < len(row)) for column in range(max(map(len, full)))]
   return [
@@ -301,7 +301,7 @@ def add_command(
     text: its help.
     runs: the name of the runs in the help.
     as_json: whether it prints JSON too.
-    takes_remote: whether copies of remote runs do: see remote_runs.py.
+    takes_remote: whether it takes copies of remote runs: see remote_runs.py.
   """
   found = arguments_lib.add_command(commands, name, function, text)
   found.set_defaults(takes_remote=takes_remote)
@@ -314,10 +314,10 @@ def add_command(
 
 
 def runs_of(options: argparse.Namespace, at_least: int = 1) -> tuple[str, list[run_folders.Run]]:
-  """The folder with the runs, and those that are named. RUNS_DIR may itself be a run, and the first one.
+  """The folder with the runs, and the named runs. RUNS_DIR may itself be a run, and the first one.
 
-  Of runs on remote file systems they are copies: see remote_runs.py. Such a run is named by its path, or below a remote
-  RUNS_DIR by its name; local ones may stand beside it.
+  Runs on remote file systems are copied: see remote_runs.py. Such a run is named by its path, or below a remote
+  RUNS_DIR by its name. Local and remote runs may be named together.
   """
   if remote := next(filter(paths.is_remote, (options.root, *options.runs)), ''):
     _check_takes_remote(options, remote)

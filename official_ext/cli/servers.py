@@ -1,4 +1,4 @@
-"""official-ext console and serve: the page of a folder of runs, and a model behind TensorFlow Serving's interface."""
+"""official-ext console and serve: the page of a folder of runs, and a model with TensorFlow Serving's interface."""
 
 from collections.abc import Callable
 import errno
@@ -49,7 +49,7 @@ def listen(host: str, port: int, who_listens: Callable[[], str] = lambda: OTHER_
 
 
 def check_port(port: int) -> None:
-  """Refuses a number that is not one of a port."""
+  """Refuses an invalid port."""
   if not 0 <= port <= 65535:
     raise errors.UserError(f'--port={port}: must be 1 to 65535, or 0 for any that is free')
 
@@ -134,7 +134,7 @@ def _console_module(name: str) -> Any:
 
 
 def _console_password(host: str, security: Any) -> str | None:
-  """The token that an address requires if others can reach; None on a loopback address without one."""
+  """The token that an address requires if others can reach it; None on a loopback address without one."""
   found = os.environ.pop(security.PASSWORD, '')  # Processes started from here do not need it.
   if not found and security.is_loopback(host):
     return None

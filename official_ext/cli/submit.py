@@ -1,4 +1,4 @@
-"""official-ext submit: a run on SLURM, Ray, Kubernetes or this machine. No TensorFlow."""
+"""official-ext submit: submits a run to SLURM, Ray, Kubernetes or the queue of this machine."""
 
 import argparse
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from official_ext.operations.runs import driver
 from official_ext.operations.sweeps import sweep_file
 from official_ext.operations.sweeps import sweep_folder
 
-# The name of an engine -> its module in the room engines.
+# The name of an engine -> its module in operations/engines.
 _ENGINES = {
   'local': 'local',
   'slurm': 'slurm',
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
   """Runs `official-ext submit`.
 
   Args:
-    arguments: those behind `submit`: flags, and behind `--` those of train.py.
+    arguments: after `submit`: flags, and after `--` the flags of train.py.
 
   Returns:
     The exit status.

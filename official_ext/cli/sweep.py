@@ -1,6 +1,6 @@
-"""official-ext sweep: searches parameters by many runs of the queue. No TensorFlow, but for the check of the points.
+"""official-ext sweep: searches parameters by many runs of the queue.
 
-Text from a file is escaped.
+Only the check of the points imports TensorFlow, in another process: sweep_check.py. Text from a file is escaped.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def sweep_lines(values: json_values.JsonMapping, order: Sequence[int]) -> list[s
   """All about a sweep: `sweep show`.
 
   Args:
-    values: see results.py, with `importances`.
+    values: see sweep_points.py, with `importances`.
     order: numbers of points, in the order of the table.
   """
   metric = values['metric']
@@ -319,8 +319,8 @@ def program_of(sweep: sweep_file.SweepFile) -> str:
   """Returns the program of the points; '' if their command names its own.
 
   Raises:
-    UserError: it would fail for every point, as that of a file made for Weights & Biases: it does not exist, is the
-      driver without an experiment, or cannot take the driver's flags.
+    UserError: it would fail for every point, as in a file made for Weights & Biases: it does not exist, is the driver
+      without an experiment, or cannot take the driver's flags.
   """
   program = '' if sweep.command and not sweep.program else driver.find_program(sweep.program or driver.DEFAULT_PROGRAM)
   if sweep.experiment or sweep.command:

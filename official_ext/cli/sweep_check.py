@@ -1,7 +1,7 @@
 """Checks points of a sweep as the driver would: python -m official_ext.cli.sweep_check < POINTS
 
-One process imports TensorFlow and the experiments once, for all of them. Standard input is a JSON object: `flags`,
-those of the driver, and `points`, a list with the further flags of each. The mistakes are printed, one a line.
+One process imports TensorFlow and the experiments once, for all of them. Standard input is a JSON object: `flags`, the
+flags of the driver, and `points`, a list with the further flags of each. The mistakes are printed, one a line.
 """
 
 import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.

@@ -70,7 +70,7 @@ def _run_without_training() -> None:
 
 
 def run_main(main: Callable[[Sequence[str]], object], argv: Sequence[str], ends_process: bool = False) -> int:
-  """Runs `main`, and turns its end into an exit status: 0, or that of `exit_status.report`.
+  """Runs `main`, and turns its end into an exit status: 0, or the status of `exit_status.report`.
 
   Args:
     main: the program.
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
   """Runs the driver to the end of the process, whose exit status exit_status.py defines.
 
   Args:
-    arguments: the flags; None: those of the process.
+    arguments: the flags; None: the process's.
   """
   output.outlive_readers()
   ext_flags.define_flags()

@@ -1,8 +1,8 @@
 """Finds the axes of a batch that count its examples: the weight of a batch in a mean over examples.
 
-An input may hold more than examples: anchors or class weights that are the same for a whole batch, or features with
-the time in front. The axes are read from the shapes that tf.data knows before anything is read. Where these do not
-decide, the input is built a second time with another batch size, and the axes are those that follow it.
+An input may hold more than examples: anchors or class weights that are the same for a whole batch, or features whose
+first axis is time. The axes are read from the shapes that tf.data knows before anything is read. If these do not
+decide, the input is built a second time with another batch size, and the axes are the ones that follow it.
 """
 
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def probed(spec: object, probe_spec: object, batch_size: int, probe_size: int) -
 
   Args:
     spec: the type specs of a batch.
-    probe_spec: those of the same input, built with `probe_size` instead of `batch_size`, without partial batches.
+    probe_spec: the type specs of the same input, built with `probe_size` as batch size, without partial batches.
     batch_size: b, the examples of a full batch of `spec`.
     probe_size: another one.
   """
@@ -100,7 +100,7 @@ def assumed(spec: object) -> BatchAxes:
 
 
 def find(spec: object, batch_size: int | None, build: Callable[[int], object] | None) -> BatchAxes:
-  """The axes by the shapes of a batch, or of an input that is built once more, or else those that are assumed.
+  """The axes by the shapes of a batch, or of an input that is built once more, or else the assumed ones.
 
   Args:
     spec: the type specs of a batch.

@@ -1,15 +1,11 @@
-"""Batches of numbered examples: the share of an input pipeline, how a batch is read and made, batches in memory.
+"""Batches of numbered examples: the share of an input pipeline, batches in memory, and how a batch is read and made.
 
-Computes which part of every global batch one input pipeline makes.
-
-Training batches of examples in memory, as functions of their numbers: a compiled program can gather its own.
-
-Makes a batch from the positions and the numbers of its examples.
-
-Reads batches of numbered examples; names a bad example, or skips it.
+The parts, in order: `Share`, the part of every global batch that a pipeline makes; `InMemoryBatches`, training batches
+as functions of their numbers, which a compiled program gathers itself; `BatchMaker`, from positions and numbers to a
+batch; `BatchReader`, which reads examples, and names a bad one or skips it.
 
 In training, the next good example of the source replaces a bad one. That is a function of the example alone, so the
-batch at a step remains a pure function of (seed, step), however many replicas share it.
+batch at a step remains a pure function of (seed, step), for any number of replicas.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,7 +83,7 @@ class Share:
 
   @property
   def is_whole(self) -> bool:
-    """Whether there is no other replica."""
+    """Whether it is the only replica."""
     return self.batch_size == self.global_batch_size
 
   def positions(self, steps: tf.Tensor) -> tf.Tensor:
@@ -132,7 +128,7 @@ def attach_in_memory(dataset: tf.data.Dataset, batches: InMemoryBatches) -> tf.d
 
 
 def in_memory_batches_of(dataset: tf.data.Dataset) -> InMemoryBatches | None:
-  """The note on a dataset; None if nothing is."""
+  """The note on a dataset; None without one."""
   return getattr(dataset, _ATTRIBUTE, None)
 
 
@@ -187,7 +183,7 @@ def _map_examples(function: Transform, batch: Batch, seeds: tf.Tensor) -> Batch:
 
 
 def _emptied_if(condition: tf.Tensor, batch: Batch) -> Batch:
-  """The batch, or none of its examples: what has a static shape, such as a constant for the batch, is unchanged."""
+  """The batch, or none of its examples. Values of a static shape, such as a constant for the batch, are unchanged."""
 
   def rows_of(tensor):
     if not isinstance(tensor, tf.Tensor) or tensor.shape.rank is None:
@@ -206,7 +202,7 @@ def _none_if(condition, tensor, axis=0):
   return tf.where(condition, tf.constant(0, tf.int64), tf.shape(tensor, tf.int64)[axis])
 
 
-MAX_RUN = 100  # So many bad examples in a row are not an accident.
+MAX_RUN = 100  # More bad examples in a row are not an accident.
 
 
 def may_skip(params: base_config.Config) -> bool:
@@ -274,7 +270,7 @@ class BatchReader:
       ) from error
 
   def _good_examples(self, positions, indices):
-    """(position, example) for each index, except those that are skipped."""
+    """(position, example) for each index, without the skipped ones."""
     found = []
     for position, index in zip(positions, indices):
       example, problem = self._try(index)

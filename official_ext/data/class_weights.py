@@ -5,7 +5,7 @@
 
 As in Keras, the sum is divided by the number of examples, not by the sum of their weights: a batch with many examples
 of a heavy class has a greater loss and a greater gradient. So the loss is the same under gradient accumulation and on
-several replicas. Keras weights only the training loss; so do the lines above.
+several replicas. Like Keras, the lines above weight only the training loss.
 
 Example:
 
@@ -24,7 +24,7 @@ import tensorflow as tf
 
 
 def of_examples(labels: tf.Tensor | np.ndarray, class_weight: Sequence[float] | Mapping[int, float]) -> tf.Tensor:
-  """The weight of each example, which is that of its class.
+  """The weight of each example, which is the weight of its class.
 
   Args:
     labels: class numbers, an integer tensor [batch] or [batch, 1]; or one-hot or soft labels [batch, classes], of which

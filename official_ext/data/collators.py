@@ -113,8 +113,8 @@ def stack(params: base_config.Config) -> Collate:
 def pad(params: base_config.Config) -> Collate:
   """Pads every feature at the end of its first dimension, and stacks.
 
-  The length is that of the batch's longest example, or the configuration's `seq_length` if it has that field and it
-  is not 0: longer examples are then cut. The padding is the configuration's `pad_value`, or 0 if it has none. Only
+  The length is the longest example's, or the configuration's `seq_length` if it has that field and it is not 0: longer
+  examples are then cut. The padding is the configuration's `pad_value`, or 0 if it has none. Only
   numeric features with dimensions are padded; scalars and strings are stacked.
 
   Without `seq_length` the shape depends on the examples of one replica, and so on the number of replicas.

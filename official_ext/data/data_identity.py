@@ -1,8 +1,7 @@
 """Identities distinguish data sets at almost no cost: by counts, names and sizes, and a few rows.
 
-An identity is a flat dictionary of JSON values. It takes time in proportion to the number of files, not of examples.
-It does not notice other content of the same size in a file of the same name, or a change in rows of arrays other than
-the few that it reads.
+An identity is a flat dictionary of JSON values. Its cost grows with the number of files, not of examples. It misses
+other content of the same size in a file of the same name, and changes in rows of arrays that it does not read.
 """
 
 from collections.abc import Mapping, Sequence

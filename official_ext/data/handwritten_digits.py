@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn, read without the second that importing it takes.
+"""Reads the handwritten digits of scikit-learn without the second that its import takes.
 
 Example:
 

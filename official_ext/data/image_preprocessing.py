@@ -194,9 +194,9 @@ def _any(content: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def _jpeg(content: tf.Tensor, is_stored_otherwise: tf.Tensor) -> tf.Tensor:
-  """A JPEG: turned ones, and those of four colours or several pictures, exactly; others as TensorFlow does by default.
+  """A JPEG: turned ones, four-colour ones and ones of several pictures exactly; others as TensorFlow does by default.
 
-  `prepare` stores the former in another form, as Pillow decodes them, and the latter unchanged.
+  `prepare` stores the former in another form, as Pillow decodes them, and the others unchanged.
   """
   return tf.cond(
     is_stored_otherwise,

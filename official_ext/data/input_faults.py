@@ -1,8 +1,7 @@
-"""Finds the file and the record at fault, after the input has failed.
+"""Finds the file and the record at fault, or the field of the configuration, after the input has failed.
 
-TensorFlow's errors name neither. Nothing here runs before an error: a good run pays nothing for it.
-
-Explains why a data configuration does not fit files that are sound: the field, and the contents of the files.
+TensorFlow's errors name none of them. Nothing here runs before an error, so that a good run pays nothing for it. The
+first part explains why a data configuration does not fit sound files; the second searches the files.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -74,7 +73,7 @@ def explain_format(file: str, reason: str, data: base_config.Config, error_of: E
     error_of: see `explain_mismatch`.
 
   Returns:
-    The message, as that of `explain_mismatch`; '' if there is another reason.
+    The message, as `explain_mismatch` returns it; '' if there is another reason.
   """
   if 'JPEG' not in reason or not getattr(data, 'decode_jpeg_only', False):
     return ''
@@ -84,7 +83,7 @@ def explain_format(file: str, reason: str, data: base_config.Config, error_of: E
 
 
 def fields_of(data: base_config.Config) -> list[tuple[str, object]]:
-  """(name, value) of the fields of a data configuration, those that mean a length first."""
+  """(name, value) of the fields of a data configuration, lengths first."""
   names = [field.name for field in dataclasses.fields(data)] if dataclasses.is_dataclass(data) else []
   return [(name, getattr(data, name)) for name in sorted(names, key=lambda name: 'length' not in name)]
 
@@ -398,7 +397,7 @@ def _named_unreadable(error: BaseException) -> Fault | None:
 
 
 def unmatched(data: base_config.Config) -> str | None:
-  """The first pattern of `input_path` that no file matches; None if there is none."""
+  """The first pattern of `input_path` that no file matches; None if all match."""
   for pattern in input_files_lib.input_patterns(getattr(data, 'input_path', None)):
     try:
       if not input_files_lib.matching_files(pattern):

@@ -1,11 +1,6 @@
-"""The files of a data configuration: by patterns, in folders that `official-ext prepare` has filled; names of classes.
-No TensorFlow.
+"""The files of a data configuration: patterns, folders of `official-ext prepare`, and names of classes.
 
-The files that an `input_path` names. TensorFlow is imported for patterns and remote paths alone.
-
-Folders that `official-ext prepare` has filled: their files, and their record in prepared.json. No TensorFlow.
-
-The names of classes beside the files of a data configuration. No TensorFlow.
+TensorFlow is imported only for patterns and remote paths.
 """
 
 from collections.abc import Iterator
@@ -62,9 +57,9 @@ def matching_files(pattern: str) -> list[str]:
     ) from error
 
 
-MANIFEST = 'prepared.json'  # There as soon as all shards are.
-PLAN = 'plan.json'  # There from the start on.
-# The files beside the shards of a conversion for Model Garden.
+MANIFEST = 'prepared.json'  # Written after all shards.
+PLAN = 'plan.json'  # Written first.
+# Files that a conversion for Model Garden writes next to its shards.
 LABELS, REPORT, CONFIG = 'labels.txt', 'report.json', 'experiment.yaml'
 PREPARED_VERSION = 1
 JPEG_QUALITY = 100  # Of images that are encoded again: pixels change by rounding alone.
@@ -198,7 +193,7 @@ class ClassNames:
 
 
 def find_class_names(data: Any) -> ClassNames:
-  """The names in the label map of a data configuration, or in labels.txt beside its files; none if there are none.
+  """The names in the label map of a data configuration, or in labels.txt in the folder of its files; else none.
 
   Args:
     data: the data configuration.
@@ -218,7 +213,7 @@ def find_class_names(data: Any) -> ClassNames:
 
 
 def class_names_in(folder: str) -> ClassNames:
-  """The names in labels.txt of a folder; none if it has none."""
+  """The names in labels.txt of a folder; none without the file."""
   try:
     with open(os.path.join(folder, LABELS), encoding='utf-8') as f:
       return ClassNames(dict(enumerate(line.rstrip('\n') for line in f)))

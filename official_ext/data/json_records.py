@@ -1,6 +1,7 @@
-"""Records from JSON lines and JSON. Of JSON lines there is an index of where each begins; they are read one by one.
+"""Records from JSON lines and JSON.
 
-JSON without the parts that parsers read differently: repeated keys, NaN and infinities, numbers beyond float64.
+The file of JSON lines has an index of where each begins, and lines are read one by one. `loads_strict` refuses JSON
+that parsers read differently: repeated keys, NaN and infinities, numbers beyond float64.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ _MAY_OVERFLOW = re.compile(r'[0-9.][eE]\+?[0-9]{3}|[0-9]{200}')
 
 
 class StrictJsonError(ValueError):
-  """Raised for JSON whose meaning depends on who reads it."""
+  """Raised for JSON that parsers read differently."""
 
 
 def loads_strict(text: str) -> json_values.Json:
@@ -50,7 +51,7 @@ def loads_strict(text: str) -> json_values.Json:
 
 
 def find_json_fault(text: str) -> tuple[int, str] | None:
-  """Finds the first element of a list that `loads_strict` refuses: (its number, why); None if there is none."""
+  """Finds the first element of a list that `loads_strict` refuses: (its number, why); None if it refuses none."""
   decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(**_hooks(text)).raw_decode
   place = text.index('[') + 1
   number = 0
@@ -116,7 +117,7 @@ class JsonLines(numbered_records.Records):
 
     Args:
       path: the file.
-      at_most: so many lines are enough; -1: all.
+      at_most: the number of lines that are enough; -1: all.
 
     Raises:
       OSError: the file cannot be read.
@@ -167,11 +168,11 @@ class JsonLinesPart(numbered_records.Records):
     """
     self._path, self.files = path, [path]
     with open(path, 'rb') as f:
-      if start:  # The line that holds the byte in front is that of the range before.
+      if start:  # The line that holds the preceding byte belongs to the range before.
         f.seek(start - 1)
         start = _next_line(f, start - 1, end)
       self._content = f.read(max(0, end - start))
-      if self._content and not self._content.endswith(b'\n'):  # Of a line that is too long, enough to see that.
+      if self._content and not self._content.endswith(b'\n'):  # Reads enough of a line that is too long to detect it.
         begun = len(self._content) - self._content.rfind(b'\n') - 1
         self._content += f.readline(max(0, MAX_LINE_BYTES + 2 - begun))
     self._start = start
@@ -186,7 +187,7 @@ class JsonLinesPart(numbered_records.Records):
     return record_of(self._content[start:end], lambda: self.place(index))
 
   def place(self, index: int) -> str:
-    """See base class. The lines in front of it are counted."""
+    """The place of a record, for messages; counts the lines before it."""
     left, count = self._start + int(self._bounds[index, 0]), 1
     with open(self._path, 'rb') as f:
       while left > 0 and (block := f.read(min(left, _BLOCK))):
@@ -233,7 +234,7 @@ def _check_length(num_bytes: int, place: Callable[[], str]) -> None:
 
 
 def _next_line(file: BinaryIO, at: int, end: int) -> int:
-  """The place behind the first end of a line from `at` on, where the file is left; `end` if there is none before."""
+  """The place after the first end of a line from `at` on, at which the file is left; at most `end`."""
   while at < end and (block := file.read(min(_BLOCK, end - at))):
     found = block.find(b'\n')
     if found >= 0:
@@ -271,7 +272,7 @@ class _FileRecords(numbered_records.ListRecords):
 
 
 def _opened(path: str) -> BinaryIO:
-  """A file to read and to seek in; of a packed one, an unnamed copy that is not."""
+  """A file to read and to seek in; of a packed one, an unpacked copy without a name."""
   file = _opened_remote(path) if paths.is_remote(path) else open(path, 'rb')
   if not path.endswith('.gz'):
     return file
@@ -300,7 +301,7 @@ def _lines_of(file: BinaryIO, at_most: int, total: Any) -> tuple[np.ndarray, np.
 
   Args:
     file: open, at its beginning.
-    at_most: so many lines; -1: all.
+    at_most: the number of lines to find; -1: all.
     total: a sum, updated with the bytes read.
 
   Returns:

@@ -1,13 +1,9 @@
-"""Randomness as a function of a seed and a number: draws in a graph, and the order of examples.
+"""Randomness as functions of a seed and a number: draws in a graph or an XLA program, and the order of examples.
 
-Random numbers as functions of a seed, the same in a graph and in an XLA program.
+Draws: TensorFlow's stateless ops derive streams and floats differently in XLA and in TensorFlow's kernels, or have no
+kernel in XLA. The bits of Philox, for the same key and counter, are the same in both.
 
-TensorFlow's stateless ops derive streams and floats differently in XLA and in TensorFlow's kernels, or have no kernel
-in XLA; the bits of Philox, for the same key and counter, are the same in both.
-
-Computes which example is at which position of a run: the order is arithmetic.
-
-Positions count the examples that a run consumes: 0, 1, 2, ... The example at `position` is number
+Order: positions count the examples that a run consumes: 0, 1, 2, ... The example at `position` is number
 `permute(position % n)` of the source, by a permutation for every epoch `position // n`. There is no state: every
 position can be computed at any time, at the same cost.
 

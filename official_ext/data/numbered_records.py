@@ -1,4 +1,4 @@
-"""Records of text data by number."""
+"""Records of data by number: from a list, of several files, or a selection of others."""
 
 import abc
 import bisect
@@ -19,7 +19,7 @@ class Records(abc.ABC):
 
   Attributes:
     files: the files that they are from.
-    division: how records were divided into those that train and those that are held out; empty if they were not: see
+    division: how records were divided into training records and held-out ones; empty if they were not: see
       `DividedRecords`.
   """
 
@@ -88,14 +88,14 @@ class ListRecords(Records):
 
 
 class ConcatenatedRecords(Records):
-  """Records of several files, one behind the other, as far as requested."""
+  """Records of several files, one after the other, as far as requested."""
 
   def __init__(self, parts: Sequence[Records], at_most: int = -1):
     """Puts records together.
 
     Args:
       parts: records.
-      at_most: so many of them; -1: all.
+      at_most: the number of records to take; -1: all.
     """
     self._parts = list(parts)
     self._starts = np.concatenate([[0], np.cumsum([len(part) for part in self._parts])]).astype(np.int64)
@@ -154,7 +154,7 @@ class SelectedRecords(Records):
 
 
 class DividedRecords(SelectedRecords):
-  """Records that train, or those that are held out for validation."""
+  """The records for training, or the ones held out for validation."""
 
   def __init__(self, records: Records, is_held_out: np.ndarray, takes_held_out: bool):
     """Divides records.
@@ -162,11 +162,11 @@ class DividedRecords(SelectedRecords):
     Args:
       records: all of them.
       is_held_out: which are held out, bool `[n]`.
-      takes_held_out: whether these records are those held out; else they are the others.
+      takes_held_out: whether to take the held-out records; else the others.
     """
     super().__init__(records, np.flatnonzero(is_held_out if takes_held_out else ~is_held_out))
     held_out = np.flatnonzero(is_held_out).astype(np.int64)
-    # A sum over all records, and one over the numbers of those held out.
+    # A sum over all records, and one over the numbers of the held-out ones.
     self.division = {
       'divided': records.digest[:12],
       'held_out': hashlib.sha256(held_out.tobytes()).hexdigest()[:12],

@@ -1,13 +1,11 @@
-"""Input pipelines of any task, as the loop changes them: their first batch, their options.
+"""Changes the tf.data pipelines of any task from outside: their first batch, their transforms, their options.
 
-Gives an input pipeline its first batch.
+    with pipelines.starting_at(1000) as start:
+      dataset = task.build_inputs(params)
+    if not start.honoured:
+      dataset = dataset.skip(1000)
 
-with pipelines.starting_at(1000) as start:
-  dataset = task.build_inputs(params)   # calls pipelines.take_start()
-if not start.honoured:
-  dataset = dataset.skip(1000)
-
-Changes the tf.data pipelines of any task from outside.
+An input honours the start if it calls `take_start`.
 """
 
 from collections.abc import Callable, Iterator

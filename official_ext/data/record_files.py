@@ -30,11 +30,11 @@ def open_records(
   """The records of files and folders.
 
   Args:
-    input_path: a path, or several; patterns too, where nothing is called just so. A folder is one of `datasets`
+    input_path: a path, or several; or patterns, unless a file has that name. A folder is one of `datasets`
       (`save_to_disk`), or holds files, whose names begin with the split if one is requested:
       `train-00000-of-00002.parquet`.
-    split: which part of a folder with several; '' where there is one.
-    at_most: so many records; -1: all.
+    split: which part of a folder with several; '' if there is one.
+    at_most: the number of records to take; -1: all.
     field: the dotted path of `input_path`, for messages.
 
   Raises:
@@ -66,7 +66,7 @@ def _warn_of_repeated(file: str, seen: dict[str, str], field: str) -> None:
 
 
 def _open(file: str, at_most: int, field: str) -> numbered_records.Records:
-  """The records of a file; those that are open already, where it has not changed since."""
+  """The records of a file; already open ones, if it has not changed since."""
   if paths.is_remote(file):
     return read_file(file, at_most, field)
   try:
@@ -89,7 +89,7 @@ def read_file(file: str, at_most: int = -1, field: str = '') -> numbered_records
 
   Args:
     file: its path.
-    at_most: so many records are enough; -1: all.
+    at_most: the number of records that are enough; -1: all.
     field: see `reading`.
 
   Raises:
@@ -138,8 +138,8 @@ def files_of(path: str, split: str, field: str) -> list[str]:
   """The files of a path or pattern.
 
   Args:
-    path: a file, a folder, or a pattern where nothing is called just so.
-    split: of a folder with several; '' where there is one.
+    path: a file, a folder, or a pattern, unless a file has that name.
+    split: of a folder with several; '' if there is one.
     field: the flag or dotted path that it is from, for messages.
 
   Raises:
@@ -185,7 +185,7 @@ def _documents_in(folder: str, field: str) -> list[str]:
   """The documents of a folder and the folders in it, sorted: only of one without other data, which may have a README.
 
   Raises:
-    UserError: there are none.
+    UserError: it has no documents.
   """
   files = [
     os.path.join(place, name)
@@ -199,7 +199,7 @@ def _documents_in(folder: str, field: str) -> list[str]:
 
 
 def data_files(folder: str, field: str = '') -> list[str]:
-  """The files of records that a folder holds, sorted, and behind them those in its folder `data`.
+  """The files of records that a folder holds, sorted, then the files in its folder `data`.
 
   Args:
     folder: its path.
@@ -236,5 +236,5 @@ def _chosen(split: str, splits: Sequence[str], folder: str, field: str) -> str:
 
 
 def _split_field(field: str) -> str:
-  """Beside an `input_path`; else it is a flag, as that of commands."""
+  """The field `split` next to an `input_path`; otherwise the flag of a command."""
   return field.removesuffix('input_path') + 'split' if field.endswith('input_path') else '--split'

@@ -17,14 +17,14 @@ class RecordReport:
     examples: how many are used.
     text_bytes: of all texts in UTF-8, before anything is cut: the base of bits per byte.
     tokens: of the texts that are used.
-    learned_tokens: those that a loss is on.
+    learned_tokens: the tokens that a loss is on.
     cut_prompts: texts whose prompt was longer than `max_input_length`.
     cut_prompt_tokens: tokens that were lost by it.
     cut_contents: texts whose content was longer than `max_content_length`.
     cut_content_tokens: tokens that were lost by it.
     cut_texts: texts that were longer than a row, `seq_length`.
     cut_text_tokens: tokens that were lost by it.
-    joined_ends: texts with a token that begins in the prompt and ends behind it.
+    joined_ends: texts with a token that begins in the prompt and ends after it.
     bad_records: records that were left out, as they could not be used.
     without_loss: records that were left out, as nothing was left in them to learn.
     named: the errors of the first few bad ones.

@@ -1,9 +1,11 @@
 """Examples as records of ArrayRecord files: the output of `official-ext prepare`. No TensorFlow.
 
-An example is a JSON object in UTF-8. Bytes in it are written as `{"\\u0000": length}`, and follow behind a zero byte,
-in the order in which they are met; JSON itself has no zero byte. A row of texts is four arrays, little-endian, one
-behind the other: the number of its parts, uint32; their lengths, uint32; their tokens, int32; a bit for each token, 1
-where it is learned. Behind a row of an unpaired answer is its label, a byte: 1 for a desirable one, 0 for another.
+An example is a JSON object in UTF-8. Bytes in it are written as `{"\u0000": length}`; they follow the object and a zero
+byte, in the order of their places. JSON itself has no zero byte.
+
+A row of texts is four little-endian arrays, one after the other: the number of its parts, uint32; their lengths,
+uint32; their tokens, int32; a bit for each token, 1 if it is learned. A row of an unpaired answer ends with its label,
+a byte: 1 for a desirable one, 0 for another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +68,7 @@ def _without_bytes(value: object, buffers: list[bytes], path: str) -> object:
 
 
 def _with_bytes(value: object, content: bytes, start: int) -> tuple[Any, int]:
-  """(the value with its bytes, where those of the next one begin)."""
+  """(the value with its bytes, where the bytes of the next one begin)."""
   if isinstance(value, dict):
     if set(value) == {_BYTES}:
       end = start + value[_BYTES]
@@ -102,10 +104,10 @@ def decode_texts(record: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """The parts of a row.
 
   Returns:
-    (their lengths, int64 `[parts]`; their tokens, int32 `[n]`; uint8 `[n]`, 1 on those that are learned).
+    (their lengths, int64 `[parts]`; their tokens, int32 `[n]`; uint8 `[n]`, 1 on learned tokens).
 
   Raises:
-    ValueError: it is no such record.
+    ValueError: the record is invalid.
   """
   num_parts = int(np.frombuffer(record, '<u4', 1)[0])
   lengths = np.frombuffer(record, '<u4', num_parts, 4).astype(np.int64)

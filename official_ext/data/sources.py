@@ -248,7 +248,7 @@ class ArraySource(Source):
 
   @property
   def bytes_per_example(self) -> int:
-    """See base class: the mean."""
+    """The mean size of an example's arrays."""
     return sum(array.nbytes for array in tf.nest.flatten(self.arrays)) // max(1, self._length)
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
@@ -328,7 +328,7 @@ class TfdsSource(Source):
 
 
 class RecordFiles:
-  """The records of ArrayRecord files, one file behind the other."""
+  """The records of ArrayRecord files, one file after the other."""
 
   def __init__(self, counts: Sequence[tuple[str, int]]):
     """Takes (path, number of records) of each file; it is opened when it is read."""
@@ -506,7 +506,7 @@ def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error'
   Args:
     source: examples of one structure and shape.
     block_size: the number of examples to read at a time.
-    on_bad_example: 'skip' skips examples that cannot be read, with a warning: the numbers of those after them change.
+    on_bad_example: 'skip' skips examples that cannot be read, with a warning: the numbers of later ones change.
 
   Returns:
     The same examples under the same numbers.
@@ -557,7 +557,7 @@ def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Map
 class PreparedRows(ArrayRecordSource):
   """The examples of a folder of `official-ext prepare`: dictionaries of numbers, texts, bytes and lists.
 
-  Those of images are `image`, the bytes of the file, and `label`, its number in `labels`.
+  Examples of images have `image`, the bytes of the file, and `label`, its number in `labels`.
 
   Attributes:
     labels: the names of the classes, by number; [] without classes.
@@ -605,5 +605,5 @@ class PreparedRows(ArrayRecordSource):
     self._content = found.content
 
   def identity(self) -> data_identity.Identity:
-    """See base class; the content counts too, by the checksums that were noted."""
+    """Distinguishes this source from others, also by its content: the checksums noted by `prepare`."""
     return {**super().identity(), 'content': self._content}

@@ -1,8 +1,8 @@
 """Input whose batch at step s is a pure function of (seed, s).
 
 Step s uses the positions from s * G to (s + 1) * G - 1 of the run, where G is `global_batch_size`; replica r takes the
-r-th of the equal slices. `sampling` computes which example is at a position. So there is nothing to save, every step
-costs the same to start at, and the global batch does not depend on how many replicas or input pipelines share it.
+r-th of the equal slices. `keyed_random` computes which example is at a position. So there is nothing to save, every
+step costs the same to start at, and the global batch does not depend on how many replicas or input pipelines share it.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ do_not_convert = tf.autograph.experimental.do_not_convert
 # Indices are computed for several batches at a time: one costs as much as thousands.
 _INDICES_PER_BLOCK = 4096
 _BYTES_PER_BLOCK = 2**24
-# By then a call of Python costs little beside the rows.
+# From here on a call of Python costs little compared with the rows.
 _ROWS_PER_READ = 256
 
 
@@ -105,7 +105,7 @@ def build_dataset(
 
 
 def _log_of(source: sources.Source, params: base_config.Config) -> bad_examples.ExampleLog:
-  """The log of bad examples, which names those of this source."""
+  """The log of bad examples, which names the examples of this source."""
   log = bad_examples.current_log()
   log.describe = lambda at: _describe(source, params, at)
   log.add_source(_identity(source, params), source.summary())
@@ -113,7 +113,7 @@ def _log_of(source: sources.Source, params: base_config.Config) -> bad_examples.
 
 
 def _in_blocks(plan, load, in_graph):
-  """The batches of rows that are gathered so cheaply that it is done for a block of batches at a time."""
+  """The batches of rows that are cheap to gather: a block of batches at a time."""
   blocks = plan.blocks.map(do_not_convert(lambda positions, indices: load(positions, indices)[0]))
   return plan.elements(blocks if in_graph else blocks.prefetch(1))
 
@@ -171,7 +171,7 @@ def _in_memory_batches(share, num_examples, seed, load):
 
 
 def _identity(source: sources.Source, params: base_config.Config) -> data_identity.Identity:
-  """Distinguishes this input's batches from those of another input."""
+  """Distinguishes this input's batches from the batches of another input."""
   if not params.is_training:
     return source.identity()
   return {**source.identity(), 'order_of_examples': keyed_random.ORDER_VERSION, 'seed': params.seed or 0}

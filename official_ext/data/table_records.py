@@ -1,8 +1,6 @@
-"""Records from tables (Parquet, Arrow, CSV) and from documents in plain text or Markdown.
+"""Records from tables (CSV, Parquet, Arrow), and from documents in plain text or Markdown.
 
-Records from tables in CSV and from documents in plain text or Markdown.
-
-Records from Parquet, which is read by row groups, and Arrow, which is mapped into memory.
+Tables in CSV and documents are read into memory. Parquet is read by row groups, and Arrow is mapped into memory.
 """
 
 import bisect

@@ -109,7 +109,7 @@ def _declare_variables(graph_def: Any, function: Any, num_inputs: int) -> None:
 
 
 def _branches(graph_def: Any, sources: Sequence[str]) -> bool:
-  """Whether the values of some nodes select a branch: then one example selects that of the others too."""
+  """Whether the values of some nodes select a branch: then one example selects it for the others too."""
   dependent = _dependent(graph_def, sources, leaves_out=_SIZES)
   return any(
     node.op.removeprefix('Stateless') in _BRANCHES and _node(node.input[0]) in dependent for node in graph_def.node
@@ -205,7 +205,7 @@ class _Functions:
     return self._bodies[name]
 
   def needed(self, nodes: Iterable[Any]) -> list[Any]:
-    """The functions that nodes name, and those that these name."""
+    """The functions that nodes name, and the functions that these name."""
     found: dict[str, Any] = {}
     waiting = list(nodes)
     while waiting:

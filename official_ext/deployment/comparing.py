@@ -1,11 +1,7 @@
-"""The comparison of an export's outputs with the model's own. No TensorFlow.
-
-The kinds of outputs that exports are compared by. No TensorFlow.
-
-Matches the boxes that an export finds with those of its model. No TensorFlow.
+"""Compares an export's outputs with the model's: classes, pixels, other values, or boxes. No TensorFlow.
 
 A detector decides by thresholds and by the order of scores: a score is above `pre_nms_score_threshold` or not, two
-boxes overlap by `nms_iou_threshold` or do not, and of two boxes that overlap the one with the higher score stays. A
+boxes overlap by `nms_iou_threshold` or do not, and of two overlapping boxes the one with the higher score stays. A
 rounding error flips a decision between equal values, and another box is found. Such boxes are *borderline*: see
 `match_boxes`.
 """
@@ -39,8 +35,8 @@ class BoxThresholds:
 
   Attributes:
     score: `pre_nms_score_threshold`: boxes of lower scores are dropped.
-    overlap: `nms_iou_threshold`: of two boxes of a class with this intersection over union, that of the lower score is
-      dropped.
+    overlap: `nms_iou_threshold`: of two boxes of a class with this intersection over union, the one with the lower
+      score is dropped.
     number: `max_num_detections`: the largest number of boxes in an image.
   """
 
@@ -85,7 +81,7 @@ class BoxMatching:
 
   Attributes:
     pairs: indices of boxes that are the same: (of the model, of the export).
-    borderline: of each box that only a rounding error took away from the other side, the reason.
+    borderline: of each box that only a rounding error took from the other side, the reason.
     unmatched: the number of boxes that the other side lacks without such a reason.
   """
 
@@ -95,20 +91,20 @@ class BoxMatching:
 
 
 def match_boxes(model: Boxes, export: Boxes, least_overlap: float, thresholds: BoxThresholds) -> BoxMatching:
-  """Matches boxes by class and overlap, those of high scores first.
+  """Matches boxes by class and overlap, high scores first.
 
   A box that was clipped at the border of the image to a line or a point has no area: see `same_shares`.
 
   A box that one side has alone is borderline if, within rounding errors of float32,
 
-  - its score is `thresholds.score`, or that of the last box of `thresholds.number`;
+  - its score is `thresholds.score`, or the score of the last box of `thresholds.number`;
   - its overlap with a box of both sides, whose score is as high, is `thresholds.overlap`;
   - a box that the other side has alone has its score, and drops it by `thresholds.overlap`;
   - a borderline box of the other side has a score as high, and drops it by `thresholds.overlap`.
 
   Args:
     model: the boxes of the model.
-    export: those of the export.
+    export: the boxes of the export.
     least_overlap: the intersection over union of boxes that are the same.
     thresholds: of the detector.
   """
@@ -210,14 +206,14 @@ class Comparison:
 
   Attributes:
     kind: one of `KINDS`.
-    difference: the largest absolute difference of an output; of boxes: that of the scores of matched ones.
+    difference: the largest absolute difference of an output; of boxes: of the scores of matched ones.
     relative: the largest difference of an output, relative to the largest absolute value that the model has for it.
     agreement: the share of examples or pixels with the same highest class. Of boxes: twice the number of matches over
       the number of boxes of both, without borderline ones. None for outputs that are not classes.
     compared: the number of examples, pixels or boxes of the model in `agreement`.
     overlap: of boxes: the least intersection over union of matched ones that have an area. None for other outputs.
-    borderline: of boxes: the number of those that only a rounding error took away from the model or the export, by the
-      reason: see `match_boxes`.
+    borderline: of boxes: the number of boxes that only a rounding error took from the model or the export, by reason:
+      see `match_boxes`.
     reason: why the outputs cannot be compared; ''.
   """
 
@@ -254,7 +250,7 @@ def compare(
   Args:
     kind: one of `KINDS`.
     expected: the model's outputs: arrays `[n, ...]`.
-    found: the export's outputs: those of the same names, and others, which are ignored.
+    found: the export's outputs of the same names; others are ignored.
     tolerance: of `Comparison.is_within`: boxes are the same if their intersection over union is at least 0.99, or 0.5
       for a tolerance above 0.001.
     thresholds: of a detector.
@@ -307,7 +303,7 @@ def _differences(expected, found) -> tuple[float, float]:
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-  """The numbers of an array, float64, or its texts, of dtype object; of an array of arrays those of all."""
+  """The numbers of an array, float64, or its texts, of dtype object; of an array of arrays, of all of them."""
   if array.dtype == object and array.ndim == 1 and array.size and isinstance(array[0], np.ndarray):
     return np.concatenate([_flat(each) for each in array])
   return array.ravel() if array.dtype == object else array.ravel().astype(np.float64)

@@ -1,10 +1,6 @@
-"""Conversion of exports: to LiteRT by TensorFlow's converter, to ONNX by tf2onnx, quantized by onnxruntime.
+"""Converts a computation to LiteRT (.tflite) by TensorFlow's converter, or to ONNX by tf2onnx and onnxruntime.
 
-Hides the remarks of converters on stderr, which C++ code writes past Python. No TensorFlow.
-
-Conversion to LiteRT (.tflite) by TensorFlow's converter.
-
-Conversion to ONNX by tf2onnx, and quantization by onnxruntime.
+`quiet_stderr` hides the output of the converters' C++ code, which bypasses Python's stderr.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,7 +198,7 @@ def _convert_to_onnx(concrete: Any, path: str) -> None:
 
 
 def missing_onnx_ops(graph: Any) -> list[str]:
-  """The operations of an ONNX graph that ONNX does not define: tf2onnx leaves those of TensorFlow in it."""
+  """The operations of an ONNX graph that ONNX does not define: tf2onnx leaves TensorFlow's in it."""
   import onnx  # pylint: disable=g-import-not-at-top  # The extra `onnx`.
 
   found: set[str] = set()
@@ -270,7 +266,7 @@ class _Examples:
     self._batches = batches
 
   def get_next(self) -> Mapping[str, np.ndarray] | None:
-    """The next inputs; None behind the last."""
+    """The next inputs; None after the last."""
     return next(self._batches, None)
 
 

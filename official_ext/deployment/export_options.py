@@ -29,7 +29,7 @@ class ExportOptions:
     input: one of `INPUTS`.
     examples: the number of examples of a verification; 0 for none. None: `DEFAULT_EXAMPLES`, or no verification if
       the data of the run cannot be read.
-    tolerance: the accepted difference; None: that of the quantization.
+    tolerance: the accepted difference; None: the default of the quantization.
   """
 
   format: str = SAVED_MODEL

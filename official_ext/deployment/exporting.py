@@ -1,7 +1,4 @@
-"""Writes the model of a run as a folder that another program can use, and verifies it.
-
-The names of a model's classes, which become labels.txt of its export.
-"""
+"""Writes the model of a run as a folder for other programs, with the names of its classes, and verifies it."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -35,7 +32,7 @@ LABELS_FILE = 'labels.txt'
 
 
 def labels_of(trained: trained_model.TrainedModel) -> list[str]:
-  """The names of the classes in the order of their numbers, of the task or beside its data; [] if there are none."""
+  """The names of the classes in the order of their numbers, from the task or the folder of its data; [] if unnamed."""
   own = [str(name) for name in getattr(trained.task, 'class_names', ())]
   if own:
     return own
@@ -101,7 +98,7 @@ def export(
   """Writes an export with labels.txt and export.json, and verifies it. The folder is complete, or does not exist.
 
   Args:
-    trained: the model. For LiteRT and ONNX its arithmetic must be that of float32.
+    trained: the model. For LiteRT and ONNX its arithmetic must be in float32.
     output_dir: a folder that does not exist yet.
     options: the format, the quantization, the verification.
     facts: further entries of export.json, JSON values by name.
@@ -203,7 +200,7 @@ def _files(
   examples: run_examples.RunExamples,
   options: export_options.ExportOptions,
 ) -> tuple[run_examples.FileExamples | None, str]:
-  """(image files for the verification, the reason if there are none; '' for an export that takes no images)."""
+  """(image files for the verification, the reason if they are missing; '' for an export that takes no images)."""
   way = function.files
   if way is None:
     takes_images = tensor_functions.preprocessing_of(function, examples.inputs)

@@ -1,7 +1,7 @@
 """Signatures of SavedModels that take encoded images, serialized tf.Examples, or texts in place of tensors.
 
-For Model Garden's tasks its modules in `official.vision.serving` and `official.nlp.serving` compute them, for other
-tasks on images a decoder before the task's own signature.
+For Model Garden's tasks its modules in `official.vision.serving` and `official.nlp.serving` compute them. For other
+tasks on images, a decoder precedes the task's own signature.
 """
 
 from collections.abc import Callable, Mapping

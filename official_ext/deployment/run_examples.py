@@ -1,10 +1,7 @@
-"""Examples of a run's data, and image files of many kinds, for the verification and the calibration of its exports.
+"""Examples for the verification and the calibration of exports: of a run's data, and image files of many kinds.
 
-Image files of other sizes, orientations and modes, and the way that the data of a task take from them to the model.
-
-An export is compared with the task on them: from the bytes of a file to the answer.
-
-Examples of a run's data, for the verification and the calibration of its exports.
+Image files have other sizes, orientations and modes than the run's data. The export is compared on them with the task,
+from the bytes of a file to the answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -168,7 +165,7 @@ def file_batches(
     trained: the model and its task.
     kind: one of `comparing.KINDS`, for Model Garden's tasks on images; None for other tasks.
     files: the files.
-    as_jpeg: whether all are stored as JPEG, for Model Garden's tasks; else those that would change are PNG.
+    as_jpeg: whether all are stored as JPEG, for Model Garden's tasks; else files that would change are PNG.
 
   Raises:
     UserError: the task's data cannot be made of files; the message has the reason.
@@ -277,8 +274,8 @@ class RunExamples:
     inputs: of the verification, by the names of the exported signature: arrays `[n, ...]`.
     expected: the model's own outputs for them, by name: arrays `[n, ...]`, of dtype object if the shapes of examples
       differ.
-    calibration: further inputs, for quantization: arrays `[m, ...]`; those of the verification if the data have no
-      others.
+    calibration: further inputs, for quantization: arrays `[m, ...]`; the inputs of the verification if the data
+      have no others.
   """
 
   split: str
@@ -314,7 +311,7 @@ def read_examples(
     outputs_of: from a batch and these inputs to the model's own outputs, in parts: (inputs, outputs) of some examples,
       tensors `[n, ...]`.
     number: of examples to verify with, at most; fewer if they are large.
-    calibrates: whether examples for a calibration are needed too. They follow those of the verification.
+    calibrates: whether examples for a calibration are needed too. They follow the examples of the verification.
 
   Raises:
     UserError: the data cannot be read, or are empty.

@@ -3,12 +3,12 @@
     python -I runtime_script.py REQUEST.json
 
 The request holds `format` (saved_model, litert, litert_tensorflow or onnx), `model` (its path), `inputs` (the path of
-an .npz), `outputs` (the path of the .npz to write), `threads` and `seconds`, the time for the measurement of latency.
+an .npz), `outputs` (the path of the .npz to write), `threads`, and `seconds`, the time for the measurement of latency.
 The last line on stdout is a JSON object: `latency_ms` (the median of single examples), `runs`, `threads`, `runtime`,
-and `modules`, the loaded packages among those that must not be needed.
+and `modules`, the loaded packages that an export must not need.
 
-An .npz has the tensors of each example: `7:NAME` is the tensor NAME of the eighth. A tensor of bytes is `7:NAME:bytes`,
-their concatenation, `7:NAME:lengths` and `7:NAME:shape`.
+An .npz has the tensors of each example: `7:NAME` is the tensor NAME of the eighth. A tensor of bytes is `7:NAME:bytes`
+(their concatenation), `7:NAME:lengths` and `7:NAME:shape`.
 """
 
 import json

@@ -62,9 +62,9 @@ class TensorFunction:
     specs: the tensors by name. Their first dimension is the batch: None, or 1 if the computation takes no more.
     kind: how outputs are compared, one of `comparing.KINDS`.
     inputs_of: from a batch of the task's data to arrays by name.
-    reference: from a batch to the model's own outputs by name; None: those of `call`.
+    reference: from a batch to the model's own outputs by name; None: the outputs of `call`.
     preprocessing: facts about the input for export.json.
-    signatures: the traced functions of a SavedModel, by name; {} if there are none.
+    signatures: the traced functions of a SavedModel, by name; {} without traced ones.
     thresholds: of a detector.
     files: the way from image files to it; None if it takes no images, or nothing is known of their preprocessing.
   """
@@ -89,8 +89,8 @@ class TensorFunction:
     """Traces the computation for one size of inputs.
 
     Args:
-      examples: inputs `[n, ...]`, whose sizes replace those that `specs` leaves open; None keeps these open.
-      batch_size: the size of the batch; None keeps that of `specs`.
+      examples: inputs `[n, ...]`, whose sizes replace the open ones of `specs`; None keeps them open.
+      batch_size: the size of the batch; None keeps the size in `specs`.
 
     Returns:
       A concrete function of tensors in the order of `specs`.
@@ -237,7 +237,7 @@ def _kind_of_outputs(outputs: Mapping[str, tf.TensorSpec]) -> str:
 
 
 def _thresholds(trained: trained_model.TrainedModel) -> comparing.BoxThresholds:
-  """Those of Model Garden's detectors; of other tasks the defaults, with which nothing is borderline."""
+  """The thresholds of Model Garden's detectors; for other tasks the defaults, with which nothing is borderline."""
   generator = getattr(getattr(trained.params.task, 'model', None), 'detection_generator', None)
   if generator is None or generator.nms_version == 'tflite':
     return comparing.UNKNOWN
@@ -361,7 +361,7 @@ def signature_of(concrete: Any) -> json_values.JsonObject:
 
 
 def preprocessing_of(function: TensorFunction, inputs: Mapping[str, np.ndarray] | None) -> json_values.JsonObject:
-  """The facts about the input image: those of the function, or else those that examples show; {} without an image."""
+  """The facts about the input image: of the function, or else as examples show; {} without an image."""
   if function.preprocessing or inputs is None:
     return function.preprocessing
   for name, array in inputs.items():

@@ -155,8 +155,8 @@ def verify(
     function: the computation that was exported.
     examples: inputs with the model's outputs.
     tolerance: see `Verification`.
-    files: the same of image files; None if there are none.
-    unchecked: why there are none.
+    files: image files with the model's outputs; None for none.
+    unchecked: why there are no files.
   """
   path = os.path.join(folder, file) if file else folder
   has_answers = files is not None and files.expected is not None
@@ -238,7 +238,7 @@ def run(
     inputs: arrays `[n, ...]` by name, of dtype object for bytes; or n arrays of several shapes.
 
   Returns:
-    (the outputs of each example, stacked, those of several shapes as an array of objects; the facts that the script
+    (the outputs of each example, stacked, or an array of objects if their shapes differ; the facts that the script
     reports).
 
   Raises:

@@ -1,4 +1,4 @@
-"""Checks of this machine and environment: `official-ext doctor`. No TensorFlow in this process.
+"""Checks of this machine and environment: `official-ext doctor`. TensorFlow is imported in another process.
 
 They cover Python, the packages that this library requires, its extras, whether TensorFlow can be imported, memory,
 disk, ports, and GPUs: the driver, compute capabilities, and the CUDA libraries that TensorFlow loads. Not tested on
@@ -142,14 +142,14 @@ def _existing_folder(folder: str) -> str:
 _DISTRIBUTION = 'official-ext'
 _PROBE = 'official_ext.cli.tensorflow_probe'
 _TEST_EXTRA = 'test'  # For contributors.
-_GPU_EXTRA = 'gpu'  # doctor.py checks it where there is a GPU.
+_GPU_EXTRA = 'gpu'  # Checked if there is a GPU.
 
 
 def check_python(supported: str | None = None, version: Sequence[int] = sys.version_info[:3]) -> CheckResult:
   """Checks the version of Python.
 
   Args:
-    supported: versions, as `>=3.11,<3.14`; None: those that this library's metadata states.
+    supported: versions, as `>=3.11,<3.14`; None: from this library's metadata.
     version: major, minor, patch.
   """
   text = '.'.join(map(str, version))
@@ -164,7 +164,7 @@ def check_packages(required: Sequence[str] | None = None) -> Iterator[CheckResul
   """Checks that the required packages are installed in supported versions.
 
   Args:
-    required: requirements as in metadata; None: those of this library without its extras.
+    required: requirements as in metadata; None: of this library without its extras.
   """
   if required is None:
     required = _metadata().get_all('Requires-Dist') or ()
@@ -212,7 +212,7 @@ def probe_tensorflow(seconds: float) -> tuple[CheckResult, json_values.JsonObjec
     seconds: the time limit.
 
   Returns:
-    The finding, and what tensorflow_probe.py prints; None if the import failed.
+    The finding, and the output of tensorflow_probe.py; None if the import failed.
   """
   reinstall = "pip install --force-reinstall 'tensorflow>=2.20,<2.22'"
   try:
@@ -269,7 +269,7 @@ def read_gpus(seconds: float = 10.0) -> tuple[list[Gpu], list[CheckResult]]:
     seconds: the time limit.
 
   Returns:
-    The GPUs, and what is wrong with the driver.
+    The GPUs, and problems of the driver.
   """
   has_driver = bool(hardware.all_gpus())
   try:
@@ -293,7 +293,7 @@ def read_gpus(seconds: float = 10.0) -> tuple[list[Gpu], list[CheckResult]]:
 
 
 def check_gpus(gpus: Sequence[Gpu], tensorflow: Mapping[str, Any] | None) -> Iterator[CheckResult]:
-  """Compares GPUs with what TensorFlow is built for, and with those that it finds.
+  """Compares GPUs with the targets of TensorFlow's build, and with the GPUs that it finds.
 
   Args:
     gpus: of the machine.

@@ -1,6 +1,6 @@
-"""The workers of a run on this machine: they are started, watched, and restarted if one is lost.
+"""Starts the workers of a run on this machine, watches them, and restarts them if one is lost.
 
-A private network is a Linux network namespace with only a loopback device.
+They may run in a private network, a Linux network namespace with only a loopback device.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ _IFF_UP = 1
 def enter_private_network(flag: str) -> None:
   """Moves this process, and all that it starts from now on, into a private network.
 
-  They can reach each other at 127.0.0.1, but nothing else; nobody outside can reach them. The process must have only
-  one thread.
+  They can reach each other at 127.0.0.1, but nothing else, and cannot be reached from outside. The process must have
+  only one thread.
 
   Args:
     flag: the flag that requires it, for the error message.
@@ -71,7 +71,7 @@ def _start_loopback() -> None:
 _NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)
 _PREEMPTED = errors.PreemptedError.exit_status
 _POLL_SECONDS = 0.2
-_LEAST_SILENCE_SECONDS = 10.0  # Workers may have to wait so long for a processor.
+_LEAST_SILENCE_SECONDS = 10.0  # Workers may wait this long for a processor.
 _STACKS_SECONDS = 2.0
 _STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for the remaining processes of a worker.
 _PIPES_SECONDS = 1.0
@@ -159,7 +159,7 @@ class Launcher:
       self._pass_output_on(_POLL_SECONDS)
       self._end_strays()
       now = time.monotonic()
-      for worker in self._workers:  # More has passed if this process was stopped, or nobody took its output.
+      for worker in self._workers:  # More has passed if this process was stopped, or its output was not read.
         worker.listener.listen(min(now - before, 2 * _POLL_SECONDS))
       before = now
       if first_end is None and len(self._running()) < self._num_workers:
@@ -183,7 +183,7 @@ class Launcher:
     return self._status(first)
 
   def _end_strays(self) -> bool:
-    """Ends the remaining processes of workers that have ended, and reads no more from who has their pipes.
+    """Ends the remaining processes of workers that have ended, and reads no more from the holders of their pipes.
 
     Returns:
       Whether anything is left, for which the next start must wait: it may hold GPUs and ports.
@@ -198,17 +198,17 @@ class Launcher:
       seconds = now - worker.ended
       if seconds > _STRAYS_SECONDS:
         processes.signal_group(worker.process.pid, signal.SIGKILL)
-      # A process that nobody reaps stays in a group, as in containers without an init.
+      # A process that is not reaped stays in a group, as in containers without an init.
       is_left = processes.signal_group(worker.process.pid, 0) and seconds < _STRAYS_SECONDS + _PIPES_SECONDS
       pipes = [key.data for key in self._selector.get_map().values() if key.data[0] is worker]
-      if not is_left and seconds > _PIPES_SECONDS:  # Somebody outside of the group, who may live on, has them.
+      if not is_left and seconds > _PIPES_SECONDS:  # A process outside of the group, which may live on, has them.
         while pipes:
           self._close(*pipes.pop())
       is_any_left = is_any_left or is_left or bool(pipes)
     return is_any_left
 
   def _status(self, first: _Worker | None) -> int:
-    """The status of all: that of a worker whose reason holds for all; else that of the first that was lost.
+    """The exit status: a user error or divergence if any worker has one, else the status of the first lost worker.
 
     A launch that was asked to stop has not failed if a worker did not end by itself, as it heard the signal before it
     could save, or was killed: the same command resumes.
@@ -216,7 +216,7 @@ class Launcher:
     codes = [worker.process.returncode for worker in self._workers]
     if self._signal is not None and any(codes):
       return next((status for status in _NOT_TRIED_AGAIN if status in codes), _PREEMPTED)
-    for status in (*_NOT_TRIED_AGAIN, _PREEMPTED):  # A worker that ends for a reason says more than those that lost it.
+    for status in (*_NOT_TRIED_AGAIN, _PREEMPTED):  # The reason of an end says more than its loss.
       if status in codes and (status != _PREEMPTED or first is None):
         return status
     if first is None:

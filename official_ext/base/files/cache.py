@@ -1,7 +1,7 @@
 """A cache of results for other processes and later runs: folders that exist whole or not at all.
 
-They lie in `$XDG_CACHE_HOME/official_ext`, `~/.cache/official_ext` where that is unset. All of it may be deleted at any
-time: it is made anew.
+It lies in `$XDG_CACHE_HOME/official_ext`, or in `~/.cache/official_ext` if that is unset. All of it may be deleted at
+any time: entries are made again.
 """
 
 import atexit

@@ -1,11 +1,9 @@
-"""Files of this machine: opened if they are regular files, locked as long as a process lives. No TensorFlow.
-
-Local files opened for reading, if they are regular files: nothing waits for a pipe or reads a device forever.
+"""Local files: opens regular files only, reads up to a size, and locks files as long as a process lives.
 
 A run's folder may hold anything under the names of its files: a named pipe whose writer never comes, a link to
-/dev/zero, a file of many gigabytes. Each reader of such a file opens it here and states how much it is willing to read.
+/dev/zero, a file of many gigabytes. Each reader opens such a file here and states how much it is willing to read.
 
-Advisory locks on local files (flock), which the kernel releases however their process ends. No TensorFlow.
+Locks are advisory (flock). The kernel releases them however their process ends.
 """
 
 from collections.abc import Iterator
@@ -29,12 +27,12 @@ class UnreadableError(OSError):
 def open_to_read(path: str, buffering: int = -1) -> BinaryIO:
   """Opens a regular file, or a link to one.
 
-  The kind of the file is that of the opened descriptor, so that nobody can replace the file after the check. Opening
-  never waits for the other end of a pipe.
+  The check reads the kind of the opened descriptor, so that the file cannot be replaced after the check. Opening never
+  waits for the other end of a pipe.
 
   Args:
     path: a local path.
-    buffering: as that of `open`.
+    buffering: see `open`.
 
   Raises:
     FileNotFoundError: there is no file.
@@ -51,11 +49,11 @@ def open_to_read(path: str, buffering: int = -1) -> BinaryIO:
 
 
 def open_descriptor(path: str, flags: int) -> int:
-  """Opens a regular file as `os.open` does, without waiting for anybody. Returns its descriptor.
+  """Opens a regular file as `os.open` does, without waiting for another process. Returns its descriptor.
 
   Args:
     path: a local path.
-    flags: as those of `os.open`. A file that O_CREAT makes has the permissions 0o666, less the process's umask.
+    flags: see `os.open`. A file that O_CREAT makes has the permissions 0o666, less the process's umask.
 
   Raises:
     OSError: see `open_to_read`.
@@ -63,7 +61,7 @@ def open_descriptor(path: str, flags: int) -> int:
   try:
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
   except OSError as error:
-    if error.errno == errno.ENXIO:  # A socket, or a pipe that nobody reads.
+    if error.errno == errno.ENXIO:  # A socket, or a pipe without a reader.
       raise _irregular(path) from None
     if error.errno == errno.ELOOP:
       raise UnreadableError(error.errno, 'is a loop of links', path) from None
@@ -163,7 +161,7 @@ def is_locked(path: str) -> bool:
   except FileNotFoundError:
     return False
   try:
-    return try_lock(file, shared=True) is None  # Those who only ask are not in each other's way.
+    return try_lock(file, shared=True) is None  # Processes that only ask do not exclude each other.
   finally:
     os.close(file)
 
@@ -177,7 +175,7 @@ def is_lock_at(file: int, path: str) -> bool:
 
 
 class FileLock:
-  """A context in which one process at a time is. Its file is made if it is missing, and stays.
+  """A context that one process at a time enters. Its file is made if it is missing, and stays.
 
   On a file system without locks every process is let in.
 

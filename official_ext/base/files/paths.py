@@ -184,7 +184,7 @@ def size_and_time(path: str) -> tuple[int, float]:
   """The size of a file in bytes, and its modification time in seconds since 1970.
 
   Raises:
-    OSError: there is none, or it cannot be read.
+    OSError: the file is missing, or cannot be read.
   """
   if not is_remote(path):
     found = os.stat(path)
@@ -195,7 +195,7 @@ def size_and_time(path: str) -> tuple[int, float]:
 
 
 def size(path: str) -> int:
-  """The bytes of a file; 0 if there is none, or it cannot be read."""
+  """The bytes of a file; 0 if it is missing, or cannot be read."""
   try:
     return size_and_time(path)[0]
   except OSError:
@@ -216,7 +216,7 @@ def read(path: str, max_bytes: int | None = None, pipes: bool = False) -> bytes:
     pipes: whether to read a pipe too, as of a file that the user names: `--config_file=<(...)`.
 
   Raises:
-    FileNotFoundError: there is none.
+    FileNotFoundError: the file is missing.
     OSError: it cannot be read, or is larger. IsADirectoryError: it is a folder.
   """
   may_be_pipe = pipes and not is_remote(path)
@@ -236,7 +236,7 @@ def open_to_read(path: str) -> BinaryIO:
   """Opens a regular file for reading bytes: see local_files.py. The result is a context that closes it.
 
   Raises:
-    FileNotFoundError: there is none.
+    FileNotFoundError: the file is missing.
     OSError: it cannot be read. IsADirectoryError: it is a folder.
   """
   if not is_remote(path):
@@ -249,7 +249,7 @@ def open_to_read(path: str) -> BinaryIO:
 
 
 def local_copy(path: str) -> str:
-  """A file for libraries that open local files alone: the path of a local one itself; of a remote one, that of a copy.
+  """A file for libraries that open local files alone: the path itself if it is local, else the path of a copy.
 
   The end of this process deletes the copy.
 
@@ -317,7 +317,7 @@ def _os_errors(path: str) -> Iterator[None]:
   try:
     yield
   except _op_error() as error:
-    reason = ' '.join(str(error).split())  # That of gs:// has several lines.
+    reason = ' '.join(str(error).split())  # The message of gs:// has several lines.
     if type(error).__name__ == 'NotFoundError':
       raise FileNotFoundError(errno.ENOENT, reason or os.strerror(errno.ENOENT), path) from error
     raise OSError(None, reason or type(error).__name__, path) from error
@@ -522,7 +522,7 @@ def remove(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-  """Deletes a folder with all its content; of a symbolic link only the link, as the target is somebody else's."""
+  """Deletes a folder with all its content; of a symbolic link, only the link: the target may belong to others."""
   if is_remote(path):
     try:
       with _os_errors(path):

@@ -1,13 +1,11 @@
-"""Writes files of a run whole or not at all, and describes storage that fails.
+"""Writes files of a run whole or not at all, describes failing storage, and makes checkpoints readable for TensorFlow.
 
 Storage fails in the middle of a run: a disk or a quota is full, a file system turns read-only, a network file system is
-gone, somebody deletes a folder. The caller decides the consequence for the run; this module finds the one line that
-describes it.
+gone, a folder is deleted. This module finds the one line that describes it. The caller decides the consequence for the
+run.
 
-Paths of checkpoints that TensorFlow can read: without pipes, and not in folders whose names are patterns to it.
-
-TensorFlow looks for a checkpoint's index by a pattern before it opens it (`Env::GetMatchingPaths`), and finds none
-if the path holds `[` or a backslash. Such a folder is read by way of a symbolic link.
+TensorFlow looks for a checkpoint's index by a pattern before it opens it (`Env::GetMatchingPaths`), and finds none if
+the path holds `[` or a backslash. `readable_checkpoint` reads such a folder through a symbolic link, and refuses pipes.
 """
 
 import atexit
@@ -35,7 +33,7 @@ def readable_checkpoint(path: str) -> str:
     path: path of the checkpoint.
 
   Raises:
-    UserError: there is none, on a remote file system.
+    UserError: the checkpoint is missing, on a remote file system.
     UnreadableError: one of its files is not a regular file: see local_files.py.
   """
   if not paths.is_remote(path) and os.path.lexists(f'{path}.index'):
@@ -76,7 +74,7 @@ def _link_to(folder: str) -> str:
 
 
 FAILURES = (OSError, tf.errors.OpError)  # The exceptions of writing a file.
-# Of the machine, and of nothing that a program did.
+# Errors of the machine; a program cannot cause them.
 _OF_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG)
 _REASONS = tuple(os.strerror(number) for number in _OF_STORAGE)
 _PATH = re.compile(r'(?:^|\s)(\S*/[^\s;]*);')
@@ -88,7 +86,7 @@ def write(path: str, text: str, sync: bool = True) -> None:
 
 
 def write_bytes(path: str, content: bytes, sync: bool = True) -> None:
-  """Writes a file under a temporary name, then renames it. A failed write leaves nothing behind.
+  """Writes a file under a temporary name, then renames it. A failed write leaves no files.
 
   Args:
     path: local, or any that `tf.io.gfile` knows. Its folder is made if it is missing.
@@ -110,7 +108,7 @@ def write_bytes(path: str, content: bytes, sync: bool = True) -> None:
 
 
 def remove_abandoned(folder: str) -> None:
-  """Deletes the temporary files that processes of this machine have left in a local folder which died as they wrote.
+  """Deletes the temporary files of a local folder whose writers, processes of this machine, have died.
 
   Where none can be deleted, they stay.
   """

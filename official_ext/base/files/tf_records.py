@@ -1,10 +1,7 @@
-"""TFRecord files and tf.Examples, as Model Garden's input pipelines read them, written without TensorFlow.
+"""Writes TFRecord files and tf.Examples, as Model Garden's input pipelines read them, without TensorFlow.
 
-Sources: tensorflow/core/lib/io/record_writer.h (framing), tensorflow/core/example/feature.proto.
-
-The checksum of records in TFRecord files.
-
-Sources: RFC 3720, appendix B.4 (CRC32C); tensorflow/core/lib/hash/crc32c.h (its mask).
+Sources: tensorflow/core/lib/io/record_writer.h (framing), tensorflow/core/lib/hash/crc32c.h (mask of the checksum),
+RFC 3720, appendix B.4 (CRC32C), tensorflow/core/example/feature.proto.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +27,8 @@ def crc32c(data: bytes) -> int:
   """The CRC32C (Castagnoli) of data.
 
   Short data are read byte by byte. Others are rows of 64 bytes: numpy computes the remainders of all rows at once, byte
-  by byte, and then joins them in pairs. The remainder of `a + b` is that of `a`, shifted by the length of `b`, xor that
-  of `b`.
+  by byte, and then joins them in pairs. The remainder of `a + b` is the remainder of `a`, shifted by the length of `b`,
+  xor the remainder of `b`.
   """
   if len(data) < _SHORT:
     register, remainders_of = 0xFFFFFFFF, _short_table()

@@ -33,10 +33,10 @@ _PARTIAL = '.{name}.{machine}-{process}.partial'
 
 
 def write(folder: str, make: Callable[[str], None], replace: bool = True) -> None:
-  """Writes a folder under another name beside its own, then renames it.
+  """Writes a folder under another name in the same parent, then renames it.
 
-  An earlier one exchanges names with it, so that at every moment one of them exists. If the system
-  cannot do that (other than Linux), there is none for a moment; the next writer restores it after a death.
+  An earlier one exchanges names with it, so that at every moment one of them exists. Systems other than Linux cannot do
+  that: there both are missing for a moment. If the writer dies then, the next writer restores the earlier one.
 
   Args:
     folder: its path; parents are made. Of a symbolic link the folder that it leads to is meant.

@@ -1,8 +1,8 @@
-"""Whether a higher or a lower value of a metric is better: one table of names, for all that choose a best value.
+"""Whether a higher or a lower value of a metric is better: one table of names, for all code that chooses a best value.
 
-A name is read as English noun phrases are: its last word counts. `accuracy_loss` is a loss, `error_free_accuracy` an
-accuracy, and `loss_scale` neither. Words that leave the meaning, such as `rate`, `mean`, `top 5` or `validation`, are
-passed over. A name that the table does not know stays unknown; nothing guesses.
+A name is read like an English noun phrase: its last word counts. `accuracy_loss` is a loss, `error_free_accuracy` an
+accuracy, and `loss_scale` neither. Words without a direction, such as `rate`, `mean`, `top 5` or `validation`, are
+passed over. The direction of a name that the table does not know is unknown; nothing guesses.
 """
 
 import functools

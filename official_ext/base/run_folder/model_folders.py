@@ -1,13 +1,11 @@
-"""The kind of a folder of a language model: Hugging Face's, or peft's with adapters over such a one. No TensorFlow.
+"""The folders of a language model: their kind, the notes of an export, and the record of the base of adapters.
 
-A path that a folder of adapters names for its base may be relative to the current directory, or to that folder.
+A folder is Hugging Face's, or peft's with adapters over such a one. The path by which adapters name their base may be
+relative to the current directory or to their folder. export.json has the notes of an export.
 
-export.json, the notes of an export beside its model. No TensorFlow.
-
-The record of the base that adapters were trained on: base_model.json beside them. No TensorFlow.
-
-peft knows the base by its path alone, and by no sign how its weights were kept: an adapter that was trained over 4 bits
-has other logits over the weights that those were packed from.
+base_model.json, in a folder of adapters, records the base that they were trained on. peft knows the base by its path
+alone, and does not record how its weights were kept: an adapter trained over 4-bit weights has other logits over the
+weights that they were packed from.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +21,7 @@ EXPORT_FILE = 'export.json'
 
 
 def read_export(folder: str) -> json_values.JsonObject:
-  """The notes in the folder of an export; {} if there are none."""
+  """The notes in the folder of an export; {} without notes."""
   return json_values.read_file(os.path.join(folder, EXPORT_FILE)) or {}
 
 
@@ -102,7 +100,7 @@ def write_base(record: BaseRecord, folder: str) -> None:
 
 
 def read_base(folder: str) -> BaseRecord | None:
-  """The record of a folder's adapters; None if there is none, as peft writes none.
+  """The record of a folder's adapters; None without one: peft writes none.
 
   Raises:
     UserError: it cannot be read, or is not one.
@@ -147,7 +145,7 @@ class ModelFolders(NamedTuple):
   Attributes:
     model: the Hugging Face folder with the weights.
     adapter: the peft folder with adapters for them; '' for none.
-    tokenizer: the folder with the tokenizer: that of the adapters, if it has one.
+    tokenizer: the folder with the tokenizer: the adapters' folder, if it has one.
   """
 
   model: str
@@ -165,7 +163,7 @@ def find(folder: str, base_model: str | None = None, adapter: str | None = None)
   Args:
     folder: its path.
     base_model: the base of adapters; None for the one that they name.
-    adapter: a folder with adapters for `folder`, in place of those that it may be.
+    adapter: a folder with adapters for `folder`, in place of adapters in `folder` itself.
 
   Raises:
     UserError: with the path: there is no such folder, it is of another kind, or the base of the adapters is missing.

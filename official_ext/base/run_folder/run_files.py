@@ -1,10 +1,8 @@
-"""The content of files in the folder of a run: events.jsonl, and the manifests of checkpoints. No TensorFlow.
+"""The content of a run's files: the events of events.jsonl, and the manifests of checkpoints.
 
-The names of the events of a run, and of those of their values that are not metrics. No TensorFlow.
-
-Which lines of a run's events.jsonl stand, after it went back to an earlier step. No TensorFlow.
-
-The content of a checkpoint's manifest, and whether it can be believed. No TensorFlow: see manifests.py.
+`EVENTS` names the events, and the values of each that are not metrics. `standing_events` drops the events that a return
+to an earlier step has superseded. `parse_manifest` refuses a damaged manifest; training/checkpoints/manifests.py writes
+them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -125,12 +123,12 @@ def manifest_sum(entries: Mapping[str, object]) -> str:
 
 
 def is_complete_checkpoint(files: json_values.Json) -> bool:
-  """Whether the names of a checkpoint's files are those of a whole one."""
+  """Whether a checkpoint with files of these names is complete."""
   return any(name.endswith('.index') for name in files) and any('.data-' in name for name in files)
 
 
 def _check_manifest_files(files: json_values.Json, name: str) -> None:
-  """Raises a ValueError if a manifest's files are not those of the checkpoint `name`."""
+  """Raises a ValueError if a manifest lists files of another checkpoint than `name`."""
   if not isinstance(files, dict):
     raise ValueError(_DAMAGED_MANIFEST)
   for file, entry in files.items():

@@ -1,8 +1,8 @@
-"""One training per folder: a lock that ends with its process, a lease for file systems without locks. No TensorFlow.
+"""One training per folder: a lock that ends with its process, and a lease for file systems without locks.
 
 `training.lock` exists while a training runs. Its process holds an advisory lock (flock) on it, which the kernel
-releases however the process ends. Its content, the lease, identifies the process, and changes with every heartbeat: it
-counts on file systems that have no locks, such as `gs://`, or keep them to one host.
+releases however the process ends. The file's content, the lease, identifies the process, and changes with every
+heartbeat. It counts on file systems that have no locks, such as `gs://`, or keep them to one host.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,7 +65,7 @@ class RunLock:
     """Takes the folder, and makes it if it does not exist.
 
     If it cannot be seen from here whether the last holder has ended, as after the crash of another host, this waits for
-    a sign of life, and takes the folder if there is none.
+    a sign of life, and takes the folder if none comes.
 
     Args:
       stop_requested: returns the name of a signal that ends the wait, or None.
@@ -183,7 +183,7 @@ class RunLock:
     os.pwrite(self._file, json.dumps(self._lease).encode().ljust(_LEASE_BYTES - 1) + b'\n', 0)
     paths.sync_descriptor(self._file)  # Other hosts see only data that has reached the server.
 
-  # Who has it.
+  # The holder.
 
   def _outlast(self, lease, locked, stop_requested):
     """Waits until the holder that a lease names is dead.
@@ -246,7 +246,7 @@ class RunLock:
     with self._writing:
       if self._taken_by is not None or self._is_released:
         return
-      if lease is None and self._file >= 0 and os.path.isdir(self._model_dir):  # Somebody deleted it.
+      if lease is None and self._file >= 0 and os.path.isdir(self._model_dir):  # It was deleted.
         self._open()
       self._write()
 
@@ -281,7 +281,7 @@ def _is_held(lease: Mapping[str, object] | None, file: int) -> bool | None:
   """Whether the process that a lease names is alive; None if only its heartbeat can show it.
 
   Args:
-    lease: None if there is none.
+    lease: None without a lease.
     file: the descriptor of a file that this process has locked, or -1.
   """
   if lease is None:

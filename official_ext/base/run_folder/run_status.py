@@ -1,11 +1,8 @@
-"""The status of a run, read from its folder: run.json, and whether its process is alive. No TensorFlow.
+"""The status of a run: the record in run.json, heartbeats, and whether its process is alive.
 
-Heartbeats at an interval, from a separate thread, at no cost for the training step.
-
-Whether a run that says `running` is dead. A run that was killed writes nothing, so its process is looked at.
-
-The number of the process, its start and the boot of its kernel must be those of the record. A process that is out of
-sight, on another host or in another container, is judged by its heartbeat.
+A killed run writes nothing, so a record that says `running` counts only if its process lives: a process with the
+recorded number, start and boot of the kernel. A process that cannot be seen, on another host or in another container,
+is judged by its heartbeat. A thread of the run gives the heartbeat, so that it takes no time from training steps.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +19,7 @@ from official_ext.base import processes
 from official_ext.base.files import paths
 
 HEARTBEAT_SECONDS = 10.0
-# Nothing for so long: whoever should have given a sign of life is dead. A file system that hangs for less is forgiven.
+# Without a heartbeat for this long, a process counts as dead. File systems may hang for less.
 SILENCE_SECONDS = 60.0
 
 
@@ -106,7 +103,7 @@ def recorded_launcher(record: Mapping[str, Any]) -> processes.ProcessIdentity | 
 
 
 def living_launcher(record: Mapping[str, Any]) -> processes.ProcessIdentity | None:
-  """The living process that restarts the run's workers, and must be the one to stop them; None if there is none."""
+  """The living process that restarts the run's workers, and must be the one to stop them; None without one."""
   process = recorded_launcher(record)
   return process if process is not None and processes.is_alive(process) else None
 
@@ -133,7 +130,7 @@ def path_of(model_dir: str, mode: str = 'train') -> str:
 
 
 def read(model_dir: str, mode: str = 'train') -> json_values.JsonObject | None:
-  """The record that a run of `mode` left in `model_dir`; None if there is none, or none that can be read.
+  """The record that a run of `mode` left in `model_dir`; None if it is missing or cannot be read.
 
   A folder that was copied while its run was in progress has no process: the recorded one writes to the original. Its
   record reads as `dead`.
@@ -197,7 +194,7 @@ def is_ours(model_dir: str, mode: str) -> bool:
 
 
 class TrainingWatch:
-  """For an evaluation beside a training: whether the training has finished or died, so that no checkpoint will follow.
+  """For an evaluation during a training: whether the training has finished or died, so that no checkpoint will follow.
 
   A training that has not begun has not ended. Nor has one whose last attempt ended before the watch began, short of
   `train_steps`: it is being extended or restarted, and its next attempt is still to come. If its process cannot be seen

@@ -1,6 +1,6 @@
-"""Logs a run to trackers (MLflow, Weights & Biases). No TensorFlow. Their packages take seconds to import.
+"""Logs a run to trackers (MLflow, Weights & Biases): names and values as they accept them, and their clients.
 
-The names of a run's values in trackers (MLflow, Weights & Biases), and the types accepted there. No TensorFlow.
+The packages of the trackers take seconds to import, so functions import them when they are called.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ _WANDB_BAD_ENDS = ('failed', 'hung', 'diverged', 'dead')
 
 
 def numbers_of(event: str, flat: Mapping[str, object]) -> dict[str, float]:
-  """The numbers among the values of an event: those of 'eval' as `validation/<name>`; {} for other events."""
+  """The numbers among the values of an event: of 'eval' as `validation/<name>`; {} for other events."""
   if event not in ('train', 'eval'):
     return {}
   prefix = 'validation/' if event == 'eval' else ''
@@ -113,7 +113,7 @@ def mlflow_uri(folder: str, uri: str = '') -> str:
 
 
 def mlflow_client(uri: str) -> Any:
-  """MLflow's client. A SQLite database is created, which takes seconds, with a folder of artifacts beside it."""
+  """MLflow's client. For SQLite it creates a database, which takes seconds, and a folder of artifacts next to it."""
   os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
   if '://' not in uri or uri.startswith('file:'):
     os.environ.setdefault('MLFLOW_ALLOW_FILE_STORE', 'true')  # MLflow maintains its file store no longer.

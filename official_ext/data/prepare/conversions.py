@@ -1,10 +1,6 @@
-"""Conversions of data sets to Model Garden's records: their splits, labels and settings of the trainer. No TensorFlow.
+"""The common part of conversions to Model Garden's records: splits, names of classes, and settings of the trainer.
 
-Splits of examples, by their names or by shares. No TensorFlow.
-
-Files of class names, and paths by patterns. No TensorFlow.
-
-Settings of the trainer for data sets of hundreds or thousands of examples. No TensorFlow.
+Splits are named by the input, or drawn by shares. The settings suit data sets of hundreds or thousands of examples.
 """
 
 from collections.abc import Sequence
@@ -32,7 +28,7 @@ _NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-  """The settings of a conversion, whatever it converts.
+  """The settings that all conversions have.
 
   Attributes:
     target: the task, by the name of --for.
@@ -59,7 +55,7 @@ class Conversion:
 
 
 def split_of(name: str) -> str:
-  """The split that a file, folder or column is named after; '' if there is none."""
+  """The split that a file, folder or column is named after; '' for none."""
   return _NAMES.get(name.lower(), '')
 
 
@@ -149,7 +145,7 @@ _EPOCHS = 50
 _EVALUATIONS = 20
 _LEARNING_RATE = 0.001
 BERT_RATE = 5e-5  # Of a BERT from a checkpoint: Devlin et al. 2019, arXiv:1810.04805, appendix A.3.
-SMALL_ENCODER_RATE = 5e-4  # Of a small one from random weights.
+SMALL_ENCODER_RATE = 5e-4  # Of a small BERT from random weights.
 FEW_STEPS = 5000
 
 

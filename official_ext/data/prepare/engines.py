@@ -1,8 +1,6 @@
-"""Engines of a preparation: processes of this machine, or tasks of Ray on a cluster, write its shards.
+"""Engines of a preparation, which write its shards: processes of this machine, or tasks of Ray.
 
-Shards by several processes of this machine.
-
-Shards by tasks of Ray, on all machines of a cluster that see the same folders.
+Ray's tasks run on all machines of a cluster; all of them must see the same folders.
 """
 
 from collections.abc import Iterable, Iterator
@@ -59,7 +57,7 @@ class LocalEngine:
           pipe.close()
 
   def answers(self, jobs: Iterable[dict[str, object]]) -> Iterator[json_values.JsonObject | None]:
-    """The answers of `shards.write_or_report` to jobs, as they come; None every now and then, while there is none."""
+    """The answers of `shards.write_or_report` to jobs, as they come; None every now and then, while none comes."""
     left = iter(jobs)
     self._threads = [threading.Thread(target=self._serve, args=(left,), daemon=True) for _ in range(self._num_workers)]
     for thread in self._threads:
@@ -127,14 +125,14 @@ class LocalEngine:
 
 
 def num_cores() -> int:
-  """Those that this process may use."""
+  """The number of cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 _RAY_POLL_SECONDS = 0.2
 _RAY_END_SECONDS = 10.0
 _MAX_MESSAGE = 500
-_LEAST_WAITING = 8  # Tasks that a cluster sees that is to grow.
+_LEAST_WAITING = 8  # Tasks that wait, so that Ray's autoscaler adds machines.
 _ADDRESS = 'RAY_ADDRESS'  # Ray's own variable, which `ray job submit` sets.
 
 
@@ -145,9 +143,9 @@ class RayEngine:
     """Joins a cluster, or starts Ray on this machine.
 
     Args:
-      address: of the cluster, 'auto' for one that this machine is part of; '': that of the variable RAY_ADDRESS;
-        without it, this machine alone.
-      num_workers: so many tasks at once; 0: as Ray has cores.
+      address: of the cluster, 'auto' for one that this machine is part of; '': the value of the
+        variable RAY_ADDRESS; without it, this machine alone.
+      num_workers: the number of tasks at once; 0: one for each core of Ray.
 
     Raises:
       UserError: Ray is not installed, or there is no such cluster.
@@ -155,7 +153,7 @@ class RayEngine:
     """
     self._ray = package_imports.import_optional('ray', '--engine=ray', 'ray')
     self._num_workers = num_workers
-    self._waiting: dict[object, str] = {}  # From each task that is not over to the name of its shard.
+    self._waiting: dict[object, str] = {}  # The name of the shard of each unfinished task.
     address = address or os.environ.get(_ADDRESS, '')
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

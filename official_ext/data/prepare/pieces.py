@@ -1,6 +1,6 @@
-"""Pieces of input files: ranges of bytes, rows or files that make a shard together. No TensorFlow.
+"""Pieces of input: ranges of bytes or rows of a file, or images of a folder with a subfolder for each class.
 
-Images in folders, one for each class. No TensorFlow.
+Pieces that follow each other make a shard.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from official_ext.data import json_records
 from official_ext.data import numbered_records
 from official_ext.data import record_files
 
-IMAGE_ENDINGS = ('.bmp', '.gif', '.jpeg', '.jpg', '.png')  # Those that tf.io.decode_image knows.
+IMAGE_ENDINGS = ('.bmp', '.gif', '.jpeg', '.jpg', '.png')  # The formats of tf.io.decode_image.
 
 
 def is_image(name: str) -> bool:
@@ -58,7 +58,7 @@ class ImageRecords(numbered_records.Records):
   """Images as records: `image`, the bytes of the file, and `label`, the number of its class."""
 
   def __init__(self, folder: str, files: Sequence[str], labels: Sequence[str]):
-    """Takes paths below a folder, each in that of its class."""
+    """Takes paths below a folder, each in the subfolder of its class."""
     self._folder = folder
     self._files = files
     self._labels = {name: number for number, name in enumerate(labels)}
@@ -67,7 +67,11 @@ class ImageRecords(numbered_records.Records):
     return len(self._files)
 
   def read(self, index: int) -> numbered_records.Record:
-    """See base class; an image that cannot be decoded to its end is a bad one."""
+    """Reads an image and its label. An image that cannot be decoded to its end is bad.
+
+    Raises:
+      BadExampleError: the image is bad.
+    """
     from PIL import Image  # pylint: disable=g-import-not-at-top
 
     try:
@@ -76,7 +80,7 @@ class ImageRecords(numbered_records.Records):
       with Image.open(io.BytesIO(content)) as image:
         image.load()
       with Image.open(io.BytesIO(content)) as image:
-        image.verify()  # Checksums, and the data behind the pixels.
+        image.verify()  # Checksums, and the data after the pixels.
     except Exception as error:  # Pillow's decoders raise nearly anything.
       told = getattr(error, 'strerror', None) or 'is not an image that can be decoded'
       raise bad_examples.BadExampleError(f'{self.place(index)}: {told}') from error

@@ -1,10 +1,7 @@
 """The plan of a preparation: which pieces of which files make which shard. Input and settings alone decide it.
 
-It is written into the folder before anything else is, so that a later start does the same work, or is refused.
-
-Settings of a preparation: values that go to other processes and machines as JSON. No TensorFlow.
-
-The content of input files: its digests, and whether it has changed since they were computed. No TensorFlow.
+It is written into the folder before anything else, so that a later start does the same work, or is refused. Settings go
+to other processes and machines as JSON. Digests show whether the content of an input file has changed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +37,7 @@ class Settings:
 
 
 class Outputs(Protocol):
-  """Files that a preparation writes beside its shards.
+  """Files that a preparation writes in addition to its shards.
 
   Attributes:
     config_name: the file for `--config_file` that `results` writes.
@@ -137,7 +134,7 @@ def read_content(paths: Sequence[str], check: Callable[[], None] = lambda: None)
 
 
 def changed_files(contents: Mapping[str, FileContent]) -> list[str]:
-  """The files whose content is another one by now. Only those are read that were written to, or replaced."""
+  """The files whose content has changed. Only files that were written to, or replaced, are read."""
   touched = [path for path, content in contents.items() if _state(path) != content.state]
   return [path for path in touched if not os.path.isfile(path) or _read(path).sha256 != contents[path].sha256]
 
@@ -186,11 +183,11 @@ class Plan:
   """All of a preparation.
 
   Attributes:
-    kind: 'records', 'images', or that of a row format.
+    kind: 'records', 'images', or the kind of a row format.
     settings: of the output, as JSON values by name.
     inputs: the identity of this input: counts, and sums over names and over contents.
     labels: of images, the names of their classes.
-    columns: of a row format, those of the first record.
+    columns: of a row format, the columns of the first record.
     shards: in order.
     contents: of the input, by path: see `read_content`.
     row_format: the module that makes the rows; '' if records are written unchanged.
@@ -252,7 +249,7 @@ def make_plan(
   """Looks at the input, and divides it.
 
   Args:
-    inputs: files, folders, patterns where nothing is called just so; or one folder of images.
+    inputs: files, folders, patterns, unless a file has that name; or one folder of images.
     settings: of the output.
     row_format: makes other rows of the records; None: they are written unchanged.
     check: called while the input is read for its digests; its exceptions end the planning.

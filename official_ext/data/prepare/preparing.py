@@ -1,4 +1,4 @@
-"""The whole of a preparation: its folder, its plan, its shards by an engine, its result. No TensorFlow."""
+"""The whole of a preparation: its folder, its plan, its shards by an engine, its result."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
@@ -40,7 +40,7 @@ class Prepared:
     report: counts of the records.
     rows: how many were written.
     num_bytes: of all shards.
-    num_there: how many shards an earlier start had written.
+    num_there: the number of shards that an earlier start wrote.
     config_path: of a row format, a file for `--config_file`; '' else.
     notes: of the shards, in order.
   """
@@ -94,7 +94,7 @@ def prepare_plan(
     inputs: the paths given, for messages.
     folder: where to: new, empty, or of this preparation.
     make_engine: makes the engine, for a number of shards.
-    outputs: the files beside the shards; None: there are none.
+    outputs: the files in addition to the shards; None for none.
     tell: takes lines of progress.
     stopped_by: the name of a signal that asks it to end; None: continue.
 
@@ -269,7 +269,7 @@ class _Progress:
 
 @contextlib.contextmanager
 def _only_one(folder: str) -> Iterator[None]:
-  """A context that one process at a time is in, for a folder."""
+  """A context that one process at a time enters, for a folder."""
   path = os.path.join(folder, _LOCK)
   with contextlib.ExitStack() as stack:
     with paths.storing(path):
@@ -284,7 +284,7 @@ def _only_one(folder: str) -> Iterator[None]:
 
 
 def _check_folder(folder: str, plan: planning.Plan) -> None:
-  """Refuses a folder that something else is in."""
+  """Refuses a folder with foreign files."""
   try:
     before = json_values.load_file(os.path.join(folder, input_files.PLAN), max_bytes=None)
   except FileNotFoundError:
@@ -324,7 +324,7 @@ def _differences(before: json_values.JsonObject, now: json_values.JsonObject) ->
 
 
 def _forget_if_empty(folder: str, plan: planning.Plan, outputs: planning.Outputs | None) -> None:
-  """Lets a folder be that of any preparation again, if no row is in it. Nobody may be writing there."""
+  """Frees a folder without rows for another preparation. No process may be writing there."""
   jobs = [plan.job(number, folder) for number in range(len(plan.shards))]
   if any(map(shards.num_rows, jobs)):
     return

@@ -1,6 +1,6 @@
-"""A process that writes shards: jobs come as lines of JSON on stdin, answers go as such to stdout. No TensorFlow.
+"""A process that writes shards: jobs come as lines of JSON on stdin, answers go as lines of JSON to stdout.
 
-It is started anew instead of forked, and ends with its stdin: whoever is killed leaves no process behind.
+It is started as a new process, not forked, and ends with its stdin: it does not outlive a starter that is killed.
 """
 
 import json
@@ -34,7 +34,7 @@ def main() -> None:
 def _listen(jobs: 'queue.SimpleQueue[str]') -> None:
   for line in sys.stdin:
     jobs.put(line)
-  os._exit(0)  # Also in the middle of a shard: nobody waits for it.
+  os._exit(0)  # Also in the middle of a shard: no process waits for it.
 
 
 if __name__ == '__main__':

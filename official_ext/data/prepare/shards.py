@@ -1,13 +1,10 @@
-"""Writes one shard, in any process on any machine: the same bytes everywhere. No TensorFlow.
+"""Writes one shard, in any process on any machine: the same bytes everywhere.
 
-It is written under another name, synced and renamed. Beside it lies a note with its checksum, written last: only a
-shard whose note fits counts.
+The parts, in order: the rows of a shard from its records, the writers of files by the ending of their name, and the
+writing of a shard. A shard is written under another name, synced and renamed. A note with its checksum is written after
+it: only a shard whose note fits counts.
 
-From the records of a shard to its rows, in order. No TensorFlow.
-
-Writers of the files of shards, chosen by the ending of their name. No TensorFlow.
-
-A process that has read ArrayRecord files must not fork one that writes them; this one may do both.
+A process that has read ArrayRecord files must not fork a process that writes them. One process may do both.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -47,7 +44,7 @@ def write_rows(
 
   Raises:
     BadExampleError: a record cannot be used, and none is to be left out.
-    OSError: there is no room for the tokens, which lie in a temporary folder beside the shard meanwhile.
+    OSError: there is no room for the tokens, which are kept in a temporary folder in the same place.
   """
   leaves_out = job['settings']['on_bad_example'] == 'skip'
   make = importlib.import_module(job['row_format']).rows if job['row_format'] else _example_rows
@@ -299,7 +296,7 @@ def _path(job):
 
 
 def _note_path(job):
-  """Beside TFRecord shards, under a name that patterns such as `train*` do not match."""
+  """The path of a shard's note. For TFRecord shards, patterns such as `train*` do not match its name."""
   prefix = 'note-' if job['name'].endswith(tf_records.ENDING) else ''
   return os.path.join(job['folder'], f'{prefix}{job["name"]}.json')
 

@@ -1,13 +1,12 @@
-"""A run's side of a tf.data service: takes the batches that others have made, and makes those that do not come.
+"""A run's side of a tf.data service: takes batches that workers have made, and makes missing ones itself.
 
-The service deals the numbers of batches out to its workers, each once (`ShardingPolicy.DYNAMIC`), so they arrive in
-no certain order, and those of a lost worker never do. Each carries its number: they are put in order here, and
-one that is missing when it is needed is made here. So nothing that happens to the service changes a batch, and samples
-of its workers' output are compared with batches made here.
+The service deals the numbers of batches out to its workers, each once (`ShardingPolicy.DYNAMIC`). So batches arrive in
+no certain order, and the batches of a lost worker never arrive. Each carries its number: batches are put in order here,
+and a missing one is made here when it is needed. Samples of the workers' output are compared with batches made here. So
+nothing that happens to the service changes a batch.
 
-Makes elements in threads of this process, several at the same time.
-
-A run's request to a tf.data service: the elements of one pipeline, by number.
+The parts, in order: `LocalMaker` makes elements in threads of this process; `Request` describes the elements of one
+pipeline, by number; `dataset` yields them.
 """
 
 import collections
@@ -57,7 +56,7 @@ class LocalMaker(Generic[T]):
     self._is_closed = False
 
   def make(self, number: int, ahead: Iterable[int] = ()) -> T:
-    """Makes an element, and begins those of some other numbers.
+    """Makes an element, and begins the elements of some other numbers.
 
     Raises:
       CancelledError: the maker was closed before this element was begun.
@@ -126,7 +125,7 @@ class Request:
     share: which part of every global batch it makes: element e is step e // r, replica e % r of its r replicas.
     address: of the dispatcher.
     start: the number of the first element.
-    end: the number after the last element; None: there is none.
+    end: the number after the last element; None for no end.
     is_partial: whether examples may end within a batch, or before it.
     num_parallel_calls: how many elements each worker makes at the same time.
   """
@@ -166,7 +165,7 @@ class Request:
   def dataset(self, start: int, dtypes: Sequence[tf.DType]) -> tf.data.Dataset:
     """The elements from `start` on, as the workers finish them: (number, worker, problem, tensors...).
 
-    It registers the request at the dispatcher, which may take as long as there is none.
+    It registers the request at the dispatcher, for which it waits if necessary.
     """
 
     def ask(number):
@@ -184,7 +183,7 @@ class Request:
     numbers = tf.data.Dataset.range(start, end)
     asked = numbers.map(tf.autograph.experimental.do_not_convert(ask), self.num_parallel_calls, deterministic=False)
     options = tf.data.Options()
-    options.autotune.enabled = False  # There is nothing to tune, and its thread keeps those waiting that end it.
+    options.autotune.enabled = False  # There is nothing to tune, and the end of its thread takes long.
     service = tf.data.experimental.service
     served = asked.with_options(options).apply(service.distribute(service.ShardingPolicy.DYNAMIC, self.address))
     return served.with_options(options)
@@ -193,7 +192,7 @@ class Request:
 _PATIENCE_SECONDS = 10.0
 # One element is waited for as long as it takes to make three of them here.
 _WAIT_FACTOR, _LEAST_WAIT_SECONDS = 3.0, 0.1
-# The first element of each worker, and of so many one, is compared with the batch made here.
+# The first element of each worker, and later one in `_COMPARED_EVERY`, is compared with the batch made here.
 _COMPARED_EVERY = 100
 _CONNECT_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -205,7 +204,7 @@ CLIENT_THREAD = 'tf_data_service'
 
 
 def dataset(request: Request) -> tf.data.Dataset:
-  """The elements of a request, in their order; each iteration requests them anew."""
+  """The elements of a request, in their order; each iteration is a new request."""
   spec = request.element_spec()
 
   def elements():
@@ -239,9 +238,9 @@ class _Stream:
     self._asked_from = request.start  # The first element requested from the service.
     self._is_over = False  # Nothing more will come.
     self._num_late = 0  # Elements in a row that came after they had been made here.
-    self._lead = _MAX_HELD  # How far ahead the service is asked once it has fallen behind.
-    self._is_silent = True  # Nothing has come for long: nobody waits for the service.
-    self._is_told = False  # That it is silent.
+    self._lead = _MAX_HELD  # How far ahead the service is asked after it has lagged.
+    self._is_silent = True  # Nothing has come for long: the service is not waited for.
+    self._is_told = False  # That it is silent was reported.
     self._since = time.monotonic()  # When it was opened, or something came.
     self._maker = LocalMaker(request.make, request.num_parallel_calls)
     self._is_trusted: dict[str, bool] = {}  # By worker.
@@ -265,7 +264,7 @@ class _Stream:
     self._maker.close()
 
   def take(self, number: int) -> list[tf.Tensor]:
-    """The tensors of the element with this number, which is one more than that of the call before."""
+    """The tensors of the element with this number, which is one more than in the call before."""
     arrived = self._wait_for(number)
     if arrived is None:
       return self._make(number)
@@ -290,7 +289,7 @@ class _Stream:
     return made
 
   def _make(self, number: int) -> list[tf.Tensor]:
-    """Makes an element here, beside those after it that the service will not give either."""
+    """Makes an element here, together with later ones that the service will not give either."""
     end = number + self._request.num_parallel_calls
     following = range(number + 1, end if self._request.end is None else min(end, self._request.end))
     with self._changed:
@@ -361,13 +360,13 @@ class _Stream:
     return arrived.tensors is not None and self._is_trusted.get(arrived.worker, True)
 
   def _is_full(self) -> bool:
-    """Whether so many elements wait for their turn that no more are taken, and one that is missing counts as lost."""
+    """Whether no more elements are taken, because many wait for their turn. A missing one then counts as lost."""
     count = len(self._held)
     least = max(_LEAST_HELD, 2 * self._request.num_parallel_calls)
     return count >= max(least, _MAX_HELD) or (count >= least and self._bytes_held >= _BYTES_HELD)
 
   def _tell(self) -> None:
-    """Says once that nothing comes from the service, and once that it comes again."""
+    """Reports once that nothing comes from the service, and once that batches come again."""
     if self._is_silent and not self._is_told and time.monotonic() - self._since > _PATIENCE_SECONDS:
       self._is_told = True
       logging.warning(
@@ -380,13 +379,13 @@ class _Stream:
       )
     elif not self._is_silent and self._is_told:
       self._is_told = False
-      # At the level of the message that it revokes: who has seen the one sees the other.
+      # At the level of the message that it revokes: readers see both or neither.
       logging.warning(
         '%s: batches come from the tf.data service at %s now.', self._request.served.path, self._request.address
       )
 
   def _pull(self) -> None:
-    """The thread: takes elements from the service, and begins anew after errors, and when it has fallen behind."""
+    """The thread: takes elements from the service. It opens it again after errors and when the service lags."""
     pause = 1.0
     while not self._is_closed:
       opened = time.monotonic()
@@ -406,7 +405,7 @@ class _Stream:
       self._changed.notify_all()
 
   def _pull_once(self) -> bool:
-    """Opens the service and takes elements until it has fallen behind. Returns whether to open it again."""
+    """Opens the service and takes elements until the service lags. Returns whether to open it again."""
     request = self._request
     # TensorFlow would try to connect for hours, and until it has, nothing could end that.
     socket.create_connection(host_and_port(request.address), _CONNECT_SECONDS).close()

@@ -1,12 +1,10 @@
 """The worker's side of a tf.data service: answers requests for batches by the inputs that its process has built.
 
-A request is an operation PyFunc in the graph that a run registers at the dispatcher, see client.py. TensorFlow
-finds the function by its name in the process that runs the graph, so that it is this one.
+A run requests a batch by the input's key, the first of its positions, its size, and whether examples may end within it.
+A worker builds the same inputs from the same command, and knows them by the same keys.
 
-Inputs whose batches another process can make: the agreement between a run and the workers of its tf.data service.
-
-A run requests a batch by the input's key, the first of its positions, its size, and whether examples may end within
-it. A worker builds the same inputs from the same command, and knows them by the same keys.
+A request is an operation PyFunc in the graph that a run registers at the dispatcher: see client.py. TensorFlow finds
+the function by its name in the process that runs the graph, which is this one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -159,7 +157,7 @@ def is_wanted(params: base_config.Config) -> bool:
 
 
 def collect(served: ServedInput) -> bool:
-  """Adds an input to those of the enclosing `collected`. Returns whether there is one."""
+  """Adds an input to the enclosing `collected`. Returns whether there is one."""
   found = _COLLECTED.get()
   if found is not None:
     found[served.key] = served
@@ -167,10 +165,10 @@ def collect(served: ServedInput) -> bool:
 
 
 FUNCTION = 'official_ext_batch'
-# Why there is no batch, where it is not an error of the worker's.
+# Why there is no batch, if not by an error of the worker.
 UNKNOWN = 'it has other data'
 SKIPPED = 'an example is skipped'
-# An answer without a batch takes so long: the service gives most numbers to those who answer first.
+# The time of an answer without a batch: the service gives most numbers to the workers that answer first.
 _PAUSE_SECONDS = 1.0
 
 
@@ -203,7 +201,7 @@ class Answers:
       dtypes: the names of the dtypes that its tensors must have, bytes.
 
     Returns:
-      The name of the worker; why there is no batch, or b''; the tensors, empty ones where there is no batch. Bad or
+      The name of the worker; why there is no batch, or b''; the tensors, empty ones without a batch. Bad or
       skipped examples are for the run to find: it makes such a batch itself, and reports it.
     """
     names = [name.decode() for name in dtypes.tolist()]

@@ -1,8 +1,6 @@
 """The web application and its process: TensorFlow Serving's REST interface for one model, health, metrics.
 
-The web application: TensorFlow Serving's REST interface for one model, health, metrics.
-
-The process of a server: it listens, and ends after its open requests.
+The process listens, and ends after its open requests.
 """
 
 import asyncio
@@ -132,7 +130,7 @@ class _Application:
     return responses.JSONResponse({'model_version_status': [version]})
 
   async def metadata(self, request: requests.Request) -> responses.Response:
-    """The signature. Its form is not that of TensorFlow Serving, which is a protocol buffer of graphs."""
+    """The signature. TensorFlow Serving answers in another form, a protocol buffer of graphs."""
     self._check_name(request)
     model = self._model
     specs = {

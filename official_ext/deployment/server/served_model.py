@@ -1,4 +1,4 @@
-"""The model that a server holds: of a run, or of an export in any format."""
+"""The model of a server: from a run, or from an export in any format."""
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
@@ -102,7 +102,7 @@ def load(
 
   Args:
     folder: its path.
-    name: of the model; by default that of the run's folder.
+    name: of the model; by default the name of the run's folder.
     which: see `official_ext.load`; for a run only, as the rest.
     ema: see `official_ext.load`.
     experiment: see `official_ext.load`.

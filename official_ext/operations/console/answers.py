@@ -1,6 +1,6 @@
 """The common part of the console's handlers: JSON in and out, and the run that a request names.
 
-A handler is a plain function, which Starlette runs in a thread; `handler` answers errors of a request, or of a disk, in
+A handler is a plain function, which Starlette runs in a thread; `handler` turns errors of a request, or of a disk, into
 lines, as the command line prints them.
 
 Names of files may not be UTF-8. Python reads the byte 0xE9 of such a name as the lone surrogate U+DCE9, which no
@@ -97,7 +97,7 @@ def body(request: requests.Request, max_bytes: int = MAX_BODY_BYTES) -> json_val
   """The JSON object in the body of a request.
 
   Raises:
-    UserError: there is none, or it is too large.
+    UserError: it is missing, or too large.
   """
   content = request.scope.get(BODY, b'')
   if len(content) > max_bytes:

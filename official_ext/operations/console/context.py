@@ -1,4 +1,4 @@
-"""The common data of the console's parts: the folder of runs, a recent look at it, and permissions.
+"""The common data of the console's parts: the folder of runs, recent summaries of it, and permissions.
 
 It holds no state of any run. `Recent` serves requests at every key press.
 """
@@ -53,7 +53,7 @@ class Recent:
     return found
 
   def summaries(self) -> list[run_index.RunSummary]:
-    """Recent summaries of all runs, while somebody watches them; otherwise current ones."""
+    """Recent summaries of all runs, while a browser watches them; otherwise current ones."""
     with self._lock:
       if time.monotonic() - self._read_at < _MAX_AGE_SECONDS:
         return self._summaries
@@ -74,7 +74,7 @@ class Recent:
 
     Args:
       runs: the summaries.
-      is_all: whether they are those of all runs, so that others are forgotten.
+      is_all: whether they are of all runs, so that others are forgotten.
     """
     found, kept = [], {}
     for run in runs:
@@ -111,7 +111,7 @@ class Context:
     port: its port.
     password: for access to the console on an address that others can reach; None on a loopback address.
     columns: the columns read from the runs' events for their curves. It is only a cache.
-    driver: the process that gives the driver's answers. It is started by the first who asks.
+    driver: the process that gives the driver's answers. The first question starts it.
     origin: the remote folder of which `root` is a copy, whose runs the console only shows; '' if it is none.
     recent: the last look at the runs.
   """

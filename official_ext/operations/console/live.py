@@ -6,14 +6,14 @@
              a summary is when it was read, by the clock of `now`
     TOPIC    the data of another topic, whole, at first and after every change
     events   {"run", "events": [...], "offset", "restarted"}: whole lines that were added to the events.jsonl of a
-             watched run, up to a place in bytes; `restarted` if the file was begun anew, so that earlier messages do
-             not count
+             watched run, up to a place in bytes; `restarted` if the file was replaced, so that earlier messages do not
+             count
     problem  {"errors": [...]} while the folder cannot be read
-    ping     every few seconds, so that a browser sees that the line is dead
+    ping     every few seconds, so that a browser notices a lost connection
 
-The `id` of each message holds the place in each watched file: a browser that comes back with it (Last-Event-ID, or
-`&last=`) gets later messages, and nothing twice. No message is kept for a browser: each has its number of the last
-change, and places in files, so that one that is slow or gone costs nothing; one that is far behind gets all anew.
+The `id` of each message holds the place in each watched file: a browser that reconnects with it (Last-Event-ID, or
+`&last=`) gets later messages, and nothing twice. No message is kept for a browser: each has the number of its last
+change, and places in files. A browser that is slow or gone costs nothing; one that lags far gets the whole data again.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _MAX_SHARE = 0.05  # Of a core, about, for looking at the folder: at all runs of
 _MAX_PAUSE_SECONDS = 5.0
 _LIVING = frozenset(('starting', 'running', 'stopping', 'hung'))
 _PING_SECONDS = 5.0
-_MAX_CHANGES = 100  # So many are kept for those that are behind.
+_MAX_CHANGES = 100  # Changes that are kept for browsers that lag.
 _MAX_STREAMS = 200
 _MAX_RUNS = 100
 _CHUNK = 1 << 18
@@ -166,7 +166,7 @@ class Live:
     Args:
       number: that; -1 for none.
       topics: all of the stream.
-      wanted: those that it has not received yet at all; modified.
+      wanted: the topics that it has not received yet at all; modified.
     """
     if self._number - number > len(self._changes):
       wanted |= set(topics)
@@ -195,7 +195,7 @@ class Live:
   # The look at the folder.
 
   async def _poll(self) -> None:
-    """Looks at the folder as long as somebody listens."""
+    """Looks at the folder as long as a browser listens."""
     next_look = next_living = 0.0
     while self._num_streams and not self.is_closed:
       started = time.monotonic()
@@ -296,7 +296,7 @@ class _State:
     return _change_of_runs(changed, []) if changed else None
 
   def _changed(self, values: Any) -> list[str]:
-    """Those of some runs that have changed."""
+    """The runs that have changed, of some."""
     assert self._runs is not None
     changed, now = [], round(time.time(), 1)
     for run in values:
@@ -326,7 +326,7 @@ class _Place:
     self.polled: tuple[int, ...] | None = None  # The poller's result at the last reading.
 
   def read(self) -> str | None:
-    """The message with the next lines; None if there are none. It runs in a thread."""
+    """The message with the next lines; None without new lines. It runs in a thread."""
     try:
       with local_files.open_to_read(self.path, buffering=0) as file:
         size, is_first = os.fstat(file.fileno()).st_size, self.offset is None
@@ -347,7 +347,7 @@ class _Place:
     return f'{_dump(values)[:-1]},"events":[{",".join(lines)}]}}'
 
   def _lines(self, file: BinaryIO, size: int) -> list[str]:
-    """The next whole lines that are JSON objects, and the place behind them."""
+    """The next whole lines that are JSON objects, and the place after them."""
     assert self.offset is not None
     length = _CHUNK
     while self.offset < size:
@@ -404,7 +404,7 @@ def _is_line_end(file: BinaryIO, offset: int, size: int) -> bool:
 
 
 def _end_of_lines(file: BinaryIO, size: int) -> int:
-  """The place behind the last whole line of a file."""
+  """The place after the last whole line of a file."""
   place = size
   while place > 0:
     start = max(0, place - _CHUNK)

@@ -1,9 +1,8 @@
 """The page of models: exports, and trying them in processes that hold models.
 
-TensorFlow is in these processes, not in the server, and ends with them. Each holds one model
-(language/serving/model_server.py). There are two at most, so that two can be compared; a third takes the place of the
-one that was used least lately, and one that nobody uses for a while ends. All end with the server, whose end is that
-of their stdin.
+TensorFlow is in these processes, not in the server. Each holds one model (language/serving/model_server.py). There are
+at most two, so that two can be compared. A third replaces the least recently used one, and an idle one ends after a
+while. All end with the server, because their stdin does.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -53,7 +52,7 @@ class ModelKey:
   Attributes:
     kind: saved_model or language_model.
     folder: its absolute path.
-    time: when that was written: one that was written anew is another model.
+    time: when it was written: a folder that was written again is another model.
     load_in_4bit: of a language model, whether its kernels are kept in 4 bits; None: as its adapters were trained.
   """
 
@@ -96,7 +95,7 @@ class ModelWorker:
 
   @property
   def is_busy(self) -> bool:
-    """Whether it answers somebody, or loads its model."""
+    """Whether it answers a request, or loads its model."""
     return self._busy.locked() or self._loading.locked()
 
   def description(self) -> json_values.JsonObject:
@@ -138,7 +137,7 @@ class ModelWorker:
             raise errors.UserErrors(values['errors'])
           yield values
       finally:
-        if not is_over:  # Nobody listens any more.
+        if not is_over:  # The client has gone.
           with contextlib.suppress(errors.UserError):
             self._send({'id': number, 'do': 'stop'})
             while not is_over:
@@ -203,7 +202,7 @@ class ModelWorkers:
     """Starts none yet.
 
     Args:
-      idle_seconds: a process that nobody uses for so long ends.
+      idle_seconds: a process that is not used for this time ends.
     """
     self._idle_seconds = idle_seconds
     self._workers: dict[ModelKey, ModelWorker] = {}
@@ -211,7 +210,7 @@ class ModelWorkers:
     self._watch: threading.Thread | None = None
 
   def get(self, key: ModelKey) -> ModelWorker:
-    """The process that holds a model, which is started if there is none.
+    """The process that holds a model, which is started if necessary.
 
     Raises:
       UserError: there is no room: all others are answering.
@@ -323,7 +322,7 @@ class _Models:
     run = answers.run_of(self._context, request)
     deadline = time.monotonic() + _NOTED_SECONDS
     while (found := _export_state(run)) and not found['is_running'] and found['exit_status'] is None:
-      if time.monotonic() > deadline:  # Whoever would have noted it was killed.
+      if time.monotonic() > deadline:  # The process that would have noted it was killed.
         break
       time.sleep(0.05)
     return answers.json({'export': found})
@@ -458,7 +457,7 @@ def _key_of(context, values: Mapping[str, object]) -> ModelKey:
   `load_in_4bit` keeps the kernels in 4 bits, or not; without it they are as adapters were trained.
 
   Raises:
-    UserError: there is none, or it leads out of the folder.
+    UserError: it does not exist, or leads out of the folder.
   """
   run = answers.run_of(context, answers.text(values, 'run'))
   result = artifacts.find_export(run, answers.text(values, 'result'))

@@ -1,5 +1,4 @@
-"""The requests of the page of a new run: experiments, fields, the driver's mistakes, and starting, queueing or checking
-it.
+"""The requests of the page of a new run: experiments, fields, the driver's mistakes; starts, queues or checks the run.
 
 The contents of a form are `{experiment, mode, name, edits, config_files, base, clone}`; an edit is `{key, text}`, as
 --set takes it, or `{key, string}`, any string.
@@ -99,7 +98,7 @@ class _Page:
 
   def __init__(self, context: context_lib.Context):
     self._context = context
-    self._other: driver_lib.Driver | None = None  # That of another project, from which a run is cloned.
+    self._other: driver_lib.Driver | None = None  # The driver of another project, from which a run is cloned.
 
   def _driver(self, wanted: new_runs.NewRun) -> driver_lib.Driver:
     """The driver that a run is for: ours, unless its original has another one."""

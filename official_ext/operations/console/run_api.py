@@ -103,9 +103,9 @@ class _Run:
     return answers.json({'lines': masked, 'place': end, 'follows': follows})
 
   def config(self, request: requests.Request) -> responses.Response:
-    """The configuration, flat; short names; and the fields that whoever started it has given.
+    """The configuration, flat; short names; and the fields that its command has set.
 
-    With `defaults=1` also the experiment's own values where they are others: that asks a process with TensorFlow.
+    With `defaults=1` also the experiment's own values of changed fields: that asks a process with TensorFlow.
     """
     run = answers.run_of(self._context, request)
     values = run_folders.read_params(run) or {}
@@ -128,7 +128,7 @@ class _Run:
     return answers.json({'checkpoints': [vars(each) for each in found]})
 
   def timeline(self, request: requests.Request) -> responses.Response:
-    """The events but those of training, see operations/curves/timing.py."""
+    """The events except training, see operations/curves/timing.py."""
     run = answers.run_of(self._context, request)
     found = timing.read_timeline(self._context.columns, run)
     events = [safe_text.mask_values(each.as_dict()) for each in found.events]
@@ -169,7 +169,7 @@ class _Run:
     return answers.json({'mode': 'eval'})
 
   def stop(self, request: requests.Request) -> responses.Response:
-    """Stops the process of one mode, `{"run", "mode"}`, as an evaluation beside the training; `now`: at once."""
+    """Stops the process of one mode, `{"run", "mode"}`, as an evaluation during the training; `now`: at once."""
     body = answers.body(request)
     run = answers.run_of(self._context, answers.text(body, 'run'))
     mode = answers.text(body, 'mode')

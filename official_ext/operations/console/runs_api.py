@@ -50,9 +50,9 @@ class _Comparison:
     self._context = context
 
   def curves(self, request: requests.Request) -> responses.Response:
-    """Curves `?name=` of the runs `?run=`: x, first, last, buckets and log=1 are those of View in curves/curves.py.
+    """Curves `?name=` of the runs `?run=`: x, first, last, buckets and log=1 as in View of curves/curves.py.
 
-    With `?group=`, a text for each run in their order, they are those of the groups, in place of `run`.
+    With `?group=`, a text for each run in their order, curves are of the groups, in place of `run`.
     """
     query = request.query_params
     runs, names = self._runs(request), query.getlist('name')

@@ -1,10 +1,13 @@
-"""Permissions for requests to the console. Everything passes here first, and is refused unless allowed for a reason.
+"""Permissions for requests to the console. Every request passes here first, and is refused unless a rule allows it.
 
-A page in the user's browser that is not ours must neither read anything nor change anything: not by a name that it
-has made lead to this machine (the Host is checked, with its port), not by a request across sites (Origin,
-Sec-Fetch-Site, and a token that only our page can read), not in a frame, and not by text that becomes code (the
-content's policy). On an address that others reach, whoever asks must have the password as well. After a few wrong
-attempts to give it a client has to wait for its turn.
+A foreign page in the user's browser must neither read nor change anything:
+
+- by a name that it makes lead to this machine: the Host is checked, with its port;
+- by a request across sites: Origin, Sec-Fetch-Site, and a token that only the console's page can read;
+- in a frame, or by text that becomes code: the content security policy.
+
+On an address that others reach, requests need the password as well. After a few wrong attempts a client has to wait
+before each further one.
 """
 
 import asyncio
@@ -294,7 +297,7 @@ async def _read(receive: types.Receive, headers: _Headers) -> tuple[tuple[int, s
 
 
 def _with_headers(send: types.Send, more: dict[str, str], on_success: Callable[[], None] | None = None) -> Any:
-  """Sends the headers that each answer has, in place of those that it brings; calls `on_success` for status 200."""
+  """Sends the headers that each answer has, which replace its own; calls `on_success` for status 200."""
   wanted = {**HEADERS, **more}
   added = [(name.encode(), value.encode()) for name, value in wanted.items()]
 

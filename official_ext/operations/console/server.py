@@ -1,8 +1,8 @@
-"""The server of a console: it begins with a socket, and ends within a second of a signal, whoever still listens.
+"""The server of a console: it begins with a socket, and ends within a second of a signal, even with open connections.
 
 A client may open connections and send nothing, or a byte a minute. Each such connection counts towards the server's
-limit, and would keep others out for as long as it lasts. `Protocol` closes one that sends no whole request in time,
-and limits the connections of a client.
+limit, and would keep others out. `Protocol` closes a connection that sends no whole request in time, and limits the
+connections of a client.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from official_ext.operations.console import context as context_lib
 REQUEST_SECONDS = 10.0  # For the head of a request, and for each part of its body.
 PART_BYTES = 64 << 10  # Of a body.
 MAX_WAITING = 64  # Connections of one client that have sent no whole request. A browser opens six.
-MAX_ALL_WAITING = 512  # Those of all clients.
+MAX_ALL_WAITING = 512  # Connections of all clients.
 _TOO_SLOW = b'HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n'
 
 
@@ -33,7 +33,7 @@ class Protocol(h11_impl.H11Protocol):
   """uvicorn's protocol with a deadline for requests, and a limit of waiting connections. The oldest one goes first."""
 
   def __init__(self, *args: Any, **kwargs: Any):
-    """See base class."""
+    """Takes uvicorn's arguments."""
     super().__init__(*args, **kwargs)
     self.waits_since = time.monotonic()
     self._deadline: asyncio.TimerHandle | None = None
@@ -142,7 +142,7 @@ class Server(uvicorn.Server):
     self._live.is_closed = True
 
   def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
-    """See base class, which would raise the signal again."""
+    """Overrides the base class, which would raise the signal again."""
     del sig, frame
     self.end()
     last = threading.Timer(_END_SECONDS, os._exit, (0,))  # A disk that hangs must not hold it.
@@ -150,7 +150,7 @@ class Server(uvicorn.Server):
     last.start()
 
   async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-    """See base class."""
+    """Ends the streams, then shuts down as the base class does."""
     await self._live.close()
     await super().shutdown(sockets)
 

@@ -1,6 +1,6 @@
 """Sweeps for their pages: the actions of `official-ext sweep`, and the start of a sweep from the form of a new run.
 
-The contents of a request for a new sweep are those of the form, see new_run_api.py, of which `name` is the sweep's, and
+The contents of a request for a new sweep are the form's, see new_run_api.py, with the sweep's `name`, and
 `{method, count, metric, goal, min_iter, slots, parameters}`; a parameter is `{name, kind, values, low, high, count}`,
 see sweeps/form_sweep.py.
 """
@@ -144,7 +144,7 @@ class _Sweeps:
     return answers.json(self._values(self._named(request.query_params.get('sweep', ''))))
 
   def importances(self, request: requests.Request) -> responses.Response:
-    """The importance of its parameters: `{"importances": {name: share}}`, why there is none, as a text, or null.
+    """The importance of its parameters: `{"importances": {name: share}}`, a text with the reason for none, or null.
 
     Optuna and scikit-learn take 100 MB and two seconds: a separate process computes it, once for each state. It is
     null until that has ended.
@@ -198,7 +198,7 @@ class _Sweeps:
     """The sweep of a name.
 
     Raises:
-      UserError: there is none, or it leads out of the folder.
+      UserError: it does not exist, or leads out of the folder.
     """
     name = answers.name_of_wire(name)
     answers.check_name(name)
@@ -244,7 +244,7 @@ class _Sweeps:
     return {'pid': folder.start_controller(slots)}
 
   def retry(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_values.JsonObject:
-    """Tries points again: `{"points": [3]}`, or all that have failed."""
+    """Retries points: `{"points": [3]}`, or all that have failed."""
     return {'points': sweep_changes.retry(folder, _numbers(body))}
 
   def resume(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> None:

@@ -2,7 +2,7 @@
 
     python -m official_ext.operations.curves.column_filler FOLDER FILE NAME...
 
-It leaves the columns of FILE with the values of the names in the cache FOLDER, where ColumnStore finds them.
+It writes the columns of FILE with the values of the names into the cache FOLDER, where ColumnStore finds them.
 """
 
 import os
@@ -33,7 +33,7 @@ def run(folder: str, path: str, names: list[str]) -> bool:
 
 
 def main() -> None:
-  """Fills the cache, behind the pages that wait for the processor."""
+  """Fills the cache, at a lower priority than the pages."""
   os.nice(_NICE)
   folder, path, *names = sys.argv[1:]
   store = column_store.ColumnStore(folder)

@@ -1,7 +1,7 @@
 """Keeps the columns of files of events: in memory, as far as there is room, and on disk, for the next process.
 
-The data on disk is only a cache, as run_index.py's is: it lies in the user's cache folder, is believed if its checksum
-is right and the file has grown since, or is unchanged, and may be deleted at any time.
+The data on disk is only a cache, in the user's cache folder, and may be deleted at any time. An entry counts if its
+checksum is right and the file is unchanged or has only grown.
 """
 
 import collections
@@ -26,11 +26,11 @@ from official_ext.operations.curves import event_lines
 
 MAX_BYTES = 48 << 20  # In memory.
 _MAX_DISK_BYTES = 1 << 30
-_WORTH_KEEPING = 1 << 20  # So much of a file must have been looked through since it was kept last.
+_WORTH_KEEPING = 1 << 20  # Bytes of a file that must have been read since it was kept last.
 _FORMAT = 3
 _CRC_BYTES = 4
 _BLOCK = 1 << 20  # Bytes that are copied at a time.
-_MUCH = 16 << 20  # Reading so many bytes takes long enough that a sample is shown first.
+_MUCH = 16 << 20  # Reading this much takes long enough that a sample is shown first.
 
 
 class ColumnStore:
@@ -47,7 +47,7 @@ class ColumnStore:
     Args:
       cache_folder: where the cache is; None: in the user's cache folder.
       max_bytes: the memory that `trim` leaves in use.
-      fill: fills the cache of a long file for `sample`, see column_filler.run; None: there are no samples.
+      fill: fills the cache of a long file for `sample`, see column_filler.run; None for no samples.
     """
     self._fill = fill
     self._folder = cache_folder or os.path.join(cache.root(), 'curves')
@@ -58,7 +58,7 @@ class ColumnStore:
     self._samples: dict[str, event_lines.EventSample] = {}  # Of files that are being read.
 
   def columns(self, path: str) -> event_columns.EventColumns:
-    """The current columns of a file; those of an empty one if it is missing."""
+    """The current columns of a file; a missing one counts as empty."""
     found = self._entry(path)
     found.update()
     return found
@@ -80,7 +80,7 @@ class ColumnStore:
 
     Args:
       path: of the file.
-      names: those whose values are needed.
+      names: the names whose values are needed.
     """
     size, names = paths.size(path), list(names)
     if self._fill is None or size < _MUCH or self._entry(path).bytes_behind(names, size) < _MUCH:
@@ -111,7 +111,7 @@ class ColumnStore:
       with self._lock:
         self._known.pop(path, None)  # The cache has more.
       if not has_filled or self._entry(path).bytes_behind(names, size) >= _MUCH:
-        self._fill = None  # There is no place for the cache: from now on, whoever needs a file reads it.
+        self._fill = None  # There is no place for the cache: from now on, readers read files themselves.
 
   def trim(self) -> None:
     """Writes new columns to the cache, and forgets the least recently used if there are too many."""

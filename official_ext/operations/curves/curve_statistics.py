@@ -1,4 +1,4 @@
-"""Statistics of curves: one number for a curve, and mean and deviation over groups of runs. No TensorFlow.
+"""Statistics of curves: one number for a curve, and mean and deviation over groups of runs.
 
 The number is the last, best, least, greatest or mean value. Groups are, for instance, the seeds of one configuration.
 """
@@ -28,8 +28,8 @@ class CurveValue:
   """A number for a curve.
 
   Attributes:
-    value: not finite if the last value is, or one of those in a mean. The best, least and greatest are of finite ones.
-    step: of the value; of a mean that of the last one.
+    value: not finite if the last value, or a value in a mean, is not. The best, least and greatest are of finite ones.
+    step: of the value; of a mean, the last step.
     count: how many values it was taken from.
     is_coarse: whether these are a sample of a long file that is being read.
   """
@@ -136,8 +136,8 @@ class Band:
     x: places, ascending.
     mean: at each place, of the runs whose curves reach over it; NaN if one of them is not finite there,
       or was not at its last point.
-    deviation: likewise, the sample standard deviation (with count - 1); 0 where there is one run.
-    marks: as of decimation.Curve, those of all runs.
+    deviation: likewise, the sample standard deviation (with count - 1); 0 for one run.
+    marks: as of decimation.Curve, of all runs.
     num_marks: likewise.
   """
 
@@ -209,7 +209,7 @@ def _points(curve: decimation.Curve, first: float, last: float, view: curves_lib
 
 
 def _places(found: Sequence[np.ndarray], first: float, last: float, view: curves_lib.View) -> np.ndarray:
-  """Those of all curves, or else, if they are more than the buckets, as many at equal distances."""
+  """The places of all curves; if they are more than the buckets, as many places as buckets at equal distances."""
   x = np.unique(np.concatenate(found))
   if len(x) <= max(view.buckets, *map(len, found)):
     return x
@@ -224,5 +224,5 @@ def _values_at(x: np.ndarray, y: np.ndarray, places: np.ndarray) -> tuple[np.nda
     return np.zeros(len(places)), np.zeros(len(places), bool)
   values = np.interp(places, x, y)
   nearest = np.minimum(np.searchsorted(x, places), len(x) - 1)
-  values = np.where(x[nearest] == places, y[nearest], values)  # Beside NaN interpolation would lose a point.
+  values = np.where(x[nearest] == places, y[nearest], values)  # Next to NaN, interpolation would lose a point.
   return values, (places >= x[0]) & ((places <= x[-1]) | np.isnan(y[-1]))

@@ -37,7 +37,7 @@ class MetricAxis:
       metric: its name.
     """
     with columns.lock:
-      # The arrays of this moment: a file may be begun anew between two calls of `places`.
+      # The arrays of this moment: a file may be replaced between two calls of `places`.
       self._lines, self._values = columns.metric(metric)
       self._steps = columns.steps
       kept = [np.empty(0, np.int32)]
@@ -69,7 +69,7 @@ class MetricAxis:
     return self._steps[self._lines[self._at[places]]]
 
   def _falls(self, values_of: Callable[[np.ndarray], np.ndarray]) -> bool:
-    """Whether a value is less than one before it. Those that are not finite do not count."""
+    """Whether a value is less than one before it. Values that are not finite do not count."""
     before = -np.inf
     for begin in range(0, len(self._at), _AXIS_CHUNK):
       values = values_of(self._at[begin : begin + _AXIS_CHUNK])
@@ -134,7 +134,7 @@ class Curves:
     last: the right end.
     curves: (run's name, curve's name) -> the curve; a run that does not have it has none.
     lacking: runs that do not record the axis.
-    is_coarse: whether a curve is that of a sample of its file.
+    is_coarse: whether a curve is of a sample of its file.
     unplaced: likewise as `curves`: how many points are left out, since the metric that is the axis has no finite value
       at their step.
     unordered: runs in which the metric that is the axis falls from one step to a later one.
@@ -155,7 +155,7 @@ def names(store: column_store.ColumnStore, run: run_folders.Run, is_patient: boo
   Args:
     store: keeps the columns read.
     run: the run.
-    is_patient: whether to read a long file first; otherwise the names are those of a sample until a thread has read it.
+    is_patient: whether to read a long file first; otherwise the names are from a sample until a thread has read it.
   """
   found: list[str] = []
   for mode in _modes(run):
@@ -210,7 +210,7 @@ def read(
     runs: the runs.
     wanted: the names of curves; each is read of each run that has it.
     view: the view of them.
-    is_patient: whether to read long files first; otherwise their curves are those of a sample until a thread has read
+    is_patient: whether to read long files first; otherwise their curves are from a sample until a thread has read
       them, and the result `is_coarse`.
 
   Raises:
@@ -260,8 +260,8 @@ def columns_of(
     store: keeps the columns read.
     run: the run.
     mode: as in the name of a curve.
-    metrics: names of those whose values are needed.
-    is_patient: whether to read a long file first; otherwise they are those of a sample until a thread has read it.
+    metrics: names of the metrics whose values are needed.
+    is_patient: whether to read a long file first; otherwise they are from a sample until a thread has read it.
   """
   path = _path(run, mode)
   return (None if is_patient else store.sample(path, metrics)) or store.columns(path)
@@ -344,7 +344,7 @@ def evaluations(store: column_store.ColumnStore, run: run_folders.Run) -> list[j
 
 
 def _ends(ends: list[tuple[float, float]], view: View) -> tuple[float, float]:
-  """The ends of the axis: those of the view, or else of the points."""
+  """The ends of the axis: from the view, or else from the points."""
   first = view.first if view.first is not None else min((low for low, _ in ends), default=0.0)
   last = view.last if view.last is not None else max((high for _, high in ends), default=1.0)
   return first, last if last > first else first + 1.0
@@ -426,7 +426,7 @@ def _first_finite(times: np.ndarray) -> float:
 
 
 def _pauses(columns: event_columns.EventColumns | event_lines.EventSample) -> tuple[np.ndarray, np.ndarray]:
-  """When the run was resumed, and the seconds of all pauses before: one more, as there are none before the first."""
+  """When the run was resumed, and the seconds of all pauses before: one entry more, for the time before the first."""
   resumed, pauses = [], [0.0]
   for line, event in columns.of_others('event'):
     if event == 'start' and line > 0 and columns.times[line] > columns.times[line - 1]:

@@ -1,6 +1,6 @@
 """Curves of any length in as many points as a screen has: the least and the greatest of each column of pixels.
 
-Visible features stay: a spike of one step is the greatest of its bucket, and numbers that are not finite are separate
+Visible features stay: a spike of one step is the greatest of its bucket. Numbers that are not finite are separate
 marks, at their places, and never left out.
 """
 
@@ -18,8 +18,8 @@ class Curve:
   """A curve for a screen.
 
   Attributes:
-    num_points: how many points of the curve are in the range, those that are not finite too.
-    x: ascending. Of buckets: that of the last finite point in each that has one.
+    num_points: how many points of the curve are in the range, also ones that are not finite.
+    x: ascending. Of buckets: the place of the last finite point in each that has one.
     low, high, mean: of the finite points of each bucket; empty if `y` has the points themselves.
     rises: whether the least comes before the greatest, for each bucket.
     y: the points themselves, if they are no more than the buckets; NaN if it is not finite.
@@ -81,7 +81,7 @@ class Decimation:
     self._buckets = int(min(max(buckets, 1), MAX_BUCKETS))
     self._first, self._last, self._log = first, last, log
     self._origin = least if log and first <= 0 and least is not None else first
-    size = self._buckets + 2  # One for the point before the axis, and one for that after it.
+    size = self._buckets + 2  # One for the point before the axis, and one for the point after it.
     self._low, self._high = np.full(size, np.inf), np.full(size, -np.inf)
     self._low_at, self._high_at = np.full((size, 2), np.inf), np.full((size, 2), np.inf)  # Place, and number.
     self._mean, self._counts, self._x = np.zeros(size), np.zeros(size, np.int64), np.full(size, -np.inf)

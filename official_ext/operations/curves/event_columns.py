@@ -20,7 +20,7 @@ from official_ext.base.run_folder import run_files
 from official_ext.operations.curves import event_lines
 
 SPILL_BYTES = 1 << 20  # A larger array goes to a file.
-_RESERVED_FACTOR = 4  # So many times the needed length is mapped: a file that grows is not mapped anew each time.
+_RESERVED_FACTOR = 4  # Maps this multiple of the needed length, so that a growing file is not mapped again each time.
 
 
 class GrowingArray:
@@ -45,7 +45,7 @@ class GrowingArray:
 
   @property
   def nbytes(self) -> int:
-    """The memory that it holds while nobody reads it."""
+    """The memory that it holds while it is not read."""
     return self._inside.nbytes
 
   @property
@@ -107,7 +107,7 @@ class GrowingArray:
     self._file, self._map, self._folder = None, None, None
 
   def _write(self, values: np.ndarray) -> None:
-    """Writes elements behind the others, and maps them. Not through the map: on a full disk that is a signal."""
+    """Writes elements after the others, and maps them. Not through the map: on a full disk that is a signal."""
     content, offset = memoryview(values.data).cast('B'), self._length * self.dtype.itemsize
     end = offset + len(content)
     while len(content):
@@ -130,7 +130,7 @@ _CHECKED = 64  # Bytes before the end of the known part, which must be the same 
 # Of the other events these are noted.
 _NOTED = ('start', *run_files.GO_BACK)
 _NOTED_KEYS = ('event', 'effective_batch_size', 'evaluation_pending')
-_NAMED_LINES = 20  # Of each block so many lines of each kind are searched for names, and the first and last.
+_NAMED_LINES = 20  # Lines of each kind in a block that are searched for names, the first and last among them.
 _FAR = np.iinfo(np.int64).max
 _CHUNK = 1 << 18  # Lines that are looked at together.
 _PART = 1 << 16  # Values of a metric that are looked at together.
@@ -210,12 +210,12 @@ class EventColumns:
     return 1000 + sum(each.nbytes + _SPILLED_BYTES * each.is_spilled for each in self._arrays())
 
   def release(self) -> None:
-    """Takes the pages of its files out of memory; whoever reads them again gets them back."""
+    """Takes the pages of its files out of memory; the next read gets them back."""
     for each in self._arrays():
       each.release()
 
   def update(self) -> None:
-    """Reads the lines that the file has got since. One that was begun anew, or replaced, is read anew."""
+    """Reads the lines that were added to the file. A file that was replaced or cut is read from its start."""
     with self.lock:
       try:
         with local_files.open_to_read(self.path, buffering=0) as file:
@@ -267,7 +267,7 @@ class EventColumns:
       return [(line, event[key]) for line, event in self._others.items() if key in event]
 
   def events(self, lines: np.ndarray) -> list[json_values.JsonObject]:
-    """The events of some lines, whole; of a file that was cut meanwhile, those that are left."""
+    """The events of some lines, whole; of a file that was cut meanwhile, the remaining ones."""
     found = []
     with self.lock:
       starts = self._starts
@@ -287,7 +287,7 @@ class EventColumns:
   # The contents of a cache.
 
   def state(self) -> tuple[json_values.JsonObject, dict[str, GrowingArray]]:
-    """All that was read: JSON values and arrays, see `restore`. Whoever uses it holds the lock."""
+    """All that was read: JSON values and arrays, see `restore`. Callers hold the lock."""
     with self.lock:
       names = list(self._metrics)
       arrays = dict(self._columns)
@@ -398,7 +398,7 @@ class EventColumns:
       last = np.searchsorted(starts, known.offset + _BLOCK, side='right') - 1
       end = int(starts[last]) if starts[last] > known.offset else self._end_of_line(known.offset)
       content = file.read(end - known.offset)
-      if len(content) < end - known.offset:  # It was cut meanwhile, and will be read anew.
+      if len(content) < end - known.offset:  # It was cut meanwhile, and will be read again.
         break
       places, found = event_lines.numbers_in(content, name)
       first = int(np.searchsorted(starts, known.offset, side='right')) - 1
@@ -443,7 +443,7 @@ class EventColumns:
 def standing_places(
   columns: EventColumns | event_lines.EventSample, kind: int, lines: np.ndarray
 ) -> Iterator[np.ndarray]:
-  """Places in `lines` of those that stand and are of one kind, some at a time: int64 arrays, in ascending order.
+  """Places in `lines` of standing lines of one kind, some at a time: int64 arrays, in ascending order.
 
   Args:
     columns: of a file.

@@ -19,11 +19,11 @@ from official_ext.base.run_folder import run_files
 
 TRAIN, EVAL, SYSTEM, OTHER, INVALID = range(5)
 KINDS = ('train', 'eval', 'system')
-PADDING = 64  # So many zeros are behind the lines that are looked through.
+PADDING = 64  # Zero bytes after the lines that are searched.
 
 
 def line_heads(data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Kinds, steps and times of lines; INVALID for all but those of KINDS that are written in the usual way.
+  """Kinds, steps and times of lines; INVALID for all except lines of KINDS in the usual form.
 
   Args:
     data: the bytes, and PADDING zeros.
@@ -93,7 +93,7 @@ def numbers_in(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_number(value: object) -> bool:
-  """Whether a value of JSON is a number, or one of the strings for those that are not finite."""
+  """Whether a value of JSON is a number, or one of the strings for numbers that are not finite."""
   return json_values.is_number(value) or value in json_values.NOT_FINITE
 
 
@@ -109,7 +109,7 @@ def to_float(value: Any) -> float:
 
 _BLOCKS = 32
 _BLOCK = 64 << 10  # Bytes.
-_MAX_PARSED = 40  # Lines of a block that are parsed one by one: those in another form, and evaluations for their names.
+_MAX_PARSED = 40  # Lines of a block that are parsed one by one: lines in another form, and evaluations for their names.
 
 
 class EventSample:
@@ -117,7 +117,7 @@ class EventSample:
 
   Attributes:
     path: of the file.
-    wanted: names whose values somebody needs of the whole file: see ColumnStore.sample.
+    wanted: names whose values are needed of the whole file: see ColumnStore.sample.
     lock: as of EventColumns.
     kinds, steps, times, standing: as of EventColumns, of the lines of the sample.
   """
@@ -145,7 +145,7 @@ class EventSample:
     self.standing = is_known & (self.steps <= after)
 
   def names(self, kind: int) -> list[str]:
-    """The names of the numbers in the lines of a kind, of those that were parsed."""
+    """The names of the numbers in the parsed lines of a kind."""
     return list(self._names[kind])
 
   def metric(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +161,7 @@ class EventSample:
     return np.concatenate(lines), np.concatenate(values)
 
   def of_others(self, key: str) -> list[tuple[int, Any]]:
-    """None: what a start of the run says is not in every sample."""
+    """No values: the lines of starts are not in every sample."""
     del key
     return []
 

@@ -1,4 +1,4 @@
-"""A report of runs as one HTML file that needs no server, no network and no script. No TensorFlow.
+"""A report of runs as one HTML file that needs no server, no network and no script.
 
 Its curves are drawn as SVG.
 """
@@ -299,7 +299,7 @@ def _section(title: str, content: str) -> str:
 
 
 def _table(rows: Iterable[Sequence[str]], colours: Sequence[str] = ()) -> str:
-  """A table; `colours` are those of the rows after the header."""
+  """A table; `colours` are of the rows after the header."""
   header, *others = rows
   lines = [f'<tr>{"".join(f"<th>{_html_text(cell)}</th>" for cell in header)}</tr>']
   for number, row in enumerate(others):

@@ -1,8 +1,6 @@
 """SQL over the runs of a folder: tables of runs, configurations and metrics, which DuckDB reads in memory.
 
-A query reaches these tables only. It can neither read nor write files, and the runs stay unchanged. No TensorFlow.
-
-The tables of `official-ext runs query`. The command line reads them at its start, so nothing here imports NumPy.
+A query of `official-ext runs query` reaches these tables only. It can neither read nor write files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,7 +65,7 @@ class Result:
 def query(root: str, sql: str, known: run_index.RunIndex | None = None) -> Result:
   """Runs SQL over the runs of a folder.
 
-  Tables, of which a query reads only those that it names:
+  Tables; a query reads only the ones that it names:
     runs: a row for each run: name, status, reason, experiment, mode, step, train_steps, percent, steps_per_second,
       attempt, started, updated, seconds (from the last start to the last step), tags (a list), note, is_archived, path.
     params: a row for each field of each configuration: run, name (the path, and the short name if there is one), value

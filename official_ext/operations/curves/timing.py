@@ -1,8 +1,8 @@
-"""How a run has spent its time: its goodput, its timeline, and the table of its last profile. No TensorFlow.
+"""How a run has spent its time: its goodput, its timeline, and the table of its last profile.
 
 Goodput is productive time over wall time, as in Google's ML Productivity Goodput
 (https://cloud.google.com/blog/products/ai-machine-learning/goodput-metric-as-measure-of-ml-productivity). The timeline
-has all events except the many of training. The profile shows where the time of some steps went.
+has all events except training, of which there are many. The profile shows where the time of some steps went.
 """
 
 from collections.abc import Mapping
@@ -101,7 +101,7 @@ def _event_times(columns: event_columns.EventColumns) -> np.ndarray:
 
 
 class _Beside:
-  """Time beside the steps, by the line that reports it.
+  """Time outside the steps, by the line that reports it.
 
   Attributes:
     compilation: seconds in all.
@@ -130,13 +130,13 @@ class _Beside:
     self._all = [self._compiled, (lines[is_evaluation], seconds[is_evaluation]), (saved, stalls)]
 
   def compiled_between(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The seconds of compilation reported behind some lines and before others."""
+    """The seconds of compilation reported after some lines and before others."""
     lines, seconds = self._compiled
     sums = np.concatenate([[0.0], np.cumsum(seconds)])
     return sums[np.searchsorted(lines, last)] - sums[np.searchsorted(lines, first, side='right')]
 
   def between(self, first: int, last: int) -> float:
-    """The seconds of all kinds reported behind a line and before another."""
+    """The seconds of all kinds reported after a line and before another."""
     return float(sum(seconds[(first < lines) & (lines < last)].sum() for lines, seconds in self._all))
 
 
@@ -152,7 +152,7 @@ def _rolled_back(rollbacks: list[int], times: np.ndarray, anchors: np.ndarray, b
 def _steps(
   columns: event_columns.EventColumns, times: np.ndarray, anchors: np.ndarray, beside: _Beside
 ) -> tuple[float, float, float]:
-  """Seconds of the steps of training loops: that stand, of waits in these, and of those that do not stand.
+  """Seconds of the steps of training loops: that stand, of waits in these, and of steps that do not stand.
 
   The steps of a loop, over its speed, are its time. It counts at most the time since the line before it that training
   or a start has written, less compilation.
@@ -161,7 +161,7 @@ def _steps(
     columns: of the events.
     times: of the lines, never decreasing.
     anchors: the lines of training loops, starts, restores and rollbacks.
-    beside: the time beside the steps.
+    beside: the time outside the steps.
   """
   lines, rates = columns.metric('steps_per_second')
   usable = (columns.kinds[lines] == event_columns.TRAIN) & (rates > 0) & np.isfinite(rates)
@@ -222,7 +222,7 @@ class TimelineEvent:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-  """The events of a run, by time; those of a file in its order.
+  """The events of a run, by time; the events of a file in its order.
 
   Attributes:
     events: the last ones.
@@ -234,7 +234,7 @@ class Timeline:
 
 
 def read_timeline(store: column_store.ColumnStore, run: run_folders.Run, limit: int = 1000) -> Timeline:
-  """The last events of a run, and of evaluations beside it.
+  """The last events of a run, and of its separate evaluations.
 
   Args:
     store: keeps the columns read.
@@ -304,7 +304,7 @@ PROFILE = 'profile.json'
 def read_profile(run: run_folders.Run) -> json_values.JsonObject | None:
   """The table: `first` and `last` step, `programs`, `seconds` of all, and `rows`, the seconds of each kind of work.
 
-  None if there is none that can be read.
+  None if it is missing or cannot be read.
   """
   found = json_values.read_file(run.file(PROFILE))
   rows = (found or {}).get('rows')

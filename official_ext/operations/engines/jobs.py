@@ -1,13 +1,13 @@
-"""Jobs, and the interface of engines. No TensorFlow.
+"""Jobs, and the interface of engines.
 
-An engine is a module beside this one. It renders a job in the form of its cluster, and hands that over by the cluster's
-own command; it rebuilds nothing. Between it and train.py there is TF_CONFIG, and the exit status: 75 means that the
-same command resumes. Each has
+An engine is a module of this package. It renders a job in the form of its cluster, and submits it by the cluster's own
+command. TF_CONFIG and the exit status are all that it shares with train.py: 75 means that the same command resumes.
+Each has
 
     SUMMARY                                  a line about it, for the help
     OPTIONS                                  argparse's arguments of `--name` -> keywords; 'least' of an integer. One
                                              meaning has one name in all engines: nodes, gpus, cpus, memory, time
-    NEEDS_ABSOLUTE                           whether it runs where the present folder is not: in containers
+    NEEDS_ABSOLUTE                           whether it runs without the present folder: in containers
     HAS_ARRAYS                               whether one submission may be the trials of a sweep
     render(job, options) -> str              the script or manifest
     submit(job, options, text) -> str        hands it over; the name of the job there. UserError: its command is missing
@@ -35,10 +35,10 @@ _SECONDS = 120.0
 
 
 class _Dumper(yaml.SafeDumper):
-  """Writes a text in quotes if there is any doubt, and one of several lines as such."""
+  """Writes a text in quotes if other parsers might read another type, and one of several lines as a block."""
 
   def ignore_aliases(self, data: object) -> bool:
-    """See base class: repeated parts are written twice, as people would."""
+    """Overrides the base class: repeated parts are written twice, as people would."""
     return True
 
 
@@ -89,8 +89,8 @@ class Job:
     name: letters, digits and dashes, as all engines take it.
     program: train.py, or its replacement; with NEEDS_ABSOLUTE as it is called in the container.
     cwd: the folder in which it is run, absolute.
-    trials: the run, or those of a sweep.
-    is_array: whether they are those of a sweep.
+    trials: the run, or the runs of a sweep.
+    is_array: whether they are a sweep's.
     folder: the run's, or the sweep's.
     max_restarts: how often it is retried after it was preempted or lost; None: the engine's default.
     env: further variables.
@@ -109,7 +109,7 @@ class Job:
 
   @property
   def flags(self) -> tuple[str, ...]:
-    """Those of its only run."""
+    """The flags of its only run."""
     assert not self.is_array
     return self.trials[0].flags
 
@@ -173,7 +173,7 @@ def yaml_document(values: Mapping[str, object], arguments: Sequence[str]) -> str
 
   Args:
     values: of the engine.
-    arguments: those of --engine_arg, PATH=VALUE: dotted paths into the manifest, where a number names an element of a
+    arguments: of --engine_arg, PATH=VALUE: dotted paths into the manifest, where a number names an element of a
       list, and values in YAML.
 
   Raises:
@@ -232,5 +232,5 @@ def _put(values: object, path: Sequence[str], value: object, text: str) -> None:
 
 
 def log_path(model_dir: str, mode: str = 'train') -> str:
-  """The file in a run's folder that its output is added to: that of runs that were started detached."""
+  """The file in a run's folder that its output is added to, as for detached runs."""
   return run_folders.Run(model_dir, '').log_path(mode)

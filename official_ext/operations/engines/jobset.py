@@ -1,13 +1,13 @@
-"""Kubernetes: a JobSet (jobset.x-k8s.io/v1alpha2) of one Indexed Job, a pod for each worker. No TensorFlow.
+"""Kubernetes: a JobSet (jobset.x-k8s.io/v1alpha2) of one Indexed Job, a pod for each worker.
 
 How it ends, by the exit status of train.py in a pod:
 
-    75        preempted, and can resume: the Job makes a new pod in its place, which counts nowhere
-    2, 3      a mistake, or diverged: it would only happen again, so the Job fails, and the JobSet with it
-    others    the Job fails, and the JobSet starts all its pods again, --max_restarts times
+    75        preempted, and can resume: the Job makes a new pod in its place, which is not counted
+    2, 3      a mistake, or diverged: a retry would fail again, so the Job fails, and the JobSet with it
+    others    the Job fails, and the JobSet restarts all its pods, --max_restarts times
 
-TF_CONFIG has the names that JobSet gives pods, JOBSET-workers-JOB-POD.JOBSET. Kubernetes itself puts in which one this
-pod is: it replaces `$(NAME)` in variables, and in commands, where `$$` is a dollar.
+TF_CONFIG has the names that JobSet gives pods, JOBSET-workers-JOB-POD.JOBSET. Kubernetes adds the index of the pod: it
+replaces `$(NAME)` in variables, and in commands, where `$$` is a dollar.
 """
 
 import argparse

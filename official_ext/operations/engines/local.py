@@ -1,4 +1,4 @@
-"""This machine: the queue of the folder with the runs, and the launcher for several workers. No TensorFlow."""
+"""This machine: the queue of the folder with the runs, and the launcher for several workers."""
 
 import argparse
 import os
@@ -32,7 +32,7 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
 
 
 def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
-  """Adds it to the queue, and starts a dispatcher in the background if there is none; see jobs.py."""
+  """Adds it to the queue, and starts a dispatcher in the background if necessary; see jobs.py."""
   del text
   queue = queue_folder.Queue(runs_dir(job, options))
   env = ['env', *(f'{name}={value}' for name, value in job.env.items())] if job.env else []

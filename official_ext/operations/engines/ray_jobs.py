@@ -1,9 +1,9 @@
-"""Ray: a Ray job whose driver, the program below, starts train.py on the cluster. TensorFlow in no process of Ray's.
+"""Ray: a Ray job whose driver, the program below, starts train.py on the cluster. No process of Ray imports TensorFlow.
 
-The driver holds a placement group of one bundle for each worker of a run, and in each bundle an actor, which starts
-train.py as a process and waits for it. The driver gives them TF_CONFIG. A worker that is lost, or ends with status 75,
-ends the others, which save; actors that are gone are made anew, and all are started again. The trials of a sweep are
-runs beside each other, as many as the cluster has room for. Ray is needed where this is submitted and on the cluster:
+The driver holds a placement group with a bundle for each worker of a run, and in each bundle an actor, which starts
+train.py as a process and waits for it. The driver gives them TF_CONFIG. If a worker is lost, or ends with status 75,
+the others are ended, and save; lost actors are replaced, and all workers start again. The trials of a sweep run at the
+same time, as many as the cluster has room for. Ray is needed for the submission and on the cluster:
 pip install 'official-ext[ray]'.
 
     python -m official_ext.operations.engines.ray_jobs < job.json  # `ray job submit` gives the JSON as an argument
@@ -112,7 +112,7 @@ class _Worker:
       return f'{host}:{probe.getsockname()[1]}'
 
   def start(self, words: Sequence[str], cwd: str, env: Mapping[str, str], log: str) -> None:
-    """Starts the process; its output goes to a file, or to that of the actor."""
+    """Starts the process; its output goes to a file, or to the actor's output."""
     output = open(log, 'ab') if log else None
     try:
       self._process = subprocess.Popen(

@@ -1,9 +1,9 @@
-"""SLURM: a batch script whose step is train.py, and which requeues itself. No TensorFlow.
+"""SLURM: a batch script whose step is train.py, and which requeues itself.
 
-Properties of SLURM 22.05 that this module relies on: `--signal=TERM@N` without B, `scontrol requeue` and `scancel`
-each send the tasks of a step one SIGTERM, upon which they save and end with 75; the batch shell, which ignores its own,
-lives until they have. A job that was cancelled, or is being requeued, is COMPLETING then, and not RUNNING: only one
-that runs is requeued by the script. An element of an array is named ARRAY_INDEX: the number alone may mean all of them.
+It relies on these properties of SLURM 22.05. `--signal=TERM@N` without B, `scontrol requeue` and `scancel` each send
+the tasks of a step one SIGTERM: they save and end with 75. The batch shell ignores its own SIGTERM, and lives until
+they have ended. A cancelled or requeued job is COMPLETING then, and not RUNNING: the script requeues only a RUNNING
+one. An element of an array is named ARRAY_INDEX: the number alone may mean all of them.
 """
 
 import argparse
@@ -160,7 +160,7 @@ def _header(name: str, value: object) -> str:
 
 
 def _srun(options: argparse.Namespace) -> list[str]:
-  # A worker that ends must not take those with it that still save; they end by themselves when they miss it.
+  # A worker that ends must not end others that still save; they end by themselves when they miss it.
   words = ['srun', '--kill-on-bad-exit=0', '--wait=0', '--distribution=block']
   return words + ([f'--cpus-per-task={options.cpus}'] if options.cpus else [])
 

@@ -1,8 +1,7 @@
-"""A submission: refused if the run is under way, handed over, and noted in the run's folder. No TensorFlow.
+"""A submission: refused if the run is under way, submitted, and noted in the run's folder.
 
-The note is `started.json`, as of a run that was started detached, with the engine and the job in the place of a
-process: so the run is among the others, and is `submitted` until it begins. The points of a sweep are the runs of one
-submission.
+The note is `started.json`, as of a detached run, with the engine and the job in place of a process. So the run is
+listed with the others, and is `submitted` until it begins. The points of a sweep are the runs of one submission.
 """
 
 import argparse
@@ -104,7 +103,7 @@ _LOST_SECONDS = 60.0  # How long a run may have ended otherwise, while its engin
 
 
 def without_living(job: jobs.Job, engine: str, module: types.ModuleType, options: argparse.Namespace) -> jobs.Job:
-  """A job without those of its runs that live, or wait at an engine: of a sweep the others are submitted.
+  """A job without the runs that live, or wait at an engine: of a sweep the others are submitted.
 
   Args:
     job: the one to submit.

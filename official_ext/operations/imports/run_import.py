@@ -1,6 +1,6 @@
-"""Imports runs of TensorBoard as folders of runs: run.json, params.yaml, events.jsonl. No TensorFlow.
+"""Imports runs of TensorBoard as folders of runs: run.json, params.yaml, events.jsonl.
 
-`import.json` in such a folder names the source. A run of the same source is not imported again, and replaced if its
+`import.json` in such a folder names the source. A run of the same source is not imported again; it is replaced if its
 source has changed. Its record says that it was imported: it cannot be resumed, cloned or trained on.
 """
 
@@ -56,7 +56,7 @@ def find(source: str) -> list[tensorboard_files.SourceRun]:
     source: its path.
 
   Raises:
-    UserError: there are none.
+    UserError: it has no runs.
   """
   source = os.path.abspath(source)
   if not os.path.exists(source):
@@ -156,7 +156,7 @@ def _free_folder(root: str, name: str) -> str:
 
 
 def _part(text: str) -> str:
-  """A part of a name as that of a folder: printable, and not hidden."""
+  """A part of a name as the name of a folder: printable, and not hidden."""
   found = ''.join(each if each.isprintable() else '_' for each in text.strip())[:_MAX_PART]
   return re.sub(r'^\.+', lambda match: '_' * len(match[0]), found).encode('utf-8', 'replace').decode()
 

@@ -1,13 +1,13 @@
-"""TensorBoard's event files of runs: scalars, hyperparameters and images. No TensorFlow.
+"""TensorBoard's event files of runs: scalars, hyperparameters and images.
 
 A folder with event files is a run. Folders such as `train` and `validation` are parts of the run above them. So is the
-folder with a time as its name that PyTorch's `add_hparams` makes.
+folder that PyTorch's `add_hparams` names after a time.
 
-The first part of a name says which event of an events.jsonl a value belongs to: `train/loss` is `loss` of an event
-'train', `eval/loss` is that of an event 'eval'.
+The first part of a name says to which event of an events.jsonl a value belongs: `train/loss` is `loss` of an event
+'train', `eval/loss` is `loss` of an event 'eval'.
 
-A record of such a file is 8 bytes of length, 4 of its checksum, the data, 4 of their checksum. `ImageIndex` passes
-numbers over, and parses a value with an encoded PNG with TensorBoard's own message.
+A record of such a file is 8 bytes of length, 4 of its checksum, the data, 4 of their checksum. `ImageIndex` skips
+numbers, and parses a value with an encoded PNG with TensorBoard's own message.
 """
 
 import array
@@ -47,7 +47,7 @@ class _Series:
   def __init__(self, event: int, name: str):
     self.event, self.name = event, name
     self.steps, self.times, self.values = array.array('q'), array.array('d'), array.array('d')
-    self.file = ''  # That of the last value.
+    self.file = ''  # The file of the last value.
     self.has_steps = False  # Whether a step is not zero.
 
   def pop(self) -> None:
@@ -66,7 +66,7 @@ class LoggedValues:
     return sum(len(each.values) for each in self._series.values())
 
   def add(self, name: str, step: int, time: float, value: float, file: str) -> None:
-    """Adds a value as TensorBoard does: one at an earlier step, or at the same, supersedes those from there on.
+    """Adds a value as TensorBoard does: a value at an earlier step, or at the same, supersedes later ones.
 
     A writer that is given no steps writes only zeros; such values are counted.
 
@@ -96,7 +96,7 @@ class LoggedValues:
     found = self._series.get(name)
     if found is None:
       event, short = _event_of_name(name)
-      if (event, short) in self._names:  # Such as that of val/loss beside eval/loss.
+      if (event, short) in self._names:  # Such as val/loss next to eval/loss.
         short = name
       while (event, short) in self._names:
         short += '_'
@@ -356,7 +356,7 @@ class _Log:
 
 
 def _records(path: str) -> Iterator[bytes]:
-  """The records of a TFRecord file, but long ones. Those before a record that a dying process has cut short.
+  """The records of a TFRecord file, but long ones. Records up to one that a dying process has cut short.
 
   Source: tensorflow/core/lib/io/record_reader.h (length, masked CRC32C, data, masked CRC32C).
 
@@ -448,7 +448,7 @@ class ImageIndex:
   def find(self, run: run_folders.Run) -> list[Image]:
     """The images of a run, by folder, tag, step and number. Of two for the same the later one counts.
 
-    Of many thousands those of some steps are left out, of each tag evenly, and never the last.
+    Of many thousands, the images of some steps are left out, of each tag evenly, and never the last.
     """
     found: dict[tuple[str, str, int, int], Image] = {}
     with self._lock:
@@ -507,7 +507,7 @@ def read_image(run: run_folders.Run, file: str, offset: int, number: int) -> byt
   """An image as PNG: arguments as in Image.
 
   Raises:
-    UserError: there is none.
+    UserError: the image does not exist.
   """
   none = errors.UserError(f'{file}: {run.name} has no such image')
   if file not in image_files(run):

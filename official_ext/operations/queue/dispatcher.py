@@ -1,10 +1,9 @@
-"""Starts the jobs of a queue, at most as many at once as there are slots. No TensorFlow.
+"""Starts the jobs of a queue, at most as many at once as there are slots.
 
 One process at a time is the dispatcher: it holds a lock that the kernel releases however it ends. It owns nothing else:
-jobs run in separate sessions, and their state is in the files. So it may be killed at any moment, and
-the next one continues: a job that was ordered and has not started gets another runner, of which one starts the command
-(job_runner.py); a job that has started is left alone; the number of slots in use is counted from the files and from
-the processes that live.
+jobs run in separate sessions, and their state is in the files. It may be killed at any moment, and the next one
+continues. A job that was ordered and has not started gets another runner, of which one starts the command
+(job_runner.py). A job that has started is left alone. Slots in use are counted from the files and the living processes.
 
 Messages to people about the ends of jobs (mail, chat, phone) are sent once, through apprise, by a thread of the
 dispatcher. They are lost if the receiver refuses them, or the dispatcher is killed.
@@ -40,10 +39,10 @@ from official_ext.operations.runs import statuses
 
 @dataclasses.dataclass(frozen=True)
 class Slots:
-  """How many runs there may be at once, and the GPUs that they share out among themselves.
+  """How many runs there may be at once, and the GPUs that they share.
 
   Attributes:
-    count: so many runs, each has a slot from its order until it is over.
+    count: the number of slots. A run has one from its order until it is over.
     gpus: names for CUDA_VISIBLE_DEVICES; a name that occurs twice is handed out to two runs. None: no GPUs are
       known, and the variable is unchanged.
   """
@@ -60,7 +59,7 @@ class Slots:
     return self.needed(job) <= len(self.gpus or ())
 
   def has_room(self, holders: Collection[queued_jobs.JobState]) -> bool:
-    """Whether another run may start beside those that have a slot."""
+    """Whether another run may start in addition to the holders of slots."""
     return len(holders) < self.count
 
   def free_gpus(self, holders: Collection[queued_jobs.JobState]) -> list[str]:
@@ -70,7 +69,7 @@ class Slots:
     return [name for name in self.gpus or () if _take_gpu(free, name)]
 
   def share(self, job: queued_jobs.Job, free_gpus: Sequence[str]) -> tuple[str, ...] | None:
-    """The GPUs that a job gets of those that are free; None leaves CUDA_VISIBLE_DEVICES unchanged."""
+    """The free GPUs that a job gets; None leaves CUDA_VISIBLE_DEVICES unchanged."""
     if self.gpus is None and job.gpus is None:
       return None
     return tuple(free_gpus[: self.needed(job)])
@@ -94,7 +93,7 @@ def choose_job(
 
   Args:
     waiting: jobs in their order.
-    holders: those that have a slot.
+    holders: the jobs that have a slot.
     slots: all slots.
     is_free: whether no other run lives in the folder of a job.
   """
@@ -114,7 +113,7 @@ _CLOSE_SECONDS = 10.0
 
 
 class EndMessages:
-  """Sends a message for each attempt of a job that ends, unless somebody has cancelled the job."""
+  """Sends a message for each attempt of a job that ends, unless the job was cancelled."""
 
   def __init__(self, urls: Sequence[str], say: Callable[[str], None]):
     """Sends nothing yet.
@@ -191,7 +190,7 @@ class Dispatcher:
       queue: the queue.
       slots: how many jobs may run at once, and their GPUs.
       poll_seconds: how often it looks for changes; the end of a run that it has started wakes it up.
-      urls: the receivers of messages about ended jobs; see dispatcher.py.
+      urls: the receivers of messages about ended jobs; see `EndMessages`.
     """
     self._queue = queue
     self._slots = slots
@@ -207,7 +206,7 @@ class Dispatcher:
     """Works until a signal comes.
 
     Args:
-      until_empty: ends when no job waits or runs, and nobody has said that more will be added.
+      until_empty: ends when no job waits or runs, and no process has announced more.
 
     Returns:
       The exit status: 0; 1 if a job has failed while this process worked.
@@ -223,7 +222,7 @@ class Dispatcher:
       with contextlib.suppress(OSError):  # A full disk: it is for people.
         os.ftruncate(lock.descriptor, 0)
         os.pwrite(lock.descriptor, json.dumps(self._description()).encode(), 0)
-      # Those that are ignored, as under nohup, stay so.
+      # Ignored signals, as under nohup, stay ignored.
       ending = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
       before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ending, signal.SIGCHLD))
       stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
@@ -306,14 +305,14 @@ class Dispatcher:
       self._start(ordered)
 
   def _is_free(self, job: queued_jobs.Job) -> bool:
-    """Whether no other run, which somebody has started by hand, lives in the folder of a job."""
+    """Whether no other run, started by hand, lives in the folder of a job."""
     if not job.run_files or not statuses.is_alive(run_folders.Run(job.model_dir, ''), job.mode):
       return True
     self._tell_trouble(f'job {job.number}: another run lives in {job.model_dir}; it is started after that')
     return False
 
   def _settle(self, state: queued_jobs.JobState) -> None:
-    """Writes down that the attempt before was lost, if nobody has written how it ended."""
+    """Notes that the attempt before was lost, if its end was not noted."""
     if state.attempt is not None and state.attempt.ended is None:
       queued_jobs.end_attempt(state.attempt.path, queued_jobs.LOST)
 

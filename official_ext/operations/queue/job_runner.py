@@ -1,14 +1,14 @@
-"""The process beside a job's command: starts it at most once, waits for its end, and writes that down.
+"""The process that runs a job's command: starts it at most once, waits for its end, and notes that.
 
     python -m official_ext.operations.queue.job_runner JOB_FOLDER ATTEMPT TOKEN
 
 The dispatcher may be killed at any moment, and another one may start a second runner for the same attempt. So a runner
-first takes the attempt's lock, and looks whether the attempt has started or ended: of all runners one starts the
-command. The process that will be the command notes that itself, in attempt-N.started.json: see child_process.py. The
-lock is held until then, and after it by both.
+first takes the attempt's lock, and checks whether the attempt has started or ended: of all runners one starts the
+command. The process that becomes the command notes itself in attempt-N.started.json: see child_process.py. The runner
+holds the lock until then, and both hold it afterwards.
 
 The command runs in the runner's session, in a separate process group. The job has its slot until all processes that it
-leaves there are gone. No TensorFlow, and few imports: there is a runner for each run.
+leaves there are gone. There is a runner for each run, so the module has few imports.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from official_ext.operations.runs import child_process
 
 _LOCK_SECONDS = 10.0
 _AGAIN_SECONDS = 1.0
-# Errors that may pass, as when somebody has made room on a full disk.
+# Errors that may pass, such as a full disk.
 _PASSING = (
   *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENFILE, errno.EMFILE),
   *(errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EBUSY),

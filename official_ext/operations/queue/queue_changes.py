@@ -1,4 +1,4 @@
-"""The user's operations on a queue: add, move, pause, resume and cancel jobs. No TensorFlow.
+"""The user's operations on a queue: add, move, pause, resume and cancel jobs.
 
 Each is one file that is written whole, under a lock that keeps two commands apart. None needs a dispatcher: the next
 one finds the request.
@@ -33,7 +33,7 @@ def add(
   place: str = 'last',
   neighbour: int | None = None,
 ) -> queued_jobs.Job:
-  """Adds a job, and makes the queue if there is none.
+  """Adds a job, and makes the queue if necessary.
 
   Args:
     queue: the queue.

@@ -1,4 +1,4 @@
-"""The queue of a folder of runs: its jobs, their status and their order. No TensorFlow.
+"""The queue of a folder of runs: its jobs, their status and their order.
 
 It is the folder `.queue` in the folder of the runs:
 
@@ -6,10 +6,10 @@ It is the folder `.queue` in the folder of the runs:
     order.json         the order of jobs when one was moved; later ones follow, as they were added
     paused.json        no job is started while it exists
     changes.lock       held while a command changes one of these (queue_changes.py)
-    dispatcher.lock    held by the one dispatcher; its content names the process that is
+    dispatcher.lock    held by the one dispatcher; its content names the process
     more/              locks of processes that will add jobs, such as the controllers of sweeps
 
-Nothing is kept in memory: any number of processes may look at, and change, a queue at the same time.
+Nothing is kept in memory: any number of processes may read and change a queue at the same time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ class Queue:
     Raises:
       OSError: they cannot be made.
     """
-    paths.make_folder(self.folder, 0o700)  # Whoever may write into it can have the dispatcher run any program.
+    paths.make_folder(self.folder, 0o700)  # A user who may write into it can have the dispatcher run any program.
     paths.make_folder(self.jobs_dir)
 
   def states(self) -> list[queued_jobs.JobState]:
@@ -77,7 +77,7 @@ class Queue:
       return [state for number in self.numbers() if (state := self.state(number)) is not None]
 
   def state(self, number: int) -> queued_jobs.JobState | None:
-    """How a job stands; None if there is none."""
+    """How a job stands; None if it does not exist."""
     if number in self._over:
       return self._over[number]
     state = queued_jobs.read_state(self.job_folder(number), self._jobs.get(number))
@@ -96,7 +96,7 @@ class Queue:
     return os.path.join(self.jobs_dir, str(number))
 
   def waiting(self, states: Sequence[queued_jobs.JobState]) -> list[queued_jobs.JobState]:
-    """Of some jobs those that wait, in the order in which they will be started."""
+    """The waiting jobs of some, in the order in which they will be started."""
     waiting = [state for state in states if state.status in queued_jobs.WAITING]
     return queued_jobs.in_order(waiting, self.order())
 
@@ -114,7 +114,7 @@ class Queue:
     Of several jobs with the same folder the newest is meant: the others are over.
 
     Raises:
-      UserError: there is none.
+      UserError: it does not exist.
       StorageError: something cannot be read.
     """
     name = paths.local(name)
@@ -147,7 +147,7 @@ class Queue:
       yield
 
   def expects_more(self) -> bool:
-    """Whether somebody will add jobs.
+    """Whether a process will add jobs.
 
     Raises:
       StorageError: that cannot be read.
@@ -196,11 +196,11 @@ class Queue:
 
 
 def queue_as_dict(queue: Queue, max_over: int | None = None) -> dict[str, Any]:
-  """The queue as it stands: the jobs that are over, those that run, those that wait in their order.
+  """The queue as it stands: the jobs that are over, the running ones, the waiting ones in their order.
 
   Args:
     queue: the queue.
-    max_over: of those that are over at most so many are listed, the latest; None: all.
+    max_over: the maximum number of finished jobs to list, the latest; None: all.
 
   Returns:
     `paused`; `dispatcher`, its own entry, or None; `slots_in_use`; `num_over`; `jobs`.

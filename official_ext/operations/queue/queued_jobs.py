@@ -1,11 +1,11 @@
-"""The jobs of a queue: their files, and the status that follows from these. No TensorFlow.
+"""The jobs of a queue: their files, and the status that follows from these.
 
 A job is a folder, `jobs/7` for job 7. Each file in it is written once, whole, synced, by one writer:
 
     job.json                 the command; by `official-ext queue add`. Without it there is no job
     attempt-1.json           the order to start it, with a token and its GPUs; by the dispatcher
     attempt-1.started.json   the process that is, or becomes, the command; by that process (job_runner.py)
-    attempt-1.ended.json     how it ended; by its runner, or by the dispatcher where that was lost too
+    attempt-1.ended.json     how it ended; by its runner, or by the dispatcher if the runner was lost too
     attempt-1.lock           held from before the start until the runner and the command have ended
     paused.json              it waits; by `queue pause`, which `queue resume` deletes
     cancelled.json           it is cancelled; by `queue cancel`
@@ -35,13 +35,13 @@ LOG = 'run.log'
 
 # How an attempt ended.
 EXITED = 'exited'  # With the exit status that `status` says, or minus the number of a signal.
-LOST = 'lost'  # Nobody saw its end: the machine was restarted, or its runner was killed.
+LOST = 'lost'  # Its end was not seen: the machine was restarted, or its runner was killed.
 REFUSED = 'refused'  # It could not be started, for the reason that `error` says.
 NOT_STARTED = 'not_started'  # The job was cancelled before.
 
 
 class DamagedFileError(Exception):
-  """A file of the queue holds something else than it should: somebody has edited it, or the disk is broken."""
+  """A file of the queue holds something else than it should: it was edited, or the disk is broken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Attempt:
 
   @property
   def lock_path(self) -> str:
-    """The file whose lock nobody may start the command without."""
+    """The file whose lock is required to start the command."""
     return f'{self.path}.lock'
 
 
@@ -181,7 +181,7 @@ def attempt_path(folder: str, number: int) -> str:
 
 
 def is_running(attempt: Attempt) -> bool:
-  """Whether the command, or its runner, may still be running; asked of an attempt that has started.
+  """Whether the command, or its runner, may still be running, for an attempt that has started.
 
   A process that cannot be seen from here, as in another container, is found by its lock.
   """
@@ -333,7 +333,7 @@ class JobState:
 
 
 def read_state(folder: str, job: Job | None = None) -> JobState | None:
-  """How the job in a folder stands; None if there is none, or not yet.
+  """How the job in a folder stands; None if it does not exist, or not yet.
 
   Args:
     folder: of the job.
@@ -397,7 +397,7 @@ def is_passing(ended: Mapping[str, Any]) -> bool:
   """Whether an attempt ended by something that may not happen the next time.
 
   That is: it was preempted or hung (75), killed by a signal, also if a shell reports it (128 and the signal's number),
-  or lost. Everything else is a fault that would only be met again.
+  or lost. Any other end would happen again.
   """
   if ended.get('outcome') == LOST:
     return True

@@ -1,4 +1,4 @@
-"""The checkpoints and exported models of runs. No TensorFlow.
+"""The checkpoints and exported models of runs.
 
 Of checkpoints only manifests and sizes are read. Exports are SavedModels, Hugging Face folders and adapters.
 """
@@ -86,10 +86,10 @@ def checkpoint_path(run: run_folders.Run, name: str) -> str:
 
   Args:
     run: the run.
-    name: of the checkpoint, see Checkpoint; or only its step, of those to resume from.
+    name: of the checkpoint, see Checkpoint; or only the step of one to resume from.
 
   Raises:
-    UserError: there is none, or it is damaged.
+    UserError: it does not exist, or is damaged.
   """
   known = {each.name: each for each in find_checkpoints(run)}
   found = known.get(f'ckpt-{name}' if name.isdecimal() else name)
@@ -141,7 +141,7 @@ def _checkpoints_in(run, folder, kind, best_step, rollbacks) -> Iterator[Checkpo
 
 
 def _manifest_entries(path: str, name: str, sizes: dict[str, int]) -> tuple[json_values.JsonObject, str]:
-  """The entries of a manifest, and its error or that of the files' sizes."""
+  """The entries of a manifest, and its error, or the error of the files' sizes."""
   try:
     entries = run_files.parse_manifest(paths.read(path + run_files.MANIFEST_SUFFIX, local_files.MAX_RECORD), name)
   except FileNotFoundError:

@@ -1,16 +1,15 @@
-"""A command as the child of a process that supervises it: a run that was started detached, or a job of a queue.
+"""A command as the child of a process that supervises it: a detached run, or a job of a queue.
 
 The supervisor is in a separate session, and may be one of several for the same command. Locks decide which one starts
-it. The child notes itself in files before it becomes the command, so the command never runs without a file about
-it. It inherits the locks, which are thus held until then.
+it. The child notes itself in files before it becomes the command, so the command never runs without a file about it.
+The locks are held until then, because the child inherits them.
 
-A run that was started detached outlives its supervisor, which is `main` here: it hears no signal, and only notes the
-run's end. A job of a queue does not outlive it: without a note of its end, the job is started again. The kernel then
-sends it SIGTERM. Its supervisor, queue/job_runner.py, passes signals and a cancellation on. It also ends the processes
-that the job leaves, which would keep memory and GPUs. So a job shares the session of its supervisor, which finds them
-there.
+A detached run outlives its supervisor, which is `main` here: it hears no signal, and only notes the run's end. A job of
+a queue does not outlive its supervisor, queue/job_runner.py: without a note of its end the job is started again, so the
+kernel sends it SIGTERM. The supervisor passes signals and a cancellation on. It also ends the processes that the job
+leaves, which would keep memory and GPUs; it finds them in the session that it shares with the job.
 
-No TensorFlow, and few imports: there is such a process for each run.
+There is such a process for each run, so the module has few imports.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -174,7 +173,7 @@ class Child:
       time.sleep(min(most, max(least, seconds / 10)))
       _reap(0)
       is_any_left = processes_lib.signal_group(pid, 0)
-    _reap(0)  # Those that ended since: they are not listed, and would stay until the init process reaps them.
+    _reap(0)  # Processes that ended since: they are not listed, and would stay until the init process reaps them.
 
 
 def _cancellation(path: str) -> Mapping[str, Any] | None:
@@ -221,7 +220,7 @@ def _signal(process: processes_lib.ProcessIdentity, number: int) -> None:
 
 
 def is_taken(run_files: Mapping[str, str]) -> bool:
-  """Whether a process that lives is in a run's folder already; asked with `started_lock` held."""
+  """Whether a process that lives is in a run's folder already; called with `started_lock` held."""
   started, record = _read(run_files['started']), _read(run_files['record'])
   if record.get('status') != 'running':
     record = {}
@@ -230,7 +229,7 @@ def is_taken(run_files: Mapping[str, str]) -> bool:
 
 
 def note_start(run_files: Mapping[str, str], values: Mapping[str, Any], process: processes_lib.ProcessIdentity) -> None:
-  """Notes the process of a run that is about to begin; asked with `started_lock` held.
+  """Notes the process of a run that is about to begin; called with `started_lock` held.
 
   Args:
     run_files: the paths of files in the run's folder, by their kind.
@@ -310,7 +309,7 @@ def main(environment: Mapping[str, str]) -> None:
 
 
 def _answer(answer: int | None, values: Mapping[str, Any]) -> None:
-  """Answers the starter, if there is one that still lives."""
+  """Replies to the starter, if it still lives."""
   if answer is not None:
     with contextlib.suppress(OSError):
       os.write(answer, json.dumps(values).encode() + b'\n')

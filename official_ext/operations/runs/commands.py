@@ -1,7 +1,7 @@
-"""The commands of runs: one that resumes a run, and one that makes a run like it; and the fields that they set.
+"""The commands of runs: to resume a run, to clone it, to evaluate it; and the fields that they set.
 
-A run's record has the command that has started it, and the folder in which it was given. Passwords in it are masked,
-and a command that has lost one cannot be given again.
+A run's record has the command that has started it, and the folder in which it was given. Passwords in it are masked; a
+command that has lost one cannot be given again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ class Command:
     return f'cd {quoted(self.cwd)} && {" ".join(map(quoted, self.whole_words()))}'
 
   def whole_words(self) -> tuple[str, ...]:
-    """Its words, behind those of `env` where its environment differs from that of this process."""
+    """The command, prefixed with `env NAME=VALUE` for variables that differ from this process's."""
     changes, env = [], self._env()
     for name in sorted({*env, *os.environ}):
       if name not in env:
@@ -90,8 +90,8 @@ def to_resume(run: run_folders.Run, train_steps: int | None = None) -> Command:
     train_steps: the step at which training will end, which extends a run that has finished; None: unchanged.
 
   Raises:
-    UserError: the run lives or has finished, or its command is not known, not whole, or that of one of several workers;
-      or it has done that many steps.
+    UserError: the run lives or has finished, or its command is not known, not whole, or of one of several workers; or
+      it has done that many steps.
   """
   _refuse_imported(run, 'resumed')
   found = statuses.of_run(run)
@@ -189,7 +189,7 @@ def to_clone(
 
 
 def to_evaluate(run: run_folders.Run, checkpoint: str) -> Command:
-  """The command that evaluates a checkpoint of a run with the run's configuration, beside its training.
+  """The command that evaluates a checkpoint of a run with the run's configuration, also during its training.
 
   An evaluation has separate files (`run.eval.json`, `events.eval.jsonl`, `run.eval.log`), and leaves the best
   checkpoints to the training.
@@ -434,7 +434,7 @@ def _written(flag: tuple[str, str | None]) -> str:
 
 
 def _in_folder(name: str, value: str | None, cwd: str, before: str, now: str) -> str | None:
-  """A flag's value, in which a path in the folder that a run had is that in the folder which it has now."""
+  """A flag's value, in which a path in the earlier folder of a run becomes the path in the present one."""
   if name not in _PATHS or value is None:
     return value
   path, folder = (paths.real(_absolute(each, cwd)) for each in (value, before))

@@ -1,8 +1,8 @@
-"""The program of a run, and the driver's answers to its command line. No TensorFlow here.
+"""The program of a run, and the driver's answers to its command line.
 
-A process that holds TensorFlow gives the answers. It takes seconds to start, and then a fraction of one for an answer.
-It starts when it is first asked, restarts when it has died, hangs, or modules of experiments have changed, and ends
-with the process that asks.
+A process that holds TensorFlow gives the answers (cli/driver_server.py). It takes seconds to start, and then a fraction
+of one for an answer. It starts at the first question, and ends with the process that asks. It restarts when it has
+died, hangs, or modules of experiments have changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,8 @@ from official_ext.base.files import paths
 from official_ext.operations.runs import run_folders
 
 DEFAULT_PROGRAM = 'train.py'
-INSTALLED_PROGRAM = (
-  'official_ext.cli.train'  # The module; it finds modules of the current folder, as train.py those beside it.
-)
+# A module: it finds modules of the current folder, as train.py finds modules of its own folder.
+INSTALLED_PROGRAM = 'official_ext.cli.train'
 
 
 def find_program(name: str = DEFAULT_PROGRAM) -> str:
@@ -92,7 +91,7 @@ class Stage:
 
 
 class DriverError(RuntimeError):
-  """The process that is asked has failed. The message is one line."""
+  """The process that answers has failed. The message is one line."""
 
 
 class _GoneError(Exception):
@@ -100,7 +99,7 @@ class _GoneError(Exception):
 
 
 class Driver:
-  """The process that is asked. Threads may share it: they are answered one after the other.
+  """The process that answers. Threads may share it: they are answered one after the other.
 
   Attributes:
     cwd: the folder in which commands are meant to be given.
@@ -108,7 +107,7 @@ class Driver:
   """
 
   def __init__(self, cwd: str = '', registry: Sequence[str] = (), program: str = DEFAULT_PROGRAM):
-    """Starts nothing yet; see driver.py for `program`."""
+    """Starts nothing yet; see `find_program` for `program`."""
     self.cwd = os.path.abspath(cwd or os.getcwd())
     self._program_name = program
     self.registry = tuple(registry)
@@ -124,7 +123,7 @@ class Driver:
     """The driver: a file in `cwd`, or else what `find_program` returns.
 
     Raises:
-      UserError: there is none.
+      UserError: it does not exist.
     """
     here = os.path.join(self.cwd, self._program_name)
     return here if os.path.isfile(here) else find_program(self._program_name)
@@ -149,14 +148,14 @@ class Driver:
 
   @property
   def stages(self) -> list[Stage]:
-    """The steps of a start that is under way, the present one last; [] if there is none. It does not wait."""
+    """The steps of a start that is under way, the present one last; [] without such a start. It does not wait."""
     stages = self._stages
     ends = [*(begin for _, begin in stages[1:]), time.monotonic()]
     return [Stage(name, end - begin) for (name, begin), end in zip(stages, ends)]
 
   @property
   def pid(self) -> int | None:
-    """Of the process; None if there is none."""
+    """The number of the process; None without one."""
     return self._process.pid if self._process is not None else None
 
   def experiments(self) -> json_values.JsonObject:
@@ -173,7 +172,7 @@ class Driver:
       fields: whether to return `fields`, for a form.
       params: whether to return `params`, the text of params.yaml.
       quick: whether the checks that need devices and the task are left out.
-      cwd: the folder in which the command is given; '' for that of the driver.
+      cwd: the folder in which the command is given; '' for the driver's.
 
     Returns:
       `lines`: the driver's errors, each with its `text` and its subject, `field`, a dotted path, a flag or None;
@@ -182,14 +181,14 @@ class Driver:
     return self.ask('check', flags, fields=fields, params=params, quick=quick, cwd=cwd)
 
   def ask(self, do: str, arguments: Sequence[str], **more: object) -> json_values.JsonObject:
-    """Asks, starts the process if there is none, and waits for the answer.
+    """Asks, starts the process if necessary, and waits for the answer.
 
     Raises:
-      DriverError: there is none: the process does not start, or has died of this request twice.
+      DriverError: there is no answer: the process does not start, or has died of this request twice.
     """
     with self._asking:
       request = {'do': do, 'arguments': list(arguments), 'seconds': _ANSWER_SECONDS, **more}
-      for _ in range(3):  # A stale process, one that somebody has killed, and a good one.
+      for _ in range(3):  # A stale process, a killed one, and a good one.
         try:
           found = self._ask(request)
         except _GoneError:

@@ -1,11 +1,11 @@
-"""A run's events.jsonl: its last events, the logged completions, and all events as a CSV table. No TensorFlow.
+"""A run's events.jsonl: its last events, the logged completions, and all events as a CSV table.
 
-Files of events grow for weeks, and lists are looked at every few seconds: `read_last` reads at most the last two
+Files of events grow for weeks, and lists are refreshed every few seconds: `read_last` reads at most the last two
 megabytes, and parses only the lines that are needed. Events superseded by a restore or a rollback do not count
 (`standing_events` of base/run_folder/run_files.py).
 
 The table of `export_csv` has a row for each event that counts, and a column for each name that any event has: `time`
-(seconds since 1970), `event`, `step`, and then in the order of appearance. A cell is empty if the event has no such
+(seconds since 1970), `event`, `step`, then the others in order of appearance. A cell is empty if the event has no such
 value; numbers that are not finite are nan, inf and -inf; lists are JSON.
 """
 
@@ -25,7 +25,7 @@ from official_ext.base.run_folder import run_files
 from official_ext.base.run_folder import tracker_logs
 from official_ext.operations.runs import run_folders
 
-# One after the other, as long as something is missing.
+# Tried in this order, as long as something is missing.
 _BLOCKS = (1 << 14, 1 << 17, 1 << 21)
 _KINDS = ('train', 'eval', *run_files.GO_BACK)
 
@@ -35,8 +35,8 @@ class LastEvents:
   """The last events that stand.
 
   Attributes:
-    last: the last line of all; None if there is none.
-    train: the last event 'train'; None if there is none in the part read. As all of them, with numbers that are not
+    last: the last line of all; None without lines.
+    train: the last event 'train'; None without one in the part read. As all of them, with numbers that are not
       finite as floats.
     evaluation: the last event 'eval'; likewise.
   """

@@ -1,4 +1,4 @@
-"""A new run: its command, the files that it needs, and the lines of a shell that do the same. No TensorFlow."""
+"""A new run: its command, its first files, and the equivalent lines of a shell."""
 
 from collections.abc import Mapping, Sequence
 import contextlib
@@ -150,7 +150,7 @@ class NewRun:
 
   @contextlib.contextmanager
   def _base_file(self):
-    """The path of a file with the run's initial configuration; '' if there is none."""
+    """The path of a file with the run's initial configuration; '' without one."""
     if self.original is not None:
       yield self.original.file(run_folders.PARAMS)
     elif self.base:
@@ -220,7 +220,7 @@ class NewRun:
     return commands.write_base(self.folder, _whole(self.base).encode())
 
   def shared_flags(self) -> tuple[str, str, list[str]]:
-    """Returns the experiment, the mode, and all flags but these and the folder: those that several runs like it share.
+    """Returns the experiment, the mode, and the other flags except the folder, which similar runs share.
 
     Raises:
       UserError: the name leads out of `root`, or the original's command is not known.

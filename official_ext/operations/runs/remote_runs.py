@@ -1,8 +1,8 @@
 """Runs on remote file systems, such as gs://bucket/runs: local copies of their small files.
 
 Operations read runs as local files: by their ends, their times and their inodes. A copy lies in a temporary folder,
-which the end of this process deletes. TensorFlow reads the remote file system. Changes that people make, such as tags,
-are made in the copy, and `push` writes them back.
+which the end of this process deletes. base/files/paths.py reads the remote file system, by TensorFlow. Changes that
+people make, such as tags, are made in the copy, and `push` writes them back.
 """
 
 import atexit
@@ -142,7 +142,7 @@ def copied(folder: str, name: str = '') -> run_folders.Run:
 
   Args:
     folder: its path, such as gs://bucket/run.
-    name: of the run; '' for that of the folder.
+    name: of the run; '' for the name of the folder.
 
   Returns:
     The copy.

@@ -1,4 +1,4 @@
-"""Runs side by side: differing fields, metrics, environments, and means over groups of runs. No TensorFlow.
+"""Runs side by side: differing fields, metrics, environments, and means over groups of runs.
 
 Groups are runs that differ only in some fields, such as the seeds of one configuration.
 """
@@ -121,7 +121,7 @@ def _origin(record: Mapping[str, object]) -> json_values.JsonObject:
 
 
 def _last_metrics(last: event_log.LastEvents, evaluations: Sequence[dict[str, object]]) -> dict[str, float]:
-  """The metrics of the last evaluation by their names; those of training too, with a prefix if the name is taken."""
+  """The metrics of the last evaluation by their names; and of training, with a prefix if the name is taken."""
   found = event_log.metrics_of(evaluations[-1]) if evaluations else {}
   training = event_log.metrics_of(last.train)
   return {**found, **{f'training/{name}' if name in found else name: value for name, value in training.items()}}
@@ -153,7 +153,7 @@ def _is_better(value: float, other: float, mode: str) -> bool:
 def direction_of(metric: str, params: Mapping[str, object]) -> str | None:
   """Which values of an evaluation's metric are better, 'max' or 'min': as a configuration or its name says, or None.
 
-  A configuration written before 'auto', or by Model Garden, has 'higher' as its default, which nobody may have chosen.
+  A configuration written before 'auto', or by Model Garden, has 'higher' as its default: it need not be a choice.
   """
   found = metric_direction.direction(metric)
   given = str(params.get('trainer.best_checkpoint_metric_comp'))
@@ -251,10 +251,10 @@ def group_runs(
 
   Args:
     runs: the runs.
-    by: fields in which the runs of a group agree: 'tag' (all tags of a run), 'folder' (which is that of a sweep for its
-      points), or a name as `selection.values_of` takes it.
-    metrics: those to summarize: of the last evaluations, or else, if no run has evaluated it, of the last training
-      loops.
+    by: fields in which the runs of a group agree: 'tag' (all tags of a run), 'folder' (the sweep's folder for
+      its points), or a name as `selection.values_of` takes it.
+    metrics: the metrics to summarize: of the last evaluations, or else, if no run has evaluated it, of the last
+      training loops.
     params: the configurations.
 
   Raises:

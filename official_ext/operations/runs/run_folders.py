@@ -1,6 +1,6 @@
-"""Runs as folders: how they are found and named, and their configuration, tags and notes. No TensorFlow.
+"""Runs as folders: how they are found and named, and their configuration, tags and notes.
 
-Nothing here requires a run that is complete: files may be missing, damaged or of another version.
+A run need not be complete: files may be missing, damaged or of another version.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,7 +60,7 @@ class Run:
     return modes_in(_names(self.path))
 
   def file_of_mode(self, stem: str, extension: str, mode: str = 'train') -> str:
-    """The path of a file that each mode has: `run.log` of those that train, `run.eval.log`."""
+    """The path of a file that each mode has: `run.log` of modes that train, `run.eval.log`."""
     return self.file(name_of_mode(stem, extension, mode))
 
   def log_path(self, mode: str = 'train') -> str:
@@ -68,7 +68,7 @@ class Run:
     return self.file_of_mode('run', 'log', mode)
 
   def record(self, mode: str = 'train') -> json_values.JsonObject | None:
-    """The record of a mode: see training/record/run_record.py. None if there is none that can be read."""
+    """The record of a mode: see training/record/run_record.py. None if it is missing or cannot be read."""
     return run_status.read(self.path, mode)
 
   def first_record(self) -> json_values.JsonObject | None:
@@ -90,7 +90,7 @@ class Run:
     return json_values.read_file(self.file_of_mode('stop', 'json', mode))
 
   def exists(self) -> bool:
-    """Whether the folder is still that of a run."""
+    """Whether the folder still holds a run."""
     return is_run(self.path)
 
 
@@ -106,7 +106,7 @@ def modes_in(names: Iterable[str]) -> list[str]:
 
 
 def is_run(folder: str) -> bool:
-  """Whether a folder is that of a run."""
+  """Whether a folder holds a run."""
   return is_run_of(_names(folder))
 
 
@@ -119,7 +119,7 @@ def scan(root: str) -> list[tuple[Run, list[str]]]:
   """All runs in a folder and in the folders below, by name, each with the names in its folder.
 
   Folders that runs make inside of themselves, and hidden ones, are not searched. A symbolic link counts if it leads to
-  the folder of a run, and that is not found without it; no link is searched, so that neither loops nor other disks are.
+  the folder of a run that is not found without it; no link is searched, so that neither loops nor other disks are.
 
   Args:
     root: the folder.
@@ -148,7 +148,7 @@ def get_run(root: str, name: str) -> Run:
   """The run of a name below `root`, or of a path that leads there.
 
   Raises:
-    UserError: there is none, or it is not below `root`.
+    UserError: it does not exist, or is not below `root`.
   """
   root = paths.absolute(root)
   found = find_run(root, name)
@@ -159,7 +159,7 @@ def get_run(root: str, name: str) -> Run:
 
 
 def find_run(root: str, name: str) -> Run | None:
-  """The run of a name below `root`, or of a path that leads there; None if there is none."""
+  """The run of a name below `root`, or of a path that leads there; None if it does not exist."""
   root = paths.absolute(root)
   for path in (os.path.join(root, name), name):
     path = os.path.abspath(path)
@@ -226,7 +226,7 @@ def may_have_runs(name: str, inside_run: bool) -> bool:
 
 
 def is_run_of(names: list[str]) -> bool:
-  """Whether a folder with these names is that of a run."""
+  """Whether a folder with these names holds a run."""
   if PARAMS in names and EVENTS in names:
     return True
   return any(name.startswith(('run.', 'started.')) and _RECORD.fullmatch(name) for name in names)
@@ -261,13 +261,13 @@ _UNUSUAL = re.compile(
 
 
 def read_params(run: Run) -> json_values.JsonObject | None:
-  """Dotted path -> value of a run's params.yaml; None if there is none that can be read."""
+  """Dotted path -> value of a run's params.yaml; None if it is missing or cannot be read."""
   values = read_nested_params(run)
   return None if values is None else config_text.flatten(values)
 
 
 def read_nested_params(run: Run) -> json_values.JsonObject | None:
-  """A run's params.yaml unchanged; None if there is none that can be read."""
+  """A run's params.yaml unchanged; None if it is missing or cannot be read."""
   try:
     values = _parse_params(paths.read(run.file(PARAMS), _MAX_PARAMS_BYTES).decode())
   except (OSError, UnicodeDecodeError, errors.UserError, RecursionError):
@@ -301,7 +301,7 @@ def with_short_names(values: Mapping[str, object], short_names: Mapping[str, obj
 
 
 def values_of_field(name: str, values: Mapping[str, object]) -> list[json_values.Json]:
-  """The meanings of a name in a configuration: its value, or those of all paths that end with it; [] if none does.
+  """The meanings of a name in a configuration: its value, or the values of all paths that end with it; [] if none does.
 
   Args:
     name: a dotted path, a short name, or the end of a path, such as `cosine.decay_steps`.
@@ -324,7 +324,7 @@ class Notes:
 
   Attributes:
     tags: words, sorted.
-    note: a text; '' if there is none.
+    note: a text; '' for none.
   """
 
   tags: tuple[str, ...] = ()

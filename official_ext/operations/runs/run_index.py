@@ -1,8 +1,8 @@
-"""The runs of a folder with their summaries: status, step, last metrics. No TensorFlow.
+"""The runs of a folder with their summaries: status, step, last metrics.
 
 The contents of their files are cached, by the files' size, time and inode. The cache lies in the user's cache folder
-(base/files/cache.py), and is only a cache: it is made again from the files if it is missing, damaged, or of another
-version. Facts that change with time, such as whether a process lives, are not in it.
+(base/files/cache.py). It is rebuilt from the files if it is missing, damaged, or of another version. Facts that change
+with time, such as whether a process lives, are not in it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,14 +69,14 @@ class RunSummary:
     steps_per_second: how fast it trained last.
     train: its last training metrics.
     evaluation: its last validation metrics.
-    evaluation_step: the step of them; None if there are none.
+    evaluation_step: their step; None without an evaluation.
     attempt: how often it was started.
     started: when it was last started, in seconds since 1970.
     updated: when it last reached another step or stage, or its end.
     tags: see run_folders.py.
     note: likewise.
     is_archived: whether it is kept out of lists: see trash.py.
-    start: tells its last start from every other of any run; '' if it is not known.
+    start: distinguishes its last start from any other of any run; '' if it is not known.
   """
 
   name: str
@@ -102,7 +102,7 @@ class RunSummary:
   start: str = ''
 
   def metric(self, name: str) -> float | None:
-    """A metric by its name: of the last evaluation, or else of the last training loop; None if there is none."""
+    """A metric by its name: of the last evaluation, or else of the last training loop; None without it."""
     value = self.evaluation_metric(name)
     return self.train.get(name) if value is None else value
 
@@ -126,7 +126,7 @@ def summarise(
   Args:
     name: see RunSummary.
     path: likewise.
-    files: the contents of its files: record, started, stop_request, notes, archived (None if there is none), and
+    files: the contents of its files: record, started, stop_request, notes, archived (None if missing), and
       events, a LastEvents.
     hung_seconds: see statuses.py.
   """

@@ -1,14 +1,14 @@
-"""The processes of runs: they are started detached, stopped, and their output is read. No TensorFlow.
+"""The processes of runs: starts them detached, stops them, and reads their output.
 
 `start_run` makes a supervisor (child_process.py) in a separate session, which makes the process of the run. That notes
-its identity in `started.json` before the command begins. The supervisor waits for its end, and notes that too. Two
-starters at the same time, or one that is killed at any moment, cannot start a run twice: `started.lock` is held from
-the look at running processes to that note, by the starter, the supervisor and the process together.
+its identity in `started.json` before the command begins. The supervisor waits for its end, and notes that too.
+`started.lock` is held from the look at running processes to the first note, by the starter, the supervisor and the
+process together. So two starters at the same time, or one killed at any moment, cannot start a run twice.
 
-`stop_run` signals the very process that the record names, and no other that has its number by now. The process is
-opened first (a pidfd, which stays with it even if its number is reused), then compared with the record by its start and
-the boot of its kernel, then signalled. `stop.json` in the run's folder says which process was asked, so that everybody
-sees it as stopping; it means nothing for another process.
+`stop_run` signals the process that the record names, and no later process with its number. It opens the process first
+(a pidfd, which stays with the process), then compares its start and the boot of its kernel with the record, then sends
+the signal. `stop.json` in the run's folder names the process that was asked, so that all readers see the run as
+stopping; it means nothing for another process.
 
 The output is read from its end: the file may be larger than memory.
 """
@@ -75,8 +75,8 @@ def lines_since(path: str, place: int | None, num_lines: int = 1000) -> tuple[li
     num_lines: how many lines to return, at most: the last ones.
 
   Returns:
-    The lines that are whole, harmless for a terminal; the place behind them; and whether they follow the earlier
-    part: not at first, nor if the file was begun anew, or has got more than a megabyte.
+    The lines that are whole, harmless for a terminal; the place after them; and whether they follow the earlier
+    part: not at first, nor if the file was replaced, or has grown by more than a megabyte.
   """
   try:
     with local_files.open_to_read(path) as file:
@@ -105,11 +105,11 @@ def shown_line(line: str) -> str:
 def follow_file(
   path: str, is_over: Callable[[], bool], poll_seconds: float = 0.3, place: int | None = None
 ) -> Iterator[str]:
-  """Lines as they are added to a text file, until nobody will add any.
+  """Lines as they are added to a text file, until its writers have ended.
 
   Args:
     path: the file, which may not exist yet.
-    is_over: whether nobody will.
+    is_over: whether its writers have ended.
     poll_seconds: how often to look.
     place: in bytes, where to begin, as from `lines_since`; None: at the end.
   """
@@ -117,7 +117,7 @@ def follow_file(
   while True:
     ended = is_over()  # Before the last look.
     size = paths.size(path)
-    if size < place:  # It was begun anew.
+    if size < place:  # It was replaced.
       place, rest = 0, b''
     while size > place:
       with local_files.open_to_read(path) as file:
@@ -166,7 +166,7 @@ def start_run(
     model_dir: the run's folder, which is made if it does not exist.
     env: the whole environment; None: this process's.
     cwd: the folder to start it in; None: this process's.
-    mode: of the command. Any that trains is one; an evaluation beside it has separate files, with its name.
+    mode: of the command. All modes that train count as one; an evaluation has separate files, with its name.
 
   Returns:
     The identity of the process, which has begun, or failed since.
@@ -298,7 +298,7 @@ def start_detached(
 
 
 def reap(process: subprocess.Popen) -> None:
-  """Lets nothing be left of a child of this process when it ends, if this process lives until then."""
+  """Reaps a child of this process when it ends, if this process lives until then."""
   threading.Thread(target=process.wait, daemon=True).start()
 
 
@@ -310,7 +310,7 @@ def stop_run(run: run_folders.Run, now: bool = False, mode: str | None = None) -
   Args:
     run: the run.
     now: end it at once, without saving: steps after its last checkpoint are lost.
-    mode: whose process; None: that of the training, or else of an evaluation.
+    mode: whose process; None: the training's, or else an evaluation's.
 
   Returns:
     How it stands after that.
@@ -350,7 +350,7 @@ def _stop_run(run: run_folders.Run, now: bool, mode: str | None) -> statuses.Run
       send_signal(targets[0], signal.SIGSTOP, run.name)
       targets = _with_descendants(targets, run.name)
     send_signal(targets[0], number, run.name)
-  # Those that have ended by themselves need no more. A suspended process hears nothing until it is resumed.
+  # Processes that have ended by themselves need no more. A suspended process hears nothing until it is resumed.
   for target, another in [(target, number) for target in targets[1:]] + [(process, signal.SIGCONT)] * (not now):
     with contextlib.suppress(errors.UserError):
       send_signal(target, another, run.name)
@@ -372,7 +372,7 @@ def _with_descendants(processes: list[processes_lib.ProcessIdentity], name: str)
 
 @contextlib.contextmanager
 def _noted_request(run: run_folders.Run, mode: str, note: Mapping[str, object]) -> Iterator[None]:
-  """Notes the stop request before it is sent: whoever sees the end must see the reason. Not if it fails."""
+  """Notes the stop request before it is sent: readers that see the end must see the reason. Not if it fails."""
   path = run.file_of_mode('stop', 'json', mode)
   before = json_values.read_file(path)
   with contextlib.suppress(errors.StorageError):  # On a full disk it has to stop too.
@@ -433,7 +433,7 @@ def wait_for_end(
   Args:
     run: the run.
     timeout_seconds: how long to wait at most.
-    process: the only one to wait for; another may live on, such as that of an evaluation beside it.
+    process: the only one to wait for; another may live on, such as a separate evaluation's.
   """
   deadline = time.monotonic() + timeout_seconds
   while processes_lib.is_alive(process) if process else statuses.is_alive(run):

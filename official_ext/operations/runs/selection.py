@@ -1,4 +1,4 @@
-"""Which runs of a list are meant, and in which order: by status, tags, fields of the configuration, metrics."""
+"""Chooses and orders the runs of a list: by status, tags, fields of the configuration, metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -80,7 +80,7 @@ def parse_condition(text: str) -> Condition:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-  """Which runs are meant: those of which all is true that is given.
+  """Which runs are meant: the ones that meet all given conditions.
 
   Attributes:
     statuses: any of them.
@@ -95,7 +95,7 @@ class Selection:
   filters: Sequence[str] = ()
 
   def choose(self, runs: Sequence[run_index.RunSummary], params: Params) -> list[run_index.RunSummary]:
-    """Those of some runs that are meant.
+    """The runs that are meant, of some.
 
     Raises:
       UserError: there is no such status, a filter is invalid, or no run has its field.
@@ -117,7 +117,7 @@ class Selection:
 
 
 def in_order(runs: Sequence[run_index.RunSummary], sort: str, params: Params) -> list[run_index.RunSummary]:
-  """Runs sorted by an own field of the summary, a metric, or a field of the configuration; those without it come last.
+  """Runs sorted by an own field of the summary, a metric, or a field of the configuration; runs without it come last.
 
   The best metrics come first, if the name implies which are better, and the latest times; other values in their order.
   A metric that is not finite is never the best.

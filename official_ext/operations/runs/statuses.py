@@ -57,7 +57,7 @@ def of_run(run: run_folders.Run, hung_seconds: float = HUNG_SECONDS, mode: str |
 
   Args:
     run: the run.
-    hung_seconds: a run hangs if it lives, and has not reached another step or stage for so long.
+    hung_seconds: a run hangs if it lives, and has not reached another step or stage for this time.
     mode: whose record; None: the training's if there is one, even if it cannot be read, or else an evaluation's.
   """
   mode = mode or next(iter(run.modes()), 'train')
@@ -65,7 +65,7 @@ def of_run(run: run_folders.Run, hung_seconds: float = HUNG_SECONDS, mode: str |
 
 
 def is_alive(run: run_folders.Run, mode: str | None = None) -> bool:
-  """Whether a process of a run lives or may live: that of a mode, or any, as of an evaluation beside the training.
+  """Whether a process of a run lives or may live: of a mode, or of any, such as a separate evaluation.
 
   A run that has noted its end may still write for a moment, and counts as alive until its process is gone.
   """
@@ -88,7 +88,7 @@ def judge(
   """How a run stands, by its files.
 
   Args:
-    record: run.json or the like; None if there is none that can be read.
+    record: run.json or the like; None if it is missing or cannot be read.
     started: started.json; likewise.
     stop_request: the process asked to stop; likewise.
     hung_seconds: see `of_run`.
@@ -164,7 +164,7 @@ def _why_hung(record, alive, beat, hung_seconds) -> str:
 
 
 def _monotonic(record: Mapping[str, object]) -> dict[str, float] | None:
-  """`heartbeat` and `updated` of the clock that nobody sets anew; None in records of versions without them."""
+  """`heartbeat` and `updated` of the monotonic clock; None in records of versions without them."""
   found = record.get('monotonic')
   if not isinstance(found, dict):
     return None
@@ -186,7 +186,7 @@ def _was_asked(process, stop_request) -> bool:
 
 
 def _judge_started(record, started, stop_request) -> RunStatus | None:
-  """The status of a process that was started after that of the record; None if the record knows better."""
+  """The status of a process that was started after the record's; None if the record knows better."""
   process = processes_lib.parse_identity(started or {})
   if process is None or started is None or not is_later(started, record):
     return None
@@ -216,7 +216,7 @@ def is_later(started: Mapping[str, object] | None, record: Mapping[str, object] 
   if process in (of_record, run_status.recorded_launcher(record)):
     return False
   if of_record is not None and process.boot_id and process.boot_id == of_record.boot_id:
-    start, start_of_record = process.pid_start or 0, of_record.pid_start or 0  # No clock that is set anew changes them.
+    start, start_of_record = process.pid_start or 0, of_record.pid_start or 0  # Setting a clock does not change them.
     if start and start_of_record and start != start_of_record:
       return start > start_of_record
   begun, recorded = (

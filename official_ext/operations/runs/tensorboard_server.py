@@ -1,8 +1,8 @@
 """TensorBoard for a run: started once, detached, on this machine alone, and found again.
 
-Its address has a part that nobody can guess: TensorBoard itself answers whoever asks, and a page in the same browser
-could ask, under another name that leads here. It ends by itself after twelve hours, or by `stop`. Its record lies
-in the user's cache folder, as it concerns this machine and this user alone.
+Its address has a part that cannot be guessed. TensorBoard itself answers every request, and a page in the same browser
+could send one under another name that leads here. It ends by itself after twelve hours, or by `stop`. Its record lies
+in the user's cache folder, as it concerns only this machine and this user.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Server:
   """A TensorBoard that runs.
 
   Attributes:
-    url: its address, with the part that nobody can guess.
+    url: its address, with the part that cannot be guessed.
     process: the one that serves.
   """
 
@@ -44,7 +44,7 @@ class Server:
 
 
 def find(run: run_folders.Run) -> Server | None:
-  """The TensorBoard of a run that is running; None if there is none."""
+  """The running TensorBoard of a run; None without one."""
   noted = json_values.read_file(_path(run, 'json')) or {}
   process = processes.parse_identity(noted)
   url = noted.get('url')

@@ -1,7 +1,7 @@
-"""Runs out of sight: deleted ones, which can be brought back, and archived ones, which stay where they are.
+"""Runs out of sight: deleted ones, which can be brought back, and archived ones, which stay in their place.
 
-A deleted run is moved, by one rename, to `RUNS_DIR/.trash/ID/run`; `ID/trash.json` has the name that it had. An
-archived run has a mark (`archived.json`): its path stays, as others may begin with its checkpoints.
+A deleted run is moved, by one rename, to `RUNS_DIR/.trash/ID/run`; `ID/trash.json` has its name. An archived run has a
+mark (`archived.json`): its path stays, as others may begin with its checkpoints.
 """
 
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def delete(root: str, run: run_folders.Run) -> Deleted:
     except BaseException:
       _remove_place(place)
       raise
-    if statuses.is_alive(moved):  # Somebody has started it by hand, a moment ago.
+    if statuses.is_alive(moved):  # It was started by hand, a moment ago.
       paths.rename(moved.path, run.path)
       _remove_place(place)
       _refuse_living(run)
@@ -108,10 +108,10 @@ def deleted(root: str) -> list[Deleted]:
 
 
 def find_deleted(root: str, name: str) -> Deleted:
-  """The run in the trash that had a name, the latest of several; or that of a key.
+  """The run in the trash that had a name, the latest of several; or the run of a key.
 
   Raises:
-    UserError: there is none.
+    UserError: it is not in the trash.
   """
   for each in deleted(root):
     if name in (each.name, each.key):
@@ -239,10 +239,10 @@ def unarchive(run: run_folders.Run) -> None:
 
 @contextlib.contextmanager
 def _held(run: run_folders.Run) -> Iterator[local_files.FileLock]:
-  """Nobody starts the run, or moves it, meanwhile.
+  """A context in which no other process starts the run, or moves it.
 
   Raises:
-    UserError: somebody does; or it is missing.
+    UserError: another process does; or it is missing.
     StorageError: its folder cannot be written.
   """
   with contextlib.ExitStack() as stack:
@@ -269,8 +269,8 @@ def _refuse_living(run: run_folders.Run) -> None:
 def _refuse_written(run: run_folders.Run, descriptor: int) -> None:
   """Raises a UserError if a run, or one in its folder, counts as dead by its heartbeat, and still writes.
 
-  That its clock is not this one's would make it so. The file system has one clock for all: that of `descriptor`, a file
-  in the run's folder.
+  It may seem dead because its clock differs from this one's. The file system has one clock for all, which `descriptor`
+  shows, a file in the run's folder.
   """
   os.utime(descriptor)
   now = os.fstat(descriptor).st_mtime
@@ -289,6 +289,6 @@ def _refuse_written(run: run_folders.Run, descriptor: int) -> None:
 
 
 def _with_inner(run: run_folders.Run) -> list[tuple[str, run_folders.Run]]:
-  """A run, and those in its folder, with their names."""
+  """A run, and the runs in its folder, with their names."""
   inner = [found for found in run_folders.find_runs(run.path) if found.path != run.path]
   return [(run.name, run), *((f'{run.name}/{each.name}', each) for each in inner)]

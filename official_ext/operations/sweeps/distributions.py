@@ -1,7 +1,7 @@
-"""The parameters of a sweep, and how values are drawn for them: the distributions of Weights & Biases. No TensorFlow.
+"""The parameters of a sweep, and how values are drawn for them: the distributions of Weights & Biases.
 
-A value is a function of a position: the value that a share `u` of all draws lies below (its quantile), for u in [0, 1].
-So a uniform `u` gives a draw, and a sampler that searches the positions searches by the distribution of the file.
+A value is a function of a position u in [0, 1]: the value that a share u of all draws lies below (its quantile). So a
+uniform u gives a draw, and a sampler that searches the positions searches by the distribution of the file.
 """
 
 from collections.abc import Callable, Mapping, Sequence

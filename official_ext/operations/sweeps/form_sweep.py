@@ -1,4 +1,4 @@
-"""A sweep around a new run: the fields of a form, and for some of them several values. No TensorFlow.
+"""A sweep around a new run: the fields of a form, and for some of them several values.
 
 It makes the file that `official-ext sweep` reads, and starts that command.
 """
@@ -182,7 +182,7 @@ class FormSweep:
     """Runs `official-ext sweep FILE --start`, which lets the driver check the points; takes seconds.
 
     Args:
-      driver: gives the folder of the command; that of a clone is its original's.
+      driver: gives the folder of the command; a clone's is its original's.
 
     Raises:
       UserErrors: that command's mistakes. Nothing is left of the sweep.

@@ -1,8 +1,8 @@
 """The next point of a sweep: a function of its file, the number of the point, and the results of the others.
 
-Nothing is kept between two questions. So it does not matter who asks, or how often a controller was killed in between.
-No TensorFlow. Method bayes needs Optuna: a study is built for each question, from the folders of the runs. Of Optuna's
-storage, pruners and loop nothing is used.
+No state is kept between two calls. So the point does not depend on the caller, or on how often a controller was killed
+in between. Method bayes needs Optuna: a study is built for each call, from the folders of the runs. Optuna's storage,
+pruners and loop are not used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def draw(seed: int, number: int, name: str) -> float:
 
 
 _MIN_POINTS = 4  # With fewer, an importance is meaningless.
-_STARTUP_POINTS = 10  # So many are drawn at random, before the model of those that were good is of use.
+_STARTUP_POINTS = 10  # Points drawn at random, before the model of the good ones is of use.
 _MISSING_OPTUNA = "method: bayes needs Optuna: pip install 'official-ext[sweeps]'"
 
 
@@ -134,7 +134,7 @@ def parameter_importances(
   Args:
     sweep: the sweep.
     positions: of the points, by number.
-    values: of those that have one.
+    values: of the points that have one.
 
   Returns:
     Name -> share, from 0 to 1; {} if there are too few points, or all are equal.

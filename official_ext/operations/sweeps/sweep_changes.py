@@ -1,4 +1,4 @@
-"""The user's operations on a sweep: stop it, retry failed points, resume one, delete one. No TensorFlow.
+"""The user's operations on a sweep: stop it, retry failed points, resume one, delete one.
 
 Each works on files and on the queue, with a controller or without one.
 """
@@ -45,7 +45,7 @@ def add_job(
 
 
 def stop(folder: sweep_folder.SweepFolder) -> list[int]:
-  """Tries no further points; those that run save and stop, those that wait are taken out of the queue.
+  """Tries no further points; running ones save and stop, waiting ones are taken out of the queue.
 
   Returns:
     The points that were under way. They resume with the sweep.
@@ -62,7 +62,7 @@ def stop(folder: sweep_folder.SweepFolder) -> list[int]:
 
 
 def go_on(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile) -> list[int]:
-  """Takes `stop` back: its points come into the queue again. Returns those; asked within `changing`."""
+  """Reverts `stop`: its points come into the queue again. Returns these points; called within `changing`."""
   stopped = folder.stopped()
   if stopped is None:
     return []
@@ -84,7 +84,7 @@ def retry(folder: sweep_folder.SweepFolder, numbers: Sequence[int] = ()) -> list
     numbers: of points; () for all that have failed. One that has diverged is retried if it is named.
 
   Returns:
-    The numbers of those.
+    The numbers of the points.
 
   Raises:
     UserError: a point that is named has not failed.
@@ -118,7 +118,7 @@ def resume(folder: sweep_folder.SweepFolder, number: int) -> None:
 
 
 def prune(folder: sweep_folder.SweepFolder, point: sweep_points.Point, reason: str) -> None:
-  """Ends the run of a point early: it saves, and can be resumed; asked within `changing`."""
+  """Ends the run of a point early: it saves, and can be resumed; called within `changing`."""
   path = os.path.join(point.record.folder, sweep_folder.PRUNED)
   if folder.pruned(point.record) is None:
     queued_jobs.write_json(path, {'time': json_values.timestamp_now(), 'reason': reason})
@@ -129,7 +129,7 @@ def delete(folder: sweep_folder.SweepFolder, number: int) -> None:
   """Takes a point out of the sweep: its run goes to the trash, and it is not retried.
 
   Raises:
-    UserError: there is none, or its run lives.
+    UserError: it does not exist, or its run lives.
   """
   sweep = folder.load()
   with folder.changing():
@@ -155,7 +155,7 @@ def _end(folder: sweep_folder.SweepFolder, point: sweep_points.Point) -> None:
       queue_changes.cancel(folder.queue, job.number)
     return
   run = run_folders.Run(point.record.folder, point.record.name)
-  if statuses_lib.is_alive(run, 'train'):  # Somebody has started it by hand.
+  if statuses_lib.is_alive(run, 'train'):  # It was started by hand.
     run_processes.stop_run(run, mode='train')
 
 

@@ -1,6 +1,6 @@
-"""The controller of a sweep: proposes points, and ends runs early. No TensorFlow.
+"""The controller of a sweep: proposes points, and ends runs early.
 
-It owns nothing. Its points are folders, their runs are jobs of the queue, which a dispatcher starts; so it may be
+It owns nothing. Its points are folders, and their runs are jobs of the queue, which a dispatcher starts. It may be
 killed at any moment, and the next one continues. Each of its steps holds the sweep's lock, and leaves the input of the
 next one: a point's folder before its job, the reason of an early end before the signal.
 """
@@ -23,7 +23,7 @@ from official_ext.operations.sweeps import sweep_points
 
 POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0  # A controller that was killed a moment ago may still hold its lock.
-# So many points may fail one after the other, before one has succeeded, and after that: others would fail too.
+# The points that may fail one after the other, before one has succeeded, and after that: others would fail too.
 _MAX_FIRST_FAILURES = 5
 _MAX_FAILURES = 20
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -46,7 +46,7 @@ class Controller:
     Args:
       folder: the sweep, whose file exists.
       slots: how many points are tried at once.
-      start_dispatcher: starts a dispatcher of so many slots, which outlives this process, if there is none.
+      start_dispatcher: starts a dispatcher of a number of slots, which outlives this process, if none runs.
       poll_seconds: how often it looks for changes.
     """
     self._folder = folder
@@ -113,7 +113,7 @@ class Controller:
     self._check(found)
     self._prune(found)
     for point in found:
-      if point.status == sweep_points.NEW:  # Somebody was killed before it had a job.
+      if point.status == sweep_points.NEW:  # A process was killed before it had a job.
         sweep_changes.add_job(self._folder, self._sweep, point.record)
     while len([point for point in found if not point.is_over]) < self._num_slots() and not self._is_enough(found):
       record = self._propose(found)
@@ -134,11 +134,11 @@ class Controller:
     return None if proposal is None else self._folder.make_point(number, proposal, told)
 
   def _prune(self, found: Sequence[sweep_points.Point]) -> None:
-    """Ends runs early that are not good enough, and those of whom that was said before."""
+    """Ends runs early that are not good enough, and runs whose early end was noted before."""
     early = self._sweep.early_terminate
     if early is None or self._sweep.metric is None:
       return
-    # Not those that somebody has started again by hand: their jobs are over.
+    # Not runs that were restarted by hand: their jobs are over.
     is_ours = lambda point: point.job is not None and point.job.status in sweep_points.UNDER_WAY
     running = [point for point in found if is_ours(point) and not point.was_resumed]
     histories = {point.number: point.history.finite() for point in found}

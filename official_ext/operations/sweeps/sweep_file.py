@@ -1,13 +1,11 @@
-"""The file of a sweep: the keys of Weights & Biases' sweep.yaml, and a few additional ones. No TensorFlow.
+"""The file of a sweep: the keys of Weights & Biases' sweep.yaml, and a few additional ones.
 
 Features of Weights & Biases that are unsupported here are refused by name: a key that is ignored would be a wrong
 result.
 
-Early ends, as the `early_terminate` of Weights & Biases has them: Hyperband's brackets (Li et al., 2018).
-
-An iteration of a run is one value of the metric that it has reported, counted from 0. At some iterations, the bands, a
-run has to be among the best 1 / eta of those that have come so far: see https://docs.wandb.ai/models/sweeps. No
-TensorFlow.
+Early ends (`early_terminate`) follow Hyperband's brackets (Li et al., 2018). An iteration of a run is one reported
+value of the metric, counted from 0. At some iterations, the bands, a run has to be among the best 1 / eta of the runs
+that have reached them: see https://docs.wandb.ai/models/sweeps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +31,7 @@ class Hyperband:
 
   Attributes:
     bands: the iterations at which runs are compared, ascending.
-    eta: one run in so many continues.
+    eta: one run in `eta` continues.
     strict: whether the value at the band counts, as in the paper; otherwise it is the best of the run so far.
   """
 
@@ -46,7 +44,7 @@ class Hyperband:
 
     Args:
       histories: number of a point -> all values of its metric, in their order.
-      running: the numbers of those that still run.
+      running: the numbers of the points that still run.
       goal: 'minimize' or 'maximize'.
     """
     sign = -1.0 if goal == 'maximize' else 1.0
@@ -147,8 +145,8 @@ class Metric:
   Attributes:
     name: of a metric of evaluations, or else of training.
     goal: 'minimize' or 'maximize'.
-    target: no further point is tried when one has reached it; None: there is none.
-    summary: the value of a run is that of its 'last' evaluation, or of its 'best'.
+    target: no further point is tried when one has reached it; None for no target.
+    summary: whether the value of a run is of its 'last' evaluation, or of its 'best'.
   """
 
   name: str
@@ -175,7 +173,7 @@ class SweepFile:
     parameters: in the file's order.
     metric: None if it looks for nothing.
     early_terminate: None if no run is stopped early.
-    run_cap: how many points there are at most; None: no limit but that of a grid.
+    run_cap: how many points there are at most; None: no limit but a grid's.
     name: '' if the file has none.
     description: for people.
     experiment: '' if a program needs none.
@@ -207,7 +205,7 @@ class SweepFile:
 
   @property
   def num_points(self) -> float:
-    """How many points there will be, if nobody stops it; infinity for no end."""
+    """How many points there will be, unless it is stopped; infinity for no end."""
     grids = [parameter.grid() for parameter in self.parameters] if self.method == 'grid' else []
     size = math.prod(len(grid or ()) for grid in grids) if grids else math.inf
     return min(size, math.inf if self.run_cap is None else self.run_cap)

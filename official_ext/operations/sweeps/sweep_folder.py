@@ -1,4 +1,4 @@
-"""A sweep as a folder: its file, and a folder for the run of each point, which are all that there is to know of it.
+"""A sweep as a folder: its file, a folder for the run of each point, and the command that trains a point.
 
     RUNS_DIR/NAME/sweep.yaml               the search: see sweep_file.py
     RUNS_DIR/NAME/settings.json            where it was started: the folder, the program, the slots
@@ -9,9 +9,8 @@
     RUNS_DIR/NAME/stopped.json             `sweep stop`: nothing is tried until it is gone; the points that it stopped
     RUNS_DIR/NAME/changes.lock, controller.lock
 
-A point's folder gets its name when sweep.json is in it: a point exists whole, or not at all. No TensorFlow.
-
-The command that trains a point of a sweep. No TensorFlow.
+These files are the whole state. A point's folder gets its name when sweep.json is in it: a point exists whole, or not
+at all.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -154,7 +153,7 @@ class PointRecord:
     number: from 1.
     folder: of its run, absolute.
     proposal: its parameters.
-    told: the sampler's knowledge of the others.
+    told: the sampler's knowledge of the other points.
     is_deleted: whether its run was deleted: it is not retried.
   """
 
@@ -208,7 +207,7 @@ class SweepFolder:
     """The sweep as its file says.
 
     Raises:
-      UserError: there is none, or it is wrong.
+      UserError: it is missing, or wrong.
     """
     if not self.exists():
       raise errors.UserError(f'{self.name}: no such sweep in {self.runs_dir}; `official-ext sweep list` shows them')
@@ -251,7 +250,7 @@ class SweepFolder:
     """The point of a number.
 
     Raises:
-      UserError: there is none.
+      UserError: it does not exist.
     """
     for each in self.records():
       if each.number == number and not each.is_deleted:
@@ -337,7 +336,7 @@ class SweepFolder:
     return self.file('controller.lock')
 
   def controller(self) -> processes.ProcessIdentity | None:
-    """The process that proposes points; None if there is none."""
+    """The process that proposes points; None without one."""
     with queued_jobs.explaining(self.path):
       if not local_files.is_locked(self.lock_path):
         return None
@@ -381,7 +380,7 @@ class SweepFolder:
 
 
 def find_sweeps(runs_dir: str) -> list[SweepFolder]:
-  """The sweeps in a folder of runs, by name; those that lie in folders of it too."""
+  """The sweeps in a folder of runs, by name, also in its subfolders."""
   root = os.path.abspath(runs_dir)
   found = []
   for folder, names, files in os.walk(root):

@@ -1,7 +1,7 @@
-"""The points of a sweep: their states, their metrics, and the results. No TensorFlow.
+"""The points of a sweep: their states, their metrics, and the results.
 
-States come from the folders of the points, their jobs and their runs, the values of the metric from their
-events.jsonl. Results are the best points, the importance of parameters, and the spread by seeds.
+States come from the folders of the points, their jobs and their runs, the values of the metric from their events.jsonl.
+Results are the best points, the importance of parameters, and the spread by seeds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class History:
     steps: at which there is one, ascending: of evaluations, or of training loops if no evaluation has the metric.
     values: the metric's, one for each step; they may be NaN or infinite.
     names: the metrics that the run has reported, if this one is not among them.
-    last_step: of its last event; None if there is none.
+    last_step: of its last event; None without events.
   """
 
   steps: tuple[int, ...] = ()
@@ -129,7 +129,7 @@ class Point:
     record: its number, parameters and folder.
     status: one of STATUSES.
     reason: why, for people; '' if the status says it all.
-    value: of the metric, as the sweep's file says: the last or the best; None if there is none that is a number.
+    value: of the metric, as the sweep's file says: the last or the best; None without a number.
     history: all values of the metric.
     job: its newest one; None if it has none.
     was_resumed: whether it was resumed after an early end: it is not ended early again.
@@ -238,7 +238,7 @@ def point_status(
 
   Args:
     job: its newest job.
-    run: its run, which somebody may have started by hand too.
+    run: its run, which may have been started by hand too.
     pruned: why it was ended early.
   """
   why = str(pruned.get('reason', '')) if pruned else ''
@@ -267,7 +267,7 @@ def point_status(
 
 
 def summarise(values: Sequence[float], metric: sweep_file.Metric) -> float | None:
-  """The value of a run: of its last evaluation, or of its best; None if there is none that is a number."""
+  """The value of a run: of its last evaluation, or of its best; None without a number."""
   if metric.summary == 'last':
     return values[-1] if values and math.isfinite(values[-1]) else None
   finite = [value for value in values if math.isfinite(value)]
@@ -285,7 +285,7 @@ def why_no_value(metric: sweep_file.Metric, history: History) -> str:
 
 
 def best_point(found: Sequence[Point], sweep: sweep_file.SweepFile) -> Point | None:
-  """The point with the best value, of those that have finished; None if none has one."""
+  """The finished point with the best value; None if none has one."""
   known = [(point.value, point) for point in found if point.status == 'finished' and point.value is not None]
   if sweep.metric is None or not known:
     return None
@@ -345,7 +345,7 @@ def best_first(found: Sequence[Point], sweep: sweep_file.SweepFile) -> list[Poin
 
 
 def seed_groups(found: Sequence[Point], sweep: sweep_file.SweepFile) -> list[SeedGroup]:
-  """The finished points that differ in their seed alone, together, the best mean first; not those that are alone."""
+  """The finished points that differ in their seed alone, together, the best mean first; without single points."""
   seeds = [each.name for each in sweep.parameters if each.name in _SEEDS and not each.is_constant]
   if not seeds or sweep.metric is None:
     return []

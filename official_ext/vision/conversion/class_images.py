@@ -1,4 +1,4 @@
-"""Images with one class each: folders of classes, and CSV files of paths and labels. No TensorFlow."""
+"""Images with one class each: folders of classes, and CSV files of paths and labels."""
 
 import csv
 import os

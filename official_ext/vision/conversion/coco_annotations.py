@@ -1,4 +1,7 @@
-"""Boxes and masks from COCO's JSON. No TensorFlow. Format: https://cocodataset.org/#format-data."""
+"""Boxes and masks from COCO's JSON.
+
+Format: https://cocodataset.org/#format-data.
+"""
 
 import glob
 import os
@@ -37,7 +40,7 @@ def read(path: str, images_folder: str = '') -> image_set.ImageSet:
 
   Args:
     path: the JSON file.
-    images_folder: the folder of the images; '': it is found beside the file.
+    images_folder: the folder of the images; '': it is found next to the file.
 
   Raises:
     UserError: the file is damaged, or its images are not found.

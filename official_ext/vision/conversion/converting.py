@@ -1,12 +1,7 @@
-"""Conversion of an input of annotated images: reads annotations, plans, and writes the files around the shards.
+"""Converts annotated images: reads annotations, plans, and writes the files around the shards.
 
-No TensorFlow.
-
-The plan of a conversion: which images are in which split, and in which shard. No TensorFlow.
-
-The settings with which an experiment of Model Garden trains on a converted folder. No TensorFlow.
-
-The report of a conversion: counts by split and class, and every loss. No TensorFlow.
+The parts, in order: the plan (splits and shards), the settings with which Model Garden's experiment trains on the
+folder, the report (counts by split and class, and every loss), and the conversion that joins them.
 """
 
 import collections
@@ -292,7 +287,7 @@ def make_report(
 
 
 def _duplicates(notes: Mapping[str, example_rows.ShardNotes]) -> list[list[str]]:
-  """Images with equal files, as `SPLIT: NAME`, those of several splits first."""
+  """Images with equal files, as `SPLIT: NAME`, images of several splits first."""
   by_digest: dict[str, list[tuple[str, str]]] = {}
   for split, each in notes.items():
     for name, digest, *_ in each.images:
@@ -351,7 +346,7 @@ class Conversion:
       conversion: the settings of the conversion.
       settings: of the shards.
       reading: how annotations are read.
-      labels: the names of the classes in the order of their numbers; (): those of the input.
+      labels: the names of the classes in the order of their numbers; (): the input's.
 
     Raises:
       UserError: of the input.

@@ -1,9 +1,7 @@
-"""The tf.Examples of a shard of annotated images, with the features that Model Garden's decoders read. No TensorFlow.
+"""The tf.Examples of a shard of annotated images, with the features that Model Garden's decoders read, and its notes.
 
 Features: classification_input.py, tf_example_decoder.py, tf_example_label_map_decoder.py and segmentation_input.py in
-official/vision/dataloaders.
-
-Notes that a shard of images keeps beside its checksum, and their sum. No TensorFlow.
+official/vision/dataloaders. A shard keeps the notes with its checksum; the notes of all shards are added up.
 """
 
 import collections

@@ -1,8 +1,6 @@
-"""Annotated images, as every input format yields them, and the targets of their conversion. No TensorFlow.
+"""Annotated images, as every input format yields them, and the targets and settings of their conversion.
 
-The targets of a conversion: the tasks of Model Garden's vision experiments. No TensorFlow.
-
-Annotated images, as every input format yields them. No TensorFlow.
+A target is a task of Model Garden's vision experiments.
 """
 
 import collections
@@ -34,7 +32,7 @@ IGNORED = 255  # The class number that Model Garden's losses and metrics ignore.
 
 @dataclasses.dataclass(frozen=True)
 class Conversion(conversions.Conversion):
-  """The settings of a conversion: see base class.
+  """The settings of a conversion of images, in addition to `conversions.Conversion`.
 
   Attributes:
     target: one of `TARGETS`.
@@ -145,7 +143,7 @@ def split_folders(folder: str) -> dict[str, str]:
 
 
 def split_of_folder(name: str) -> str:
-  """The split that a folder is named after, such as `train` or `val2017`; '' if there is none."""
+  """The split that a folder is named after, such as `train` or `val2017`; '' for none."""
   return conversions.split_of(_YEAR.sub('', name))
 
 

@@ -1,4 +1,4 @@
-"""Finds the format of an input, and reads its annotations. No TensorFlow."""
+"""Finds the format of an input, and reads its annotations."""
 
 import dataclasses
 import os
@@ -38,12 +38,12 @@ def read_inputs(inputs: dict[str, list[str]], target: str, reading: Reading) -> 
   """The images of all inputs.
 
   Args:
-    inputs: the paths by split; '' for those whose split is decided by their folders or by shares.
+    inputs: the paths by split; '' for paths whose split is decided by their folders or by shares.
     target: one of `image_set.TARGETS`.
     reading: how annotations are read.
 
   Raises:
-    UserError: there are none, or they are damaged.
+    UserError: there are no images, or an input is damaged.
   """
   sets = []
   for split, paths in inputs.items():

@@ -1,4 +1,4 @@
-"""Images with a mask of class numbers each, in two folders. No TensorFlow."""
+"""Images with a mask of class numbers each, in two folders."""
 
 import os
 
@@ -42,7 +42,7 @@ def read_folder(folder: str) -> image_set.ImageSet | None:
   if image_set.TRAIN in splits.values():
     chosen = [(image, splits.get(os.path.splitext(image.name)[0], '')) for image in found.images]
     found.images = [image_set.AnnotatedImage(**{**vars(image), 'split': split}) for image, split in chosen if split]
-    # Pascal VOC has masks for few of its images, and lists those.
+    # Pascal VOC has masks for few of its images, and lists them.
     found.dropped = [pair for pair in found.dropped if os.path.splitext(pair[0])[0] in splits]
     found.dropped += [(image.name, 'is in no list of ImageSets/Segmentation') for image, split in chosen if not split]
   return found

@@ -1,7 +1,7 @@
-"""Boxes from records with a column `objects`, as data sets of Hugging Face have them. No TensorFlow.
+"""Boxes from records with a column `objects`, as data sets of Hugging Face have them.
 
-Format: https://huggingface.co/docs/datasets/image_dataset#object-detection. The records are in metadata.jsonl beside
-the images, or in Parquet files that hold the images.
+Format: https://huggingface.co/docs/datasets/image_dataset#object-detection. The records are in metadata.jsonl in the
+folder of the images, or in Parquet files that hold the images.
 """
 
 from collections.abc import Mapping, Sequence

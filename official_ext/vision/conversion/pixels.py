@@ -1,8 +1,6 @@
-"""The pixels of any image that Pillow decodes, and boxes and masks in the pixels of the image as shown. No TensorFlow.
+"""The pixels of any image that Pillow decodes, and boxes and instance masks in the pixels of the image as shown.
 
-Pixels of any image that Pillow decodes, as the JPEG or PNG that TensorFlow decodes. No TensorFlow.
-
-Boxes and instance masks in the pixels of the image as shown. No TensorFlow.
+`read` returns an image as a JPEG or PNG that TensorFlow decodes.
 """
 
 import collections
@@ -72,7 +70,7 @@ def _decode(content: bytes) -> Any:
 
   try:
     with Image.open(io.BytesIO(content)) as checked:
-      checked.verify()  # Checksums, and the data behind the pixels.
+      checked.verify()  # Checksums, and the data after the pixels.
     image = Image.open(io.BytesIO(content))
     image.load()
   except Image.UnidentifiedImageError as error:
@@ -182,7 +180,7 @@ class ShownObject:
     box: (left, top, right, bottom) in pixels.
     category: its number; 0 is the background.
     iscrowd: 1 for a group of objects.
-    area: in pixels: of the mask if there is one, else that which is annotated, else of the box.
+    area: in pixels: of the mask if there is one, else as annotated, else of the box.
     mask: uint8 `[height, width]`, 1 on the object; None without one.
   """
 
@@ -202,7 +200,7 @@ def is_stored(size: Sequence[int], pixels: Pixels, coordinates: str) -> bool:
     coordinates: see `image_set.Conversion`.
 
   Raises:
-    ValueError: the size is that of another image.
+    ValueError: it is the size of another image.
   """
   size = tuple(size)
   if size and size not in (pixels.shown, pixels.stored):
@@ -259,7 +257,7 @@ def _area(box: np.ndarray) -> float:
 
 
 def _clipped(box: np.ndarray, width: int, height: int, counts: collections.Counter[str]) -> np.ndarray | None:
-  """The part of a box in the image; None if there is none."""
+  """The part of a box in the image; None if it is outside."""
   if not np.all(np.isfinite(box)) or box[2] <= box[0] or box[3] <= box[1]:
     counts[EMPTY] += 1
     return None

@@ -1,4 +1,4 @@
-"""Boxes from the XML files of Pascal VOC. No TensorFlow.
+"""Boxes from the XML files of Pascal VOC.
 
 Format: http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/. Corners count from 1, and both belong to the box.
 """
@@ -14,7 +14,7 @@ _IMAGE_FOLDERS = ('JPEGImages', 'images', 'Images', 'imgs')
 
 
 def read_folder(folder: str, images_folder: str = '') -> image_set.ImageSet | None:
-  """The images of a folder with XML files, in `Annotations` or beside the images; None if it has none.
+  """The images of a folder with XML files, in `Annotations` or next to the images; None if it has none.
 
   Raises:
     UserError: an XML file is damaged.

@@ -1,10 +1,10 @@
-"""Boxes and polygons from the text files of YOLO. No TensorFlow.
+"""Boxes and polygons from the text files of YOLO.
 
 A line is `class x y width height`, the center and size of a box, or `class x1 y1 x2 y2 x3 y3 ...`, a polygon; all are
 fractions of width and height. With `kpt_shape` in data.yaml, keypoints follow the box; they are left out and counted.
 Format: https://docs.ultralytics.com/datasets/detect/.
 
-data.yaml names classes and splits. Without it classes.txt names classes, and Darknet's obj.names and obj.data do.
+data.yaml names classes and splits. Without it, classes.txt or Darknet's obj.names and obj.data do.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _HARMLESS = frozenset(
   flip_idx homepage info kpt_names license licence licenses minival name notes organization palette project roboflow
   skeleton source tags task title url version workspace yaml_file year""".split()
 )
-# Text files that are no labels.
+# Text files without labels.
 _OTHER_TEXTS = (
   'classes',
   'labels',
@@ -62,7 +62,7 @@ class Description:
     names: number -> name of each class; {} if no file names them.
     splits: split -> the folders of images and lists of images that it has; {} if the folders name the splits.
     keypoint_numbers: how many numbers may follow a box; 0 for none.
-    notes: what people should know, a line each.
+    notes: remarks for people, a line each.
   """
 
   file: str = ''
@@ -92,8 +92,8 @@ def read_file(path: str) -> image_set.ImageSet | None:
 def read_folder(folder: str, description: Description | None = None) -> image_set.ImageSet | None:
   """The images of a data set.
 
-  The splits are those of data.yaml. If it names none, folders are: `images` and `labels`, each possibly with a folder
-  for each split, or a folder for each split, each with `images` and `labels`. Text files may also be beside the images.
+  data.yaml names the splits. If it names none, folders do: `images` and `labels`, each possibly with a folder for each
+  split, or a folder for each split with `images` and `labels`. Text files may also be next to the images.
 
   Args:
     folder: its path.
@@ -134,7 +134,7 @@ def read_folder(folder: str, description: Description | None = None) -> image_se
 
 
 def _in_part(description: Description, folder: str) -> Description:
-  """The description of a folder with one split: its own if it has one with names, else that of the whole."""
+  """The description of a folder with one split: its own if it has one with names, else the whole data set's."""
   if description.names:
     return description
   own = _describe(folder)
@@ -148,7 +148,7 @@ def _read_splits(description: Description) -> image_set.ImageSet:
   entries: dict[str, _Image] = {}  # By path.
   notes, files, overlaps = list(description.notes), list(description.files), dict[str, int]()
   listed: dict[str, int] = {}
-  # Images of several splits are those of the first of these: none that validates or tests is trained on.
+  # An image of several splits belongs to the first of these: no validation or test image is trained on.
   for split in (image_set.VALIDATION, image_set.TEST, image_set.TRAIN):
     for given in description.splits.get(split, ()):
       for path in _images_of(given, split, description, files, notes):
@@ -189,7 +189,7 @@ def _images_of(given: str, split: str, description: Description, files: list[str
   """The paths of the images of a folder, or of a list of them. Notes the lists that were read, and their losses.
 
   Raises:
-    UserError: there is no such file or folder. A missing one of test is noted: exporters name it without having it.
+    UserError: there is no such file or folder. A missing one of test is noted: exporters name it without writing it.
   """
   where = f'{description.file}: {given}'
   place, is_moved = _find(given, [description.root])
@@ -244,7 +244,7 @@ def _find(given: str, folders: Sequence[str], least: int = 1) -> tuple[str | Non
 
 
 def _labels_of(image: str) -> tuple[str, ...]:
-  """The paths of an image's labels: the last folder `images` becomes `labels`; or else beside it."""
+  """The paths of an image's labels: the last folder `images` becomes `labels`; or else next to the image."""
   stem = os.path.splitext(image)[0]
   before, images, after = stem.rpartition(f'{os.sep}images{os.sep}')
   beside = f'{stem}.txt'
@@ -255,7 +255,7 @@ def _labels_of(image: str) -> tuple[str, ...]:
 
 
 def _describe(folder: str) -> Description:
-  """The description of the data set in a folder; without one, that of the folder above, if this one is a split.
+  """The description of the data set in a folder; without one, of the folder above, if this one is a split.
 
   Raises:
     UserError: it is damaged, or there are several.
@@ -280,7 +280,7 @@ def _own_description(folder: str) -> Description | None:
   found = _of_yaml(files[0]) if files else _of_darknet(folder)
   lists = [os.path.join(folder, *parts) for parts in (('classes.txt',), ('labels', 'classes.txt'))]
   if found is not None and found.names:
-    lists = lists[:1]  # Programs put one beside the labels, with names of other data too.
+    lists = lists[:1]  # Programs put one next to the labels, with names of other data too.
   file = next((path for path in lists if os.path.isfile(path)), '')
   if not file:
     return found

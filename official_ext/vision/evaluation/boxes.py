@@ -32,7 +32,7 @@ def evaluate(
   Args:
     trained: a run of Model Garden's RetinaNetTask or MaskRCNNTask.
     data: the data, with COCO's JSON.
-    num_mistakes: how many images to draw, those with the most missed and wrong boxes.
+    num_mistakes: how many images to draw: the ones with the most missed and wrong boxes.
 
   Raises:
     UserError: the annotations are missing, or the data has no examples.

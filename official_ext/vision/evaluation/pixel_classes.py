@@ -22,7 +22,7 @@ def evaluate(
   Args:
     trained: a run of Model Garden's SemanticSegmentationTask.
     data: the data.
-    num_mistakes: how many images to draw, those with the lowest share of right pixels.
+    num_mistakes: how many images to draw: the ones with the lowest share of right pixels.
 
   Raises:
     UserError: the data has no examples.

@@ -1,14 +1,10 @@
-"""Pictures of the examples of a batch with their annotations: drawn in a grid, as PNG or HTML, the worst of an
-evaluation.
+"""Pictures of the examples of a batch with their annotations: as a grid (PNG), as a page (HTML), or the worst examples.
 
-From a batch of a task to pictures: images as a viewer shows them, with their boxes, masks and labels.
+The parts, in order: from a batch of a task to images as a viewer shows them, with boxes, masks and labels; drawing; the
+worst examples of an evaluation.
 
-The layouts are those of Model Garden's inputs: official/vision/dataloaders/classification_input.py, retinanet_input.py,
-maskrcnn_input.py and segmentation_input.py. Of other tasks, images are found by their shape.
-
-Draws pictures with their annotations in a grid, as PNG or HTML. No TensorFlow.
-
-The worst examples of an evaluation, as one picture.
+Layouts of Model Garden's inputs: official/vision/dataloaders/classification_input.py, retinanet_input.py,
+maskrcnn_input.py and segmentation_input.py. In batches of other tasks, images are found by their shape.
 """
 
 import base64
