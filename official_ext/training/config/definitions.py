@@ -1,15 +1,9 @@
-"""The configuration dataclasses: Model Garden's, and the fields that this library adds.
+"""Defines the configuration dataclasses: Model Garden's, and the fields that this library adds.
 
-An experiment is registered with these classes or with Model Garden's own: `upgrade` turns the latter into the former,
-so that every field here exists for every experiment.
-
-Classes state in `UNREAD_FIELDS` which fields nothing reads, and why, and in `SECRET_FIELDS` whose values no message may
-repeat. The conditions on their values: see checks.py.
-
-The configurations of small parts of the training loop, each with its checks.
-
-A part is one class: its fields, which values they take (`RANGES` and `CHOICES`, see checks.py), the combinations of
-fields that it refuses (`check_values`), and the runs that it refuses (`check_run`).
+First the parts of the training loop, then task, data, runtime, trainer and experiment. An experiment is registered with
+these classes or with Model Garden's: `upgrade` turns the latter into the former, so that every field exists for every
+experiment. `UNREAD_FIELDS` states which fields nothing reads, and why; `SECRET_FIELDS`, whose values no message may
+repeat. checks.py lists the other conditions that a class may state.
 """
 
 from collections.abc import Mapping
@@ -546,7 +540,7 @@ def upgrade(params: object) -> ExperimentConfig:
   The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
   with all their values. A class that an experiment derived from Model Garden's stays a base, and its values win. The
   task's own configurations are unchanged. `distribution_strategy='mirrored'`, `enable_xla=False` and
-  `best_checkpoint_metric_comp='higher'` are Model Garden's defaults, which nobody chose: they become 'auto'.
+  `best_checkpoint_metric_comp='higher'` are Model Garden's defaults, not a choice: they become 'auto'.
 
   Args:
     params: an experiment made of Model Garden's classes or of this library's, which is not changed. An object with the
@@ -562,7 +556,7 @@ def upgrade(params: object) -> ExperimentConfig:
 
 
 def _from_attributes(params: object) -> ExperimentConfig:
-  """An experiment with the fields of a stand-in; those that it lacks have their defaults."""
+  """An experiment with the fields of a stand-in; missing fields have their defaults."""
   experiment = ExperimentConfig()
   parts = {name: copy.deepcopy(getattr(params, name)) for name in ('task', 'trainer', 'runtime')}
   for name, config_class in (('trainer', TrainerConfig), ('runtime', RuntimeConfig)):

@@ -55,7 +55,7 @@ class MeshConfig(base_config.Config):
     return math.prod(sizes.values()) if sizes else 0
 
   def batch_axis(self) -> str:
-    """The axis over which batches are split; '' if there is none."""
+    """The axis over which batches are split; '' for none."""
     sizes = self.sizes()
     return max((name for name in BATCH_AXES if name in sizes), key=lambda name: sizes[name], default='')
 
