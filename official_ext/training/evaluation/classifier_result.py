@@ -1,10 +1,6 @@
-"""Figures of classifiers, their tables and pictures.
+"""Computes the result of a classifier, of images or of texts: figures, the table of its classes, pictures.
 
-Figures of classifiers: of each class, calibration, and intersection over union of pixels. No TensorFlow.
-
-Draws a reliability diagram.
-
-The result of a classifier, of images or of texts: figures, the table of its classes, pictures.
+The figures are of each class, calibration, and intersection over union of pixels.
 """
 
 from collections.abc import Sequence
