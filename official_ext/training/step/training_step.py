@@ -25,8 +25,8 @@ class TrainingStep:
 
   Attributes:
     parts: the objects that it reads and writes.
-    probe: see `TaskStep.probe`.
-    xla_error: see `TaskStep.xla_error`.
+    probe: traces one step without running it: the method `TaskStep.probe`.
+    xla_error: says why XLA cannot compile the step: the method `TaskStep.xla_error`.
     plan: how the step is run; None before `set_plan`.
     means: the means of the steps' logs; None before `set_plan`.
     input_shapes: the shapes that a compiled step has seen.
@@ -60,7 +60,7 @@ class TrainingStep:
   ) -> None:
     """Fixes how the step is run and makes its parts, after `probe`.
 
-    A fused update that XLA cannot compile, such as that of some optimizers for sparse gradients, is split off.
+    A fused update that XLA cannot compile, as some optimizers' for sparse gradients, is split off.
 
     Args:
       plan: how the step is run.
