@@ -66,7 +66,7 @@ def mask(
     seen &= keys > queries - sliding_window
   seen = seen[tf.newaxis]
   if segments is not None:
-    # No tf.slice: XLA would compile it anew for every value of `first_query`.
+    # No tf.slice: XLA would compile it again for every value of `first_query`.
     looking = tf.gather(segments, first_query + tf.range(num_queries), axis=1)
     seen &= (looking[:, :, tf.newaxis] == segments[:, tf.newaxis]) & (looking > 0)[:, :, tf.newaxis]
   return seen[:, tf.newaxis]
