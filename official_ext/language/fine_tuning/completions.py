@@ -1,7 +1,4 @@
-"""Answers to validation prompts: logged during training, and scored in evaluations.
-
-The prompts of validation data with their answers, as a model gets them.
-"""
+"""Answers validation prompts: logged during training, and scored in evaluations."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -39,7 +36,7 @@ class Prompt:
 
 
 def read_prompts(source: Any, params: Any, path: str, at_most: int) -> list[Prompt]:
-  """The first prompts of a source, those with an answer if tokens are learned; of labeled answers the desirable ones.
+  """The first prompts of a source: with an answer if tokens are learned; of labeled answers the desirable ones.
 
   Args:
     source: of `text_sources.open_source`.
@@ -169,7 +166,7 @@ class Answers:
     """The first validation prompts; -1 for all.
 
     Raises:
-      UserError: there are none.
+      UserError: the data have no prompts.
     """
     if at_most not in self._prompts:
       data = self._task.config.validation_data
