@@ -34,7 +34,7 @@ class LanguageModelTask(ext.TextTask):
     return 4 * count, count
 
   def make_tokenizer(self) -> ext.Tokenizer:
-    """That of the built-in text."""
+    """The built-in text's tokenizer."""
     return ext.python_topics.tokenizer(self.config.model.vocab_size)
 
   def build_inputs(
