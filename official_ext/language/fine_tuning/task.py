@@ -129,7 +129,7 @@ class FineTuningTask(text_task.TextTask):
     """The model of `model_path` without adapters.
 
     If adapters are trained, its weights are kept as frozen ones are; otherwise, for adapters of `model_path` that are
-    to be merged, as they were when those were trained.
+    to be merged, as they were when the adapters were trained.
     """
     base, config = self.base_model, self.config
     assert base is not None

@@ -119,7 +119,7 @@ def fused_attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: t
     queries: [b, heads, t, head_dim], bfloat16 or float16, scaled. All shapes are static.
     keys: [b, groups, s, head_dim]; groups is a divisor of heads.
     values: as keys.
-    mask: bool [b or 1, 1, t, s], whether a token sees another; None: itself and those before it. A token that sees
+    mask: bool [b or 1, 1, t, s], whether a token sees another; None: itself and earlier ones. A token that sees
       none gets the mean of all.
 
   Returns:
@@ -270,7 +270,7 @@ class LayerContext:
     cache: the keys and values before this call; None to see this call's own alone.
     extras: the arguments of the model for its layers: tensors by name.
     is_token: float32 [b, t], 0 for padding; None for tokens alone.
-    is_causal: whether, by the mask, each token sees itself and those before it, and all rows are alike.
+    is_causal: whether, by the mask, each token sees itself and earlier ones, and all rows are alike.
   """
 
   mask: tf.Tensor

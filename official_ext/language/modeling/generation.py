@@ -106,7 +106,7 @@ def processed_logits(logits: tf.Tensor, config: GenerationConfig, seen: tf.Tenso
     # Logits that top_k left are in order already, except others that equal the last one, and stay or go with it.
     ordered = tf.sort(logits, axis=-1, direction='DESCENDING') if ordered is None else ordered
     shares = tf.exp(ordered - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))
-    # A token stays if those before it have not reached top_p yet: the likeliest one always does.
+    # A token stays if the likelier ones have not reached top_p yet: the likeliest one always does.
     stays = tf.cumsum(shares, axis=-1, exclusive=True) < config.top_p
     logits = _without(logits, logits < tf.reduce_min(tf.where(stays, ordered, -_NEVER), axis=-1, keepdims=True))
   if config.min_p:

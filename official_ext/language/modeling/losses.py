@@ -183,7 +183,7 @@ def kto(
 
   Args:
     policy: sums of the log-probabilities of the answers' tokens, under the trained model: [b].
-    reference: those under the reference; no gradient.
+    reference: the same under the reference; no gradient.
     kl: the estimate of the divergence from the reference, at least 0: a scalar, see `kto_kl`; no gradient.
     is_desirable: [b], true or 1 of desirable answers.
     beta: how much it costs to leave the reference.
@@ -205,7 +205,7 @@ def kto_kl(policy: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
 
   Args:
     policy: sums of the log-probabilities of the tokens of answers to the prompts of others: [b].
-    reference: those under the reference.
+    reference: the same under the reference.
 
   Returns:
     A float32 scalar, without a gradient.

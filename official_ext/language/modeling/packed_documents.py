@@ -47,7 +47,7 @@ def mask(
   segments: tf.Tensor | None = None,
   sliding_window: int = 0,
 ) -> tf.Tensor:
-  """Which tokens a token sees: itself and those before it, in the same document, within the window.
+  """Which tokens a token sees: itself and earlier ones, in the same document, within the window.
 
   Args:
     num_queries: how many tokens look (t).

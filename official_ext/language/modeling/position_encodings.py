@@ -168,7 +168,7 @@ def rope_cos_and_sin(
 
 
 def query_scale(parameters: RopeParameters, max_position_embeddings: int, positions: tf.Tensor) -> tf.Tensor | None:
-  """The factor of queries, float32 [b, t, 1, 1]; None for nothing. The arguments are those above."""
+  """The factor of queries, float32 [b, t, 1, 1]; None for 1. For the arguments see `rope_cos_and_sin`."""
   if not parameters.llama_4_scaling_beta:
     return None
   original = parameters.original_max_position_embeddings or max_position_embeddings
@@ -258,7 +258,7 @@ def _dynamic(parameters, size, max_position_embeddings, positions):
 
 
 def _llama3(parameters, size, original):
-  """Short waves are kept, long ones divided by the factor, those between blended."""
+  """Short waves are kept, long ones divided by the factor, the ones between blended."""
   low, high = parameters.low_freq_factor, parameters.high_freq_factor
   frequencies = _default(parameters.rope_theta, size)
   wavelengths = np.float32(2 * math.pi) / frequencies

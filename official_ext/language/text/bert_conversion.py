@@ -101,7 +101,7 @@ def read_inputs(inputs: Mapping[str, Sequence[str]], target: str, reading: Readi
   """The examples of all inputs.
 
   Args:
-    inputs: paths of files or folders by split; '' for those whose split follows from names of files or from shares.
+    inputs: paths of files or folders by split; '' if the split follows from names of files or from shares.
     target: one of `bert_targets.TARGETS`.
     reading: how records are read.
 

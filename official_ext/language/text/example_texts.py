@@ -133,7 +133,7 @@ def _text(
 def _pieces(ids: list[int], ends: Sequence[int], tokenizer: tokenizer_lib.Tokenizer) -> list[str]:
   """The text of the tokens up to each end, from the end before it.
 
-  How a token is written depends on those before it: the first word of a text may have no blank in front. A character
+  How a token is written depends on earlier ones: the first word of a text may have no blank in front. A character
   whose bytes are in two pieces is in the second.
   """
   whole = tokenizer.decode(ids)

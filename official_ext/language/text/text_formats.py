@@ -408,7 +408,7 @@ class TextFormat:
     return self._conversation([*turns, *answer], len(turns), self._tools(record))
 
   def _conversation(self, messages, num_prompt, tools):
-    """The text of messages, and where in it the assistant's turns are: those from `num_prompt` on, if it is given."""
+    """The text of messages, and where in it the assistant's turns are: from `num_prompt` on, if it is given."""
     template = self._tokenizer.chat_template(tools is not None)
     variables = self._tokenizer.special_tokens
     text, marked = template.render_with_spans(messages, False, tools, **variables)

@@ -304,7 +304,7 @@ def open_store(
   Args:
     records: where texts are from.
     text_format: makes texts of them.
-    tokenizer: makes tokens of those.
+    tokenizer: makes tokens of these.
     settings: JSON values that identify the result of `text_format`.
     limits: of lengths.
     leaves_out: whether bad records are left out.

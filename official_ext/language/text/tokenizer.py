@@ -28,7 +28,7 @@ _TEMPLATE = 'chat_template.jinja'
 _MORE_TEMPLATES = 'additional_chat_templates'
 _GENERATION = 'generation_config.json'
 _MODEL = 'config.json'
-# The other files of a tokenizer, for those who read a folder that was saved.
+# The other files of a tokenizer, for readers of a saved folder.
 _COPIED = (
   'added_tokens.json',
   'chat_template.json',

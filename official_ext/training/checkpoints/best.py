@@ -1,7 +1,7 @@
 """Keeps the checkpoints of the best evaluations.
 
 history.json lists the evaluations of these checkpoints. If it is damaged or missing, it is rebuilt from their
-manifests and the run's events.
+manifests, the run's events and info.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -327,7 +327,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       logging.warning('%s is not finite at step %d: no best checkpoint.', '|'.join(self._metric_name), step)
     self._found = sorted([*before, new], key=lambda each: each['step'])
     kept = [each['step'] for each in self._ranked()[: self._num_to_keep]]
-    if step in kept and not self._export(checkpoint, new):  # Those before it stay.
+    if step in kept and not self._export(checkpoint, new):  # Earlier ones stay.
       new.update(value=None, is_saved=False)  # Excludes it, now and when it is read again.
       kept = [each['step'] for each in self._ranked()[: self._num_to_keep]]
     if self._is_chief:

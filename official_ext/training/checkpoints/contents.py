@@ -52,7 +52,7 @@ class Place:
 
 @dataclasses.dataclass
 class Match:
-  """How a checkpoint fits an object. The names are those of tf.train.Checkpoint, and `SLOT of NAME in OPTIMIZER`.
+  """How a checkpoint fits an object. Names are tf.train.Checkpoint's, and `SLOT of NAME in OPTIMIZER`.
 
   Attributes:
     places: the variables that have a value in it, slots of legacy optimizers among them.
@@ -218,7 +218,7 @@ class Contents:
 def rebuilt(checkpoint: tf.train.Checkpoint) -> tf.train.Checkpoint:
   """The same checkpoint, made by a constructor that gets all of its parts.
 
-  An asynchronous save copies only those: a part that was attached later would be missing, without an error.
+  An asynchronous save copies only these: a part that was attached later would be missing, without an error.
   """
   children = dict(tf.train.TrackableView.children(checkpoint))
   children.pop('save_counter', None)

@@ -4,6 +4,8 @@
 command then resumes from its own newest checkpoint. Another `--checkpoint` is refused unless a branch is requested: the
 checkpoints of the previous line move to the folder `line_N`. A branch has happened when the file contains it; the next
 start completes a move that was interrupted.
+
+`checkpoint_named` finds the checkpoint that a user's path names, also for `task.init_checkpoint` and `ext.load`.
 """
 
 from collections.abc import Sequence

@@ -283,7 +283,7 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
       the workers' inputs are not distinguished: with input that is indexed by step all of them take the same batches.
     enable_xla: true, false, or 'auto': XLA on GPU and TPU, on one CPU by a rule over the traced step
       (where it multiplies bfloat16 itself, the products of a model that is not small stay outside: in bfloat16, and in
-      float32 those of this library's decoders), not on several replicas on CPUs.
+      float32 this library's decoders' products), not on several replicas on CPUs.
     num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
     mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: docs/how_to/mesh.md.
@@ -370,7 +370,7 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     checkpoint_interval_epochs: Epochs between checkpoints, instead of `checkpoint_interval`. 0: unset.
     summary_interval_epochs: Epochs between summaries, instead of `summary_interval`. 0: unset.
     async_checkpointing: Whether to write checkpoints during training.
-    keep_every: Checkpoints at multiples of this step are kept beside the `max_to_keep` newest. 0: none.
+    keep_every: Checkpoints at multiples of this step are kept in addition to the `max_to_keep` newest. 0: none.
     best_checkpoint_metric_comp: Which values of `best_checkpoint_eval_metric` are better, 'higher' or 'lower'. 'auto':
       as the metric's name says, and 'higher', with a warning, if it says nothing. A direction that contradicts the name
       is refused.

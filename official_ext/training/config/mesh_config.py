@@ -137,8 +137,8 @@ class ShardingConfig(base_config.Config):
   """The tensors split over the axes of `runtime.mesh`. Of several patterns that match a name, the first counts.
 
   Attributes:
-    parameters: Of the model's variables, by their names ('dense/kernel'). The optimizer's follow them. Those that no
-      pattern matches are whole on every device.
+    parameters: Of the model's variables, by their names ('dense/kernel'). The optimizer's follow them. Without a
+      matching pattern, a variable is whole on every device.
     activations: Of the outputs of layers, by their paths ('encoder/dense'). DTensor chooses where no pattern matches.
   """
 

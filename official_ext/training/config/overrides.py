@@ -102,7 +102,7 @@ def walk(
 
 
 def leaves(config: base_config.Config, path: str = '', selected: bool = True) -> Iterator[Field]:
-  """Yields those fields of `walk` that hold no configuration with fields.
+  """Yields the fields of `walk` that hold no configuration with fields.
 
   Args:
     config: where to start.

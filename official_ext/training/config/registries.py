@@ -103,7 +103,7 @@ def import_own() -> None:
 
 
 def import_shipped() -> None:
-  """Imports the experiments of this library, except for those whose name is taken or whose file is imported already.
+  """Imports this library's experiments, except if their name is taken or their file is imported already.
 
   In a checkout, registry_imports has imported them from `experiments`. One that cannot be imported is skipped with a
   warning on stderr.

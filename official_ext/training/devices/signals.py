@@ -120,7 +120,7 @@ def interrupting() -> Iterator[None]:
       signal.signal(number, handler)
 
 
-_entered: 'weakref.WeakSet[PreemptionWatch]' = weakref.WeakSet()  # Those whose handlers are in force.
+_entered: 'weakref.WeakSet[PreemptionWatch]' = weakref.WeakSet()  # Watches whose handlers are in force.
 
 
 def _leave_to_parent() -> None:

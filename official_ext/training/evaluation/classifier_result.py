@@ -1,6 +1,6 @@
 """Computes the result of a classifier, of images or of texts: figures, the table of its classes, pictures.
 
-The figures are of each class, calibration, and intersection over union of pixels.
+The figures: of each class; calibration; intersection over union of pixels.
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def figures_of_pixels(matrix: np.ndarray, names: Sequence[str]) -> tuple[json_va
   """Intersection over union of each class, and the table of the classes.
 
   Args:
-    matrix: `[classes, classes]`; row i counts pixels of class i, column j those predicted as class j.
+    matrix: `[classes, classes]`; row i counts pixels of class i, column j pixels predicted as class j.
     names: of the classes.
   """
   right, true, predicted = np.diag(matrix), matrix.sum(1), matrix.sum(0)

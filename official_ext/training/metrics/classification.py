@@ -133,7 +133,7 @@ class Auc(tf_keras.metrics.AUC):
 
 
 class ConfusionMatrix(tf_keras.metrics.Metric):
-  """Counts of examples: row i is for class i, column j for those predicted as class j.
+  """Counts of examples: row i is for class i, column j for predictions of class j.
 
   TensorBoard shows an evaluation's matrix as an image, if its name is 'confusion_matrix'.
   """

@@ -195,7 +195,7 @@ class _UserModules:
     return found
 
   def _find(self, name: str) -> pathlib.Path | None:
-    """The file of a module of user code; None for other modules and for those without a file."""
+    """The file of a module of user code; None for other modules and for modules without a file."""
     parts = name.split('.')
     top = parts[0]
     if parts[:2] == [_LIBRARY, _SHIPPED]:

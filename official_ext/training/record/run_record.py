@@ -194,7 +194,7 @@ class RunRecord:
 
 
 def check_writable(model_dir: str, where: str = '') -> None:
-  """Makes sure that `model_dir` is, or can become, a folder to write to. Leaves nothing behind.
+  """Makes sure that `model_dir` is, or can become, a folder to write to. Leaves no files.
 
   Args:
     model_dir: the folder.

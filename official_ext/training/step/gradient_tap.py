@@ -335,6 +335,6 @@ def logs_of(optimizer: tf_keras.optimizers.Optimizer) -> dict[str, tf.Tensor]:
 
 
 def hyperparameters(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
-  """The variables in which an optimizer, and those inside it, keep constants of the configuration: the learning rate
+  """The variables in which an optimizer, and inner ones, keep constants of the configuration: the learning rate
   of a new optimizer; learning rate, momentum and decay of a legacy one."""
   return tf_internals.hyperparameter_variables(inner_optimizer(optimizer))

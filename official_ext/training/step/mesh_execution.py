@@ -99,7 +99,7 @@ def parameter_axes(rules: Rules, shapes: Mapping[str, Sequence[int]], sizes: Map
     sizes: of the axes of the mesh.
 
   Raises:
-    UserError: a pattern matches no parameter that is left by those before it, or a rule does not fit a shape.
+    UserError: a pattern matches no parameter that earlier ones leave, or a rule does not fit a shape.
   """
   indices = {name: index_of_rule(rules, name) for name in shapes}
   check_matches(rules, shapes, {index for index in indices.values() if index is not None}, PARAMETERS)

@@ -303,7 +303,7 @@ def _origin(model_dir: str) -> json_values.JsonObject:
 
 
 def _register(experiment: str, registry: Sequence[str]) -> None:
-  """Imports the modules that register experiments: installed packages, those named, registry_imports if needed."""
+  """Imports the modules that register experiments: installed packages, the named ones, registry_imports if needed."""
   registries.import_registries()
   for name in dict.fromkeys(registry):
     registries.import_registry(name, 'the run was started with --registry')

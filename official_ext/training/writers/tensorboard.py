@@ -55,7 +55,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     self._untold: errors.StorageError | None = None
     self._folder = folder
     self._unwritten: list[tuple[str, Any, int]] = []  # The numbers since the last flush that succeeded.
-    self._unsynced: list[tuple[str, Any, int]] = []  # Those before them, since the last sync that succeeded.
+    self._unsynced: list[tuple[str, Any, int]] = []  # Earlier ones, since the last sync that succeeded.
     self._is_writing = False
     self._checked = 0  # The number of bytes in whole records.
     known = self._files()
@@ -323,7 +323,7 @@ def draw_confusion_matrix(matrix: np.ndarray, class_names: Sequence[str] = ()) -
   """Draws a confusion matrix as an image: the shade of a cell is its fraction of its row, its text the count.
 
   Args:
-    matrix: [classes, classes]; row i counts the examples of class i, column j those predicted as class j.
+    matrix: [classes, classes]; row i counts the examples of class i, column j the predictions of class j.
     class_names: the labels, if there are as many as classes; else the labels are numbers.
 
   Returns:

@@ -204,7 +204,7 @@ def check_classifier(family: Family, where: str) -> None:
 
 
 def of_experts(tensors: Mapping[str, Tensor], num_experts: int) -> Iterator[tuple[str, Tensor]]:
-  """Yields tensors by name, those whose name has a {} once for each expert."""
+  """Yields tensors by name; names with a {} once for each expert."""
   for name, tensor in tensors.items():
     for number in range(num_experts) if '{}' in name else [None]:
       ours = tuple(path.format(number) for path in tensor.ours)
