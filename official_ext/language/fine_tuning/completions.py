@@ -142,7 +142,7 @@ class CompletionsConfig(base_config.Config):
         raise errors.UserError(f'{path}.metrics: {metric.name}: is a function of tensors; expected one in Python')
 
   def check_run(self, path: str, params: Any, mode: str | None) -> None:
-    """See `checks.check_run`."""
+    """See `check_run` in checks.py."""
     del mode
     if self.is_used and params.runtime.mesh.sizes():
       raise errors.UserError(f'{path}: text is not generated on a mesh; unset {path} or runtime.mesh')

@@ -129,7 +129,7 @@ def finish_weights(parts: list[Any]) -> None:
   """Makes variables of all unmade weights, of the values that have arrived.
 
   Args:
-    parts: `layers.Part`s. Variables come in the order in which their weights were described, whichever arrived first:
+    parts: each a `Part`. Variables come in the order in which their weights were described, whichever arrived first:
       optimizers number them.
   """
   for part in parts:

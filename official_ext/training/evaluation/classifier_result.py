@@ -118,7 +118,7 @@ def draw_calibration(calibration: json_values.JsonMapping) -> np.ndarray:
   """Draws accuracy over confidence, as figure 1 of Guo et al. 2017, arXiv:1706.04599.
 
   Args:
-    calibration: of `classifier_result.calibration`.
+    calibration: the result of `calibration`.
 
   Returns:
     uint8 `[480, 480, 3]`.

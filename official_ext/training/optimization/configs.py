@@ -445,7 +445,7 @@ class OptimizationConfig(optimization.OptimizationConfig):
   parameter_groups: tuple[ParameterGroupConfig, ...] = ()
 
   def check_run(self, path: str, params: base_config.Config, mode: str | None) -> None:
-    """See `checks.check_run`."""
+    """See `check_run` in checks.py."""
     del params, mode
     name = self.optimizer.type
     # Model Garden's SLIDE and Adafactor: a text is in the place of the class.
