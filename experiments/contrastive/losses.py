@@ -30,8 +30,8 @@ def nt_xent(
 
   Args:
     local: float [b, 2, d], two views of each of this replica's images, of length 1.
-    everything: float [n, 2, d], those of all replicas.
-    first: where in `everything` those of `local` begin: int scalar.
+    everything: float [n, 2, d], the views of all replicas.
+    first: where in `everything` the rows of `local` begin: int scalar.
     temperature: by which similarities are divided.
 
   Returns:

@@ -43,7 +43,7 @@ class DigitsMlpTaskConfig(ext.TaskConfig):
 def digits_mlp() -> ext.ExperimentConfig:
   """A 64-256-256-10 perceptron on scikit-learn's 1,797 handwritten digits, from memory.
 
-  Its steps are so short that the training loop's own cost shows. The split is by order, not at random as that of
+  Its steps are so short that the training loop's own cost shows. The split is by order, not at random as in
   `digits`: the two accuracies cannot be compared.
 
   Command: python train.py --experiment=digits_mlp --mode=train_and_eval --model_dir=runs/digits_mlp

@@ -50,7 +50,7 @@ class DistillationTaskConfig(ext.TaskConfig):
       with a teacher need it.
     losses: How much each loss counts.
     temperature: By which student's and teacher's logits are divided for the loss `soft_label`.
-    max_shift: Training images are shifted by up to so many pixels in each direction.
+    max_shift: The most pixels by which training images are shifted in each direction.
     num_images: The number of training images that are used, the first of the split; 0: all.
     train_data: 1,437 of scikit-learn's images.
     validation_data: The other 360.

@@ -11,7 +11,7 @@ def build_network(config: configs.NetworkConfig, hint_size: int = 0) -> tf_keras
 
   Args:
     config: a `NetworkConfig`.
-    hint_size: units of a linear map of the last hidden layer, for the loss `feature`; 0: there is none.
+    hint_size: units of a linear map of the last hidden layer, for the loss `feature`; 0: no such map.
 
   Returns:
     A model from pixels, [b, 64], to {'logits': float32 [b, 10], 'features': [b, d], 'hint': float32 [b, hint_size]}.

@@ -25,7 +25,7 @@ class DistillationTask(ext.Task):
     """See base class.
 
     Raises:
-      UserError: a loss needs a teacher, and there is none.
+      UserError: a loss needs a teacher, and none is named.
     """
     super().__init__(params, logging_dir=logging_dir, name=name)
     self.teacher: tf_keras.Model | None = None

@@ -49,7 +49,7 @@ class GanTaskConfig(ext.TaskConfig):
     gradient_penalty: The weight of the penalty on gradients between real and generated images whose norm is not 1, for
       'wasserstein'.
     n_critic: Updates of the discriminator before each one of the generator. Every one takes its share of the batch.
-    discriminator_optimizer: The optimizer of the discriminator; that of the generator is `trainer.optimizer_config`.
+    discriminator_optimizer: The optimizer of the discriminator; the generator's is `trainer.optimizer_config`.
     num_samples: Images that an evaluation draws.
     train_data: 1,437 of scikit-learn's images.
     validation_data: The latent vectors of an evaluation. They depend on its `seed` alone (unset: 0), and so are the

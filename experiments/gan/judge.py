@@ -24,7 +24,7 @@ def _weights() -> tuple[tuple[np.ndarray, np.ndarray], ...]:
   classifier = neural_network.MLPClassifier(
     (_HIDDEN_SIZE,), solver='lbfgs', alpha=1.0, max_iter=_MAX_ITERATIONS, random_state=0
   )
-  # One thread: beside TensorFlow's, those of such small products take longer to wait than to compute.
+  # One thread: next to TensorFlow's, several threads would wait longer than they compute such small products.
   with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
     warnings.simplefilter('ignore', exceptions.ConvergenceWarning)  # More iterations do not make it better.
     classifier.fit(data.images(is_training=True), data.labels(is_training=True))

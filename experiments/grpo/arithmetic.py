@@ -1,7 +1,7 @@
-"""The problem that `grpo` learns without arguments: to add two numbers of two digits.
+"""The built-in problem of `grpo`: to add two numbers of two digits.
 
 A text is `72+54=270` for 27 + 45 = 72: digits stand lowest first, in the order in which one adds by hand. One problem
-in ten is for evaluation, and is in no training, that of the base model included.
+in ten is for evaluation, and is in no training, the base model's included.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,17 @@ _END, _PADDING = '<end>', '<pad>'
 _SYMBOLS = (*'0123456789+=', _END, _PADDING)
 VOCABULARY_SIZE = len(_SYMBOLS)
 _NUM_PROBLEMS = 10_000
-_IS_WRONG, _DIGITS = 1 << 20, 1 << 21  # Streams of draws, apart from that of the problems.
+_IS_WRONG, _DIGITS = 1 << 20, 1 << 21  # Streams of draws, apart from the problems' stream.
 _EVERY = 5  # Steps between two looks at how often the base model is right.
 
 
 @dataclasses.dataclass
 class PretrainingConfig(base_config.Config):
-  """The training of the arithmetic's base model: by predicting answers, until some of those that it samples are
-  right.
+  """The training of the arithmetic's base model: by predicting answers, until some of its samples are right.
 
   Attributes:
     until_reward: It ends when this part of sampled answers is right.
-    steps: It ends after so many steps at the latest.
+    steps: The most steps.
     batch_size: Problems of a step.
     error_rate: This part of the digits of their answers is drawn at random: the model learns to leave a choice, without
       which there is nothing to compare.
@@ -165,7 +164,7 @@ def _initializer(deviation, seed):
 
 
 def pretrain(model: ext.LanguageModel, words: ext.Tokenizer, config: PretrainingConfig, seed: int) -> tuple[float, int]:
-  """Teaches a new model answers, until `config.until_reward` of those that it samples are right.
+  """Teaches a new model answers, until `config.until_reward` of its samples are right.
 
   Returns:
     (the part of 512 sampled answers that is right, the number of steps).

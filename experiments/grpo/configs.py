@@ -33,7 +33,7 @@ def _losses() -> ext.LossesConfig:
 
 @dataclasses.dataclass
 class GrpoTaskConfig(ext.FineTuningConfig):
-  """A language model that learns from rewards of its completions. The names are those of TRL's GRPOConfig.
+  """A language model that learns from rewards of its completions. Names are as in TRL's GRPOConfig.
 
   A batch counts prompts: an update has gradient_accumulation_steps * global_batch_size * num_generations completions.
   The completions of a prompt are never divided among replicas.
@@ -58,7 +58,7 @@ class GrpoTaskConfig(ext.FineTuningConfig):
     model: That decoder.
     train_data: Prompts: seq_length is the length of the longest in tokens; output_column has the answers that rewards
       look at. Without an `input_path`: the arithmetic.
-    validation_data: Others. Without an `input_path`: a part of those of `train_data`; see `validation_share`.
+    validation_data: Others. Without an `input_path`: a part of `train_data`; see `validation_share`.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {

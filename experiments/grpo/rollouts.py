@@ -1,7 +1,7 @@
 """Groups of sampled completions: from a batch of prompts to GRPO's training data.
 
 Prompts are rows of ext.TextDataConfig's `prompt`: `input_ids` and `segment_ids`, int32 [p, seq_length], padded on the
-left, and `record`. A rollout holds n = p * num_generations completions, those of a prompt beside each other:
+left, and `record`. A rollout holds n = p * num_generations completions, grouped by prompt:
 
   prompt_ids, prompt_mask          int32 [n, seq_length]
   completion_ids, completion_mask  int32 [n, max_completion_length], padded on the right; the end counts
@@ -62,7 +62,7 @@ def log_probs(
     training: whether there is dropout.
 
   Returns:
-    float32 [n, max_completion_length]; without meaning behind the end.
+    float32 [n, max_completion_length]; without meaning after the end.
   """
   ids = tf.concat([rollout['prompt_ids'], rollout['completion_ids']], axis=1)
   segments = tf.concat([rollout['prompt_mask'], rollout['completion_mask']], axis=1)
@@ -72,7 +72,7 @@ def log_probs(
 
 
 def weighted(rewards: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
-  """The reward of each completion: the sum of those that there are, times their weights.
+  """The reward of each completion: the sum of the known ones, times their weights.
 
   Args:
     rewards: float32 [n, rewards], NaN for none.
@@ -83,7 +83,7 @@ def weighted(rewards: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
 
 
 def token_counts(rollout: Mapping[str, tf.Tensor], mask: tf.Tensor, count: int) -> dict[str, tf.Tensor]:
-  """The tokens of a prompt with its `count` completions, and those that the loss counts, for the speed of training.
+  """The tokens of a prompt with its `count` completions, and the tokens that the loss counts, for the training speed.
 
   Args:
     rollout: the completions.

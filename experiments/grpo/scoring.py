@@ -1,4 +1,4 @@
-"""Rewards of a rollout: those of tensors in the graph, those in Python on the host."""
+"""Rewards of a rollout: of tensors in the graph, or in Python on the host."""
 
 from collections.abc import Mapping, Sequence
 import inspect
@@ -101,9 +101,9 @@ def scores(rewards: Sequence[Any], rollout: Mapping[str, tf.Tensor], batch: Mapp
 
   Args:
     rewards: registered ones.
-    rollout: see rollouts.py; the completions of a prompt are beside each other.
+    rollout: see rollouts.py; completions are grouped by prompt.
     batch: the prompts.
-    host: a `HostRewards`, for those in Python.
+    host: a `HostRewards`, for rewards in Python.
   """
   count = rollout['completion_ids'].shape[0] // batch['input_ids'].shape[0]
   features = {name: rollout[name] for name in ('completion_ids', 'completion_mask', 'is_truncated')}

@@ -73,7 +73,7 @@ class GrpoTask(ext.FineTuningTask):
   # The arithmetic's parts.
 
   def make_tokenizer(self) -> ext.Tokenizer:
-    """That of the arithmetic: otherwise there is a model, which has one."""
+    """The arithmetic's tokenizer: otherwise there is a model, which has one."""
     return arithmetic.tokenizer()
 
   def built_in_records(self, split: str) -> ext.TextRecords:
@@ -158,7 +158,7 @@ class GrpoTask(ext.FineTuningTask):
   def logged_completions(self, model: tf_keras.Model, step: int) -> Mapping[str, object]:
     """Groups of completions of the first validation prompts, sampled as in training, with each reward and advantage.
 
-    Names are those of TRL's `log_completions`: see base class.
+    Names are as in TRL's `log_completions`: see base class.
     """
     config, data = self.config, self.config.validation_data
     source, count = self._prompts(data), config.num_generations
@@ -213,7 +213,7 @@ class GrpoTask(ext.FineTuningTask):
     config, rollout = self.config, self._with_rollout(inputs, model)
     rewards = rollouts.weighted(rollout['rewards'], config.reward_weights)
     settings, reference = config.losses.grpo, None
-    if settings.beta:  # First: a model's own losses are those of its last call.
+    if settings.beta:  # First: a model's own losses are its last call's.
       reference = rollouts.log_probs(self.reference(model), rollout, config.temperature)
     policy = rollouts.log_probs(model, rollout, config.temperature, training=True)
     parts = {
@@ -247,7 +247,7 @@ class GrpoTask(ext.FineTuningTask):
   def old_log_probs(self, rollout: Mapping[str, tf.Tensor], policy: tf.Tensor) -> tf.Tensor:
     """The log-probabilities that the loss takes the policy's ratio to: float32 [n, max_completion_length].
 
-    Override it to return `rollout['sampled_log_probs']` if a sampler has older weights than those of the update.
+    Override it to return `rollout['sampled_log_probs']` if a sampler has older weights than the update.
 
     Args:
       rollout: see rollouts.py.
@@ -272,7 +272,7 @@ class GrpoTask(ext.FineTuningTask):
     return -logs['reward'], logs
 
   def _filled(self, batch):
-    """A batch of a static number of prompts: those that are lacking are one token."""
+    """A batch of a static number of prompts: missing ones are one token."""
     rows = batch['input_ids'].shape[0]
     if rows is None:
       replicas = tf.distribute.get_strategy().num_replicas_in_sync

@@ -69,7 +69,7 @@ class GrpoTrainer(ext.Trainer):
 
   @tf.autograph.experimental.do_not_convert
   def next_train_inputs(self, iterator: tf.data.Iterator) -> object:
-    """The next rollouts, with their rewards; samples before those of an update's first micro-batch."""
+    """The next rollouts, with their rewards; samples before an update's first micro-batch."""
     if self.micro_step == 0:
       count = self.gradient_accumulation_steps
       batches = [super(GrpoTrainer, self).next_train_inputs(iterator) for _ in range(count)]
@@ -103,7 +103,7 @@ class GrpoTrainer(ext.Trainer):
   # Several updates with the same rollouts.
 
   def _remembered(self, batches):
-    """The same, sampled anew in the first of every `num_iterations` updates."""
+    """The same, sampled again in the first of every `num_iterations` updates."""
 
     def fill():
       found = self._sampled(batches)

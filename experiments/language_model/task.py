@@ -34,7 +34,7 @@ class LanguageModelTask(ext.TextTask):
     return 4 * count, count
 
   def make_tokenizer(self) -> ext.Tokenizer:
-    """That of the built-in text."""
+    """The built-in text's tokenizer."""
     return ext.python_topics.tokenizer(self.config.model.vocab_size)
 
   def build_inputs(
@@ -76,7 +76,7 @@ class LanguageModelTask(ext.TextTask):
     return (report.tokens + report.lost_tokens) / report.text_bytes
 
   def serving_function(self, model: tf_keras.Model) -> object:
-    """Logits of the next tokens, float32 [b, t, vocab_size], from those so far, int32 [b, t]."""
+    """Logits of the next tokens, float32 [b, t, vocab_size], from the tokens so far, int32 [b, t]."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name='input_ids')], autograph=False)
     def serve(input_ids):

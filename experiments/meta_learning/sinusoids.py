@@ -39,7 +39,7 @@ def draw(seed: tf.Tensor, num_tasks: int, num_shots: int, num_queries: int) -> d
 def build_training_data(
   params: configs.SinusoidsDataConfig, input_context: tf.distribute.InputContext | None = None
 ) -> tf.data.Dataset:
-  """Tasks without end, none of them twice: those of step s are a function of (seed, s).
+  """Tasks without end, none of them twice: the tasks of step s are a function of (seed, s).
 
   Args:
     params: a `SinusoidsDataConfig`.

@@ -47,7 +47,7 @@ class MultiTaskConfig(ext.TaskConfig):
 
   Attributes:
     model: The network.
-    weights: The weights of the losses, multiplied with the learned ones where those are learned.
+    weights: The weights of the losses, multiplied with the learned ones, if these are learned.
     weighting: 'fixed', or 'uncertainty': each loss has a learned variance.
     gradient_surgery: Whether a loss's gradient loses the part that points against another loss's (PCGrad), on each
       replica by itself.

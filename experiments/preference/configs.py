@@ -75,7 +75,7 @@ class PreferenceTaskConfig(ext.PairsConfig):
       self._check_answers(path)
 
   def _check_method(self, losses, path):
-    """Refuses the losses of a second method beside `loss_type`."""
+    """Refuses the losses of a second method besides `loss_type`."""
     others = [name for name in METHODS if name != self.loss_type and getattr(losses, name).weight]
     if others:
       raise ext.UserError(

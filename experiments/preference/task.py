@@ -25,7 +25,7 @@ class PreferenceTask(ext.FineTuningTask):
     return bool(set(_WITH_REFERENCE) & set(ext.weighted_losses.selected(self.config.weighted_losses)))
 
   def built_in_records(self, split: str) -> ext.TextRecords:
-    """Docstrings, each with that of another function as the rejected answer."""
+    """Docstrings, each with another function's as the rejected answer."""
     return ext.python_docstrings.preference_records(split)
 
   def source(self, params: ext.TextDataConfig) -> Any:
@@ -71,7 +71,7 @@ class PreferenceTask(ext.FineTuningTask):
     rows = {name: _both(inputs, name) for name in _FEATURES}
     labels = rows['labels'][:, 1:]
     reference = None
-    if self.needs_reference:  # First: a model's own losses are those of its last call.
+    if self.needs_reference:  # First: a model's own losses are its last call's.
       reference = tf.stop_gradient(_sums(self.reference(model), rows))
     logits = _logits(model, rows, training)
     log_probs = ext.losses.log_probs(logits, labels)
@@ -79,7 +79,7 @@ class PreferenceTask(ext.FineTuningTask):
     of_losses = self._label_inputs({name: _chosen(values) for name, values in rows.items()}, _chosen(logits))
     counts = tf.maximum(tf.reduce_sum(tf.cast(labels != ext.losses.IGNORED_LABEL, tf.float32), axis=1), 1)
     rewards = losses.orpo.beta * sums / counts
-    for name in ('orpo', 'cpo', 'simpo', 'ipo', 'dpo'):  # The rewards are those of the last one that is used.
+    for name in ('orpo', 'cpo', 'simpo', 'ipo', 'dpo'):  # The last one that is used has the rewards.
       part, divisor = getattr(losses, name), counts if name in _OF_MEANS else 1.0
       gains = sums / divisor
       of_losses[name] = _pair('policy', gains)
@@ -113,7 +113,7 @@ class PreferenceTask(ext.FineTuningTask):
     reference = self.reference(model)
     kl = ext.losses.kto_kl(_sums(model, others), _sums(reference, others))
     reference_sums = tf.stop_gradient(_sums(reference, rows))
-    logits = _logits(model, rows, training)  # Last: a model's own losses are those of its last call.
+    logits = _logits(model, rows, training)  # Last: a model's own losses are its last call's.
     is_desirable = inputs['is_desirable'] > 0
     labels = rows['labels'][:, 1:]
     log_probs = ext.losses.log_probs(logits, labels)
@@ -149,7 +149,7 @@ _FEATURES = ('input_ids', 'labels', 'segment_ids', 'position_ids')
 
 
 def _both(inputs, name):
-  """A feature of the chosen answers, and below it that of the rejected: [2b, t]."""
+  """A feature of the chosen answers, and below it of the rejected: [2b, t]."""
   return tf.concat([inputs[f'chosen_{name}'], inputs[f'rejected_{name}']], axis=0)
 
 
@@ -159,7 +159,7 @@ def _chosen(values):
 
 
 def _pair(kind, values):
-  """Arguments of a loss: those of the chosen answers and of the rejected."""
+  """Arguments of a loss: of the chosen answers and of the rejected."""
   return dict(zip((f'{kind}_chosen', f'{kind}_rejected'), tf.split(values, 2)))
 
 

@@ -10,7 +10,7 @@ Rows = Mapping[str, tf.Tensor]
 
 
 def mismatched(rows: Rows) -> dict[str, tf.Tensor]:
-  """Each prompt with the answer of the row before it, the first with that of the last, as TRL's KTOTrainer pairs them.
+  """Each prompt with the answer of the row before it, the first with the last one's, as TRL's KTOTrainer pairs them.
 
   Args:
     rows: `input_ids`, `labels`, `segment_ids` and `position_ids`, int32 [b, t]: a prompt without labels, an answer with
@@ -23,7 +23,7 @@ def mismatched(rows: Rows) -> dict[str, tf.Tensor]:
   size = tf.shape(ids)[1]
   columns = tf.range(size)[tf.newaxis]
   is_answer = rows['labels'] != ext.losses.IGNORED_LABEL
-  # Columns of the first token of answers; and the columns behind texts.
+  # Columns of the first token of answers; and the columns after texts.
   starts = tf.reduce_min(tf.where(is_answer, columns, size), axis=1, keepdims=True)
   ends = tf.reduce_sum(tf.cast(segments > 0, tf.int32), axis=1, keepdims=True)
   roll = lambda values: tf.roll(values, 1, axis=0)

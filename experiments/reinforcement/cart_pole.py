@@ -1,7 +1,7 @@
 """The game CartPole-v1 in TensorFlow ops, many games at a time, for XLA.
 
 A. Barto, R. Sutton, C. Anderson: Neuronlike adaptive elements that can solve difficult learning control problems, 1983.
-The dynamics, limits and rewards are those of gymnasium's `CartPole-v1`, in float32 instead of float64.
+Dynamics, limits and rewards are as in gymnasium's `CartPole-v1`, in float32 instead of float64.
 """
 
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ class Memory(tf.Module):
     iteration: the number of the rollout that is held, -1 for none: int64 scalar.
     steps: {'observation': float32 [m, size], 'action': int32 [m], 'log_probability', 'advantage', 'target': float32
       [m]}, m being the steps of all games.
-    order: the steps' numbers, shuffled anew for each epoch: int32 [epochs, m].
+    order: the steps' numbers, shuffled for each epoch: int32 [epochs, m].
     state: of the environments.
     running_return: the rewards so far of every episode that is being played: float32 [n].
   """
@@ -91,7 +91,7 @@ class PpoTrainer(ext.Trainer):
     return self._environments.begin(seeds.tolist())
 
   def checkpoint_restored(self, *args: Any, **kwargs: Any) -> None:
-    """See base class. The environments' state on the host begins anew."""
+    """See base class. The environments' state on the host is reset."""
     super().checkpoint_restored(*args, **kwargs)
     if self._plays and not self._environments.is_tensorflow:
       for name, value in self._begin(int(self.global_step.numpy())).items():

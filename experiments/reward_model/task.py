@@ -24,7 +24,7 @@ class RewardModelTask(ext.FineTuningTask):
     return False
 
   def built_in_records(self, split: str) -> ext.TextRecords:
-    """Docstrings, each with that of another function as the rejected answer."""
+    """Docstrings, each with another function's as the rejected answer."""
     return ext.python_docstrings.preference_records(split)
 
   def result_writers(self, model: tf_keras.Model) -> Mapping[str, Callable[[str], None]]:
@@ -63,5 +63,5 @@ class RewardModelTask(ext.FineTuningTask):
 
 
 def _both(inputs, name):
-  """A feature of the chosen answers, and below it that of the rejected: [2b, t]."""
+  """A feature of the chosen answers, and below it of the rejected: [2b, t]."""
   return tf.concat([inputs[f'chosen_{name}'], inputs[f'rejected_{name}']], axis=0)

@@ -29,7 +29,7 @@ class Callback:
 
   Attributes:
     summary: the trainer's metrics of the whole training at its end.
-    last: the newest values, those of evaluations after `validation_`.
+    last: the newest values; evaluations' names begin with `validation_`.
   """
 
   _supports_tf_logs = True  # Keras 2: values are read when they are reported, not at every batch.
@@ -54,7 +54,7 @@ class Callback:
 
     Args:
       step: the number of updates so far.
-      values: numbers by name; those that begin with `eval_` or `val_` are an evaluation's.
+      values: numbers by name; names that begin with `eval_` or `val_` are an evaluation's.
     """
     self.advance(step)
     self.report(values)
@@ -153,7 +153,7 @@ class _HuggingFace:
 
   def on_train_begin(self, args, state, control, **_):
     checkpoint = os.path.join(args.output_dir, f'checkpoint-{state.global_step}') if state.global_step else None
-    # Its path is that of the folder in which it was saved, and the folder may have been copied or moved since.
+    # Its path names the folder in which it was saved, and the folder may have been copied or moved since.
     best = getattr(state, 'best_model_checkpoint', None)
     beside = os.path.join(args.output_dir, os.path.basename(best or ''))
     if best and os.path.isdir(beside):
@@ -273,12 +273,12 @@ class _Pace:
     self._before, self._since = step, now
 
   def start_loop(self) -> None:
-    """Measures anew."""
+    """Restarts the measurement."""
     self._steps, self._seconds = 0, 0.0
     self.pause()
 
   def values(self, train_steps: int) -> dict[str, float]:
-    """percent, steps_per_second and eta_seconds, those that are known."""
+    """percent, steps_per_second and eta_seconds, as far as known."""
     found = {}
     if self._steps and self._seconds > 0:
       self._rate = self._steps / self._seconds

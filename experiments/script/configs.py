@@ -36,7 +36,7 @@ class ScriptTaskConfig(ext.TaskConfig):
     load_in_4bit: LOAD_IN_4BIT: whether weights that are not trained are kept in 4 bits.
     max_input_length: MAX_INPUT_LENGTH: tokens of a prompt.
     max_content_length: MAX_CONTENT_LENGTH: tokens of an answer.
-    max_samples: MAX_SAMPLES: at most so many records; -1 for all.
+    max_samples: MAX_SAMPLES: the most records; -1 for all.
     num_generations: NUM_GENERATIONS: answers to a prompt that are compared, as in GRPO.
     max_grad_norm: MAX_GRAD_NORM: the norm to which gradients are clipped.
     batch_size: BATCH_SIZE: examples of a batch.

@@ -28,7 +28,7 @@ def _of_task(name: str, *others: str) -> Parameter:
   return Parameter(name, f'task.{name}', (name.upper(), *others))
 
 
-# Those of DeepExtension, in the order of its template.
+# DeepExtension's parameters, in the order of its template.
 PARAMETERS = (
   _of_task('model_path'),
   _of_task('max_seq_length'),

@@ -19,7 +19,7 @@ class Form(NamedTuple):
 
   Attributes:
     folder: the name of the folder.
-    save: writes the object into a folder. It gets the tokenizer too, which is saved beside it.
+    save: writes the object into a folder. It gets the tokenizer too, which is saved with it.
     load: reads a folder, given the saved object and the classes of the script.
     values: arrays by name, of the object or of the loaded one, for comparison.
   """
@@ -100,7 +100,7 @@ def check(model: Any, tokenizer: Any, folder: str, classes: Mapping[str, Any]) -
     model: the one saved.
     tokenizer: the one saved.
     folder: theirs.
-    classes: those of the script, by name, which a model of Keras may be made of.
+    classes: of the script, by name, which a model of Keras may be made of.
 
   Raises:
     UserError: it does not load, or loads to something else.
@@ -124,7 +124,7 @@ def check(model: Any, tokenizer: Any, folder: str, classes: Mapping[str, Any]) -
 
 
 def _package(model: object) -> str:
-  """The framework that an object is a model of; '' for none of those that are known here."""
+  """The framework that an object is a model of; '' for an unknown one."""
   packages = [cls.__module__.partition('.')[0] for cls in type(model).__mro__]
   return next((package for package in packages if package in ('keras', 'tf_keras', 'torch')), '')
 

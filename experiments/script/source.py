@@ -97,10 +97,10 @@ class Script:
       yield from self._symbols(child)
 
   def line_that_replaces(self, name: str) -> int | None:
-    """The line at the top of the script that gives a variable a value unconditionally; None if there is none.
+    """The line at the top of the script that gives a variable a value unconditionally; None for none.
 
     `if 'NAME' not in globals():` and similar do not count, nor does one that reads the value that it replaces, nor
-    any behind a line that has read it.
+    any after a line that has read it.
     """
     for statement in self._tree.body:
       nodes = list(ast.walk(statement))
@@ -113,7 +113,7 @@ class Script:
     return None
 
   def line_that_calls(self, name: str, method: str) -> int | None:
-    """The line at the top of the script that calls a method of a variable; None if there is none."""
+    """The line at the top of the script that calls a method of a variable; None for none."""
     for statement in self._tree.body:
       if isinstance(statement, (ast.Expr, ast.Assign)) and isinstance(statement.value, ast.Call):
         called = statement.value.func

@@ -37,7 +37,7 @@ class SftTaskConfig(ext.FineTuningConfig):
     losses: The losses to minimize: label, z_loss, or both.
     train_data: Records with answers. Without an `input_path`: descriptions of the functions of Python's standard
       library.
-    validation_data: Others. Without an `input_path`: a part of those of `train_data`; see `validation_share`.
+    validation_data: Others. Without an `input_path`: a part of `train_data`; see `validation_share`.
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'token_average': ('update', 'micro_batch')}

@@ -42,7 +42,7 @@ class SftTask(ext.FineTuningTask):
     logits = model(
       inputs['input_ids'], positions=inputs['position_ids'], segments=inputs['segment_ids'], training=training
     )
-    logits, labels = logits[:, :-1], inputs['labels'][:, 1:]  # Those at t are for the token at t + 1.
+    logits, labels = logits[:, :-1], inputs['labels'][:, 1:]  # Logits at t are for the token at t + 1.
     mask = tf.not_equal(labels, ext.losses.IGNORED_LABEL)
     loss, logs = ext.weighted_losses.total(
       self.config.losses, {'label': {'logits': logits, 'labels': labels}, 'z_loss': {'logits': logits, 'mask': mask}}

@@ -35,7 +35,7 @@ class TextClassifierTaskConfig(ext.TaskConfig):
     model: The decoder. It has room for `vocab_size` tokens.
     model_path: A folder with a model in Hugging Face's files, to begin with its weights; of `model` dropout, remat and
       scan_layers count then.
-    tokenizer_path: A folder with a tokenizer in Hugging Face's files. Empty: that of `model_path`, or without one
+    tokenizer_path: A folder with a tokenizer in Hugging Face's files. Empty: from `model_path`, or without one
       byte-level BPE with `model.vocab_size` tokens, trained on the topics of Python's language reference.
     class_names: The classes, in the order of their numbers.
     losses: The loss to minimize: label.

@@ -29,7 +29,7 @@ class TextClassifierModel(tf_keras.Model):
 
     Args:
       input_ids: int32 [b, t]; each row ends with the last token of its text.
-      segments: int32 [b, t]: 1 for tokens of the text, 0 for those that fill the row up.
+      segments: int32 [b, t]: 1 for tokens of the text, 0 for padding.
       training: whether there is dropout.
 
     Returns:

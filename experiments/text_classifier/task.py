@@ -29,11 +29,11 @@ class TextClassifierTask(ext.TextTask):
 
   @property
   def named_tokenizer(self) -> str:
-    """That of `tokenizer_path` or `model_path`."""
+    """The folder of `tokenizer_path` or `model_path`."""
     return super().named_tokenizer or self.config.model_path
 
   def make_tokenizer(self) -> ext.Tokenizer:
-    """That of the built-in text."""
+    """The built-in text's tokenizer."""
     return ext.python_topics.tokenizer(self.config.model.vocab_size)
 
   def build_inputs(

@@ -6,7 +6,7 @@ import re
 
 import official_ext as ext
 
-_VALIDATION_PART = 4  # One paragraph of so many.
+_VALIDATION_PART = 4  # One paragraph in 4.
 _LEAST_LETTERS = 60
 
 # The class of paragraphs -> the topics of pydoc_data.topics that they are from.

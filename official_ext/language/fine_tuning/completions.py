@@ -1,6 +1,4 @@
-"""Answers to validation prompts: logged during training, and scored in evaluations.
-
-The prompts of validation data with their answers, as a model gets them.
+"""Answers validation prompts: logged during training, and scored in evaluations.
 
 Example:
 
@@ -49,7 +47,7 @@ class Prompt:
 
 
 def read_prompts(source: Any, params: Any, path: str, at_most: int) -> list[Prompt]:
-  """The first prompts of a source, those with an answer if tokens are learned; of labeled answers the desirable ones.
+  """The first prompts of a source: with an answer if tokens are learned; of labeled answers the desirable ones.
 
   Args:
     source: of `text_sources.open_source`.
@@ -155,7 +153,7 @@ class CompletionsConfig(base_config.Config):
         raise errors.UserError(f'{path}.metrics: {metric.name}: is a function of tensors; expected one in Python')
 
   def check_run(self, path: str, params: Any, mode: str | None) -> None:
-    """See `checks.check_run`."""
+    """See `check_run` in checks.py."""
     del mode
     if self.is_used and params.runtime.mesh.sizes():
       raise errors.UserError(f'{path}: text is not generated on a mesh; unset {path} or runtime.mesh')
@@ -179,7 +177,7 @@ class Answers:
     """The first validation prompts; -1 for all.
 
     Raises:
-      UserError: there are none.
+      UserError: the data have no prompts.
     """
     if at_most not in self._prompts:
       data = self._task.config.validation_data

@@ -30,10 +30,10 @@ class FineTuningConfig(definitions.TaskConfig):
       trained further. Empty: a new decoder, see `model`.
     model: The decoder, if `model_path` is empty. For one from a folder nothing is read but how it is run, if that is
       not the default: `remat`, `scan_layers`, rates of dropout, `router_aux_loss_coef`.
-    tokenizer_path: A folder with a tokenizer; empty: that of `model_path`, or without it one that is trained on the
+    tokenizer_path: A folder with a tokenizer; empty: from `model_path`, or without it one that is trained on the
       built-in data at its first use.
     use_lora: Whether adapters are trained instead of all weights; null: if there is a `model_path`.
-    lora: New adapters. Those of a folder are unchanged, and this must not be set.
+    lora: New adapters. Must not be set if a folder has adapters, which are unchanged.
     load_in_4bit: Whether the frozen kernels below adapters are kept in 4 bits: short for `quantization.method=nf4`.
     quantization: How the frozen kernels are kept.
     frozen_dtype: In which type other frozen weights are kept, such as bfloat16; empty: unchanged.

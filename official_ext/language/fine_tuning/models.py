@@ -1,11 +1,10 @@
-"""The models of a fine-tuning task other than its language model: classifiers, and the reference from its start.
+"""Models of a fine-tuning task other than its language model: the reference, and classifiers.
 
-The model as it was when training began, which tasks hold the trained one against, without a second copy of its base.
+The reference is the model as it was when training began, without a second copy of its base: only trained weights have
+changed. New adapters began at nothing, so it is the model with them switched off. Otherwise the trained weights' first
+values are kept, as constants that checkpoints hold.
 
-Only trained weights have changed since. New adapters began at nothing: the reference is the model with them switched
-off. Otherwise the trained weights' first values are kept, as constants that checkpoints hold.
-
-Models that score texts, which begin as `model_path` says, and become whole folders again.
+Classifiers score texts, start from `model_path`, and are saved as whole folders.
 """
 
 from collections.abc import Callable, Mapping
@@ -98,7 +97,7 @@ def build_classifier(
   settings: Mapping[str, object],
   warn: Callable[[str], None] = logging.warning,
 ) -> decoder.SequenceClassifier:
-  """A classifier, with new adapters if they are trained: those of a folder are added to its weights.
+  """A classifier, with new adapters if they are trained; a folder's adapters are added to its weights.
 
   Args:
     config: of the task.
@@ -124,7 +123,7 @@ def merged_classifier(
 ) -> decoder.SequenceClassifier:
   """A model without adapters that scores as one of `build_classifier` does; that one is unchanged.
 
-  Args: those of `build_classifier`.
+  For the arguments see `build_classifier`.
   """
   if not config.trains_adapters:
     return model

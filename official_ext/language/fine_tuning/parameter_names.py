@@ -1,7 +1,7 @@
 """The parameters of DeepExtension's training methods, in lower case, as short names for `--set`.
 
-Those that are not here are standard ones with the same meaning: learning_rate, warmup_steps, max_steps,
-max_grad_norm, grad_accum_steps; and batch_size, which counts the examples of a micro-batch of all replicas together.
+Not listed here are standard names with the same meaning: learning_rate, warmup_steps, max_steps, max_grad_norm,
+grad_accum_steps; and batch_size, which counts the examples of a micro-batch of all replicas together.
 
 Example:
 
@@ -59,8 +59,8 @@ def register(
 
   Args:
     experiment: the name that it is registered under; its task's configuration is a `FineTuningConfig`.
-    refused: those that the method does not use -> why, for its user.
-    changed: those that mean another field of it, as patterns or a `Meaning` (see `training/config/short_names.py`), and
+    refused: parameters that the method does not use -> why, for its user.
+    changed: parameters that mean another field, as patterns or a `Meaning` (see `training/config/short_names.py`), and
       further short names.
   """
   refusals = {name: short_names.Meaning(refusal=reason) for name, reason in (refused or {}).items()}

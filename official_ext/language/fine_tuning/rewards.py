@@ -45,7 +45,7 @@ class Reward:
     return [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
 
   def arguments(self, known: Mapping[str, object]) -> dict[str, object]:
-    """Those of `known` that the function takes."""
+    """The entries of `known` that the function takes."""
     parameters = inspect.signature(self.function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
       return dict(known)
@@ -88,7 +88,7 @@ def find(wanted: Sequence[str], path: str) -> list[Reward]:
     path: the dotted path of the field that they are from, for messages.
 
   Raises:
-    UserError: there is none of a name.
+    UserError: a name has no reward.
   """
   with errors.Mistakes() as mistakes:
     for name in wanted:

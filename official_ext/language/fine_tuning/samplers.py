@@ -62,7 +62,7 @@ class Sampler(Protocol):
       seed: int64 [2]; the same draws the same.
 
     Returns:
-      p * count rows, those of a prompt beside each other. Log-probabilities are NaN if the sampler does not know them.
+      p * count rows, grouped by prompt. Log-probabilities are NaN if the sampler does not know them.
     """
 
 

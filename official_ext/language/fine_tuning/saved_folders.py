@@ -1,8 +1,6 @@
-"""The result of a run of fine-tuning: folders that are saved at its end, loaded again, and held against the model.
+"""Saves the result of a run of fine-tuning as folders, loads them, and compares them with the model.
 
-`task` is a `FineTuningTask` in all of this.
-
-The signature of a fine-tuned model's export: its inputs have the names of the data, so that these verify it.
+`task` is a `FineTuningTask`. The signature of an export has inputs with the names of the data, so that these verify it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -87,7 +87,7 @@ class FineTuningTask(text_task.TextTask):
       raise errors.UserError(f'task.model_path: {error}') from error
 
   def build_language_model(self) -> decoder_lib.LanguageModel:
-    """The decoder of `model_path`, or a new one; with adapters beside frozen weights, if adapters are trained."""
+    """The decoder of `model_path`, or a new one; with adapters on frozen weights, if adapters are trained."""
     model = self._language_model()
     self.check_vocabulary(model.config.vocab_size)
     return model
@@ -143,7 +143,7 @@ class FineTuningTask(text_task.TextTask):
     """The model of `model_path` without adapters.
 
     If adapters are trained, its weights are kept as frozen ones are; otherwise, for adapters of `model_path` that are
-    to be merged, as they were when those were trained.
+    to be merged, as they were when the adapters were trained.
     """
     base, config = self.base_model, self.config
     assert base is not None
@@ -184,7 +184,7 @@ class FineTuningTask(text_task.TextTask):
   # Memory.
 
   def training_shapes(self, num_replicas: int) -> activation_memory.TrainingShapes:
-    """The texts of a micro-batch on one of so many replicas: override it in a task that makes others."""
+    """The texts of a micro-batch on one of `num_replicas`: override it in a task that makes others."""
     data = self.config.train_data
     texts = 2 if data.example_format == 'preference' and not self.config.is_unpaired else 1
     sequences = texts * -(-data.global_batch_size // num_replicas)
@@ -213,12 +213,12 @@ class FineTuningTask(text_task.TextTask):
 
   @property
   def named_tokenizer(self) -> str:
-    """That of `tokenizer_path` or `model_path`."""
+    """The folder of `tokenizer_path` or `model_path`."""
     return super().named_tokenizer or (self.base_model.tokenizer if self.base_model else '')
 
   @property
   def model_type(self) -> str:
-    """See base class: that of the folder, if there is one."""
+    """See base class: the folder's, if a folder is named."""
     if self.base_model is None:
       return super().model_type
     return pretrained.read_config(self.base_model.model)[0].model_type
@@ -253,7 +253,7 @@ class FineTuningTask(text_task.TextTask):
       params: `task.train_data` or `task.validation_data`.
 
     Raises:
-      UserError: they cannot be read, or there are none.
+      UserError: they cannot be read, or none exist.
     """
     train, validation = self.config.train_data, self.config.validation_data
     if not params.is_training and params.input_path:

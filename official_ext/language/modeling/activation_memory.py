@@ -1,8 +1,8 @@
-"""An estimate of the memory of a decoder's training: the activations of a step, and the least that weights take.
+"""Estimates the memory of a decoder's training: the activations of a step, and the least that weights take.
 
 The estimate counts the tensors that the backward pass reads, by their shapes: of each layer the inputs of its norms,
 products and softmax; and the logits, whose gradient is computed while all of these are in memory. One more layer stands
-for the tensors of the layer that is computed. Measured beside real runs: "Memory" in docs/how_to/scale.md.
+for the tensors of the layer that is computed. Compared with real runs: "Memory" in docs/how_to/scale.md.
 
 Example:
 
@@ -22,7 +22,7 @@ from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import model_weights
 
 _UNPACKING = int(4e6)  # Of each packed kernel, forward and backward.
-_LOGITS = 4  # Float32 arrays of the logits' shape: logits, those of the learned tokens, softmax, gradient.
+_LOGITS = 4  # Float32 arrays of the logits' shape: logits, the learned tokens' logits, softmax, gradient.
 
 
 @dataclasses.dataclass(frozen=True)

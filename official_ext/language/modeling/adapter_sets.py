@@ -1,4 +1,4 @@
-"""Several adapters over one base: switched between calls, or combined with weights.
+"""Keeps several adapters over one base: switched between calls, or combined with weights.
 
     model = pretrained.load('Llama-3.2-1B')         # Or ext.load of a run that trained all weights.
     adapters = adapter_sets.AdapterSet(model, {'sql': 'runs/sql/adapter', 'chat': 'runs/chat/adapter'})
@@ -6,7 +6,7 @@
     adapters.set_adapter(None)                     # the base alone
     adapter_sets.combine(['runs/sql/adapter', 'runs/chat/adapter'], [0.7, 0.3], 'both')
 
-The names are those of peft's PeftModel: `set_adapter`, `add_weighted_adapter`.
+Names are as in peft's PeftModel: `set_adapter`, `add_weighted_adapter`.
 
 Example:
 
@@ -56,8 +56,8 @@ _Adapter = dict[str, tuple[np.ndarray, np.ndarray, float]]
 class AdapterSet:
   """Adapters of peft's folders over one model, of which one is in use at a time.
 
-  The model has one adapter of the largest rank for each layer that any of them has. Those of a smaller rank are filled
-  up with zeros, which changes no result, so that a compiled function keeps its program when adapters are switched.
+  The model has one adapter of the largest rank for each layer that any of them has. Adapters of smaller rank are padded
+  with zeros, which changes no result, so that a compiled function keeps its program when adapters are switched.
 
   Attributes:
     names: of the adapters, in order.

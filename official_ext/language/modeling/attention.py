@@ -1,12 +1,11 @@
 """Attention with grouped heads, rotary positions, norms of queries and keys, soft-caps and a cache.
 
-The keys and values of the tokens so far, so that the next token costs one row instead of all.
+The cache holds keys and values of the tokens so far: the next token costs one row instead of all.
 
-cuDNN's fused attention on NVIDIA GPUs: the scores are never in memory, which then grows with the length of a row.
-
-Dao et al. 2022 (FlashAttention), https://arxiv.org/abs/2205.14135. XLA has it as custom calls, which JAX emits too
-(`jax.nn.dot_product_attention(implementation='cudnn')`); TensorFlow has no operation for it. It computes what
-`attention.Attention` does, in another order, and rounds its probabilities to the input's dtype.
+`fused_attend` is cuDNN's FlashAttention on NVIDIA GPUs (Dao et al. 2022, https://arxiv.org/abs/2205.14135): memory
+grows with the length of a row, as the scores are never stored. XLA has it as custom calls, which JAX emits too
+(`jax.nn.dot_product_attention(implementation='cudnn')`). It computes the same as `Attention`, in another order, and
+rounds its probabilities to the input's dtype.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,7 +71,7 @@ def empty_cache(config: decoder_config.DecoderConfig, batch_size: int, length: i
 
 
 def extended_cache(cache: LayerCache, keys: tf.Tensor, values: tf.Tensor) -> LayerCache:
-  """With the keys and values of new tokens behind the present ones. A graph must be compiled by XLA, which does it in
+  """With the keys and values of new tokens after the present ones. A graph must be compiled by XLA, which does it in
   place.
 
   Args:
@@ -93,7 +92,7 @@ def extended_cache(cache: LayerCache, keys: tf.Tensor, values: tf.Tensor) -> Lay
 
 
 def repeated_cache(cache: KeyValueCache, count: int) -> KeyValueCache:
-  """With `count` rows for each sequence, beside each other."""
+  """With `count` adjacent rows for each sequence."""
   # From the end, since stacked layers have one axis more.
   repeat = lambda tensors: tuple(tf.repeat(tensor, count, axis=tensor.shape.rank - 4) for tensor in tensors)
   return KeyValueCache(repeat(cache.keys), repeat(cache.values), cache.index)
@@ -120,7 +119,7 @@ def fused_attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: t
     queries: [b, heads, t, head_dim], bfloat16 or float16, scaled. All shapes are static.
     keys: [b, groups, s, head_dim]; groups is a divisor of heads.
     values: as keys.
-    mask: bool [b or 1, 1, t, s], whether a token sees another; None: itself and those before it. A token that sees
+    mask: bool [b or 1, 1, t, s], whether a token sees another; None: itself and earlier ones. A token that sees
       none gets the mean of all.
 
   Returns:
@@ -259,7 +258,7 @@ def _custom_call(
 
 @dataclasses.dataclass(frozen=True)
 class LayerContext:
-  """The arguments of a block beside its input.
+  """The arguments of a block other than its input.
 
   Attributes:
     mask: bool [b or 1, 1, t, s], whether a token (t) sees another (s).
@@ -271,7 +270,7 @@ class LayerContext:
     cache: the keys and values before this call; None to see this call's own alone.
     extras: the arguments of the model for its layers: tensors by name.
     is_token: float32 [b, t], 0 for padding; None for tokens alone.
-    is_causal: whether, by the mask, each token sees itself and those before it, and all rows are alike.
+    is_causal: whether, by the mask, each token sees itself and earlier ones, and all rows are alike.
   """
 
   mask: tf.Tensor

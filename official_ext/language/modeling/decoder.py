@@ -1,8 +1,7 @@
-"""A decoder-only transformer for all families, defined by `DecoderConfig` alone, with a head of tokens or of scores.
+"""A decoder-only transformer for all families, defined by `DecoderConfig` alone.
 
-A decoder-only transformer for all families, defined by `DecoderConfig` alone.
-
-A decoder with a head of scores for each text: a classifier, or with one score a reward model.
+`LanguageModel` puts a head of tokens on it. `SequenceClassifier` puts a head of scores for each text on it: a
+classifier, or with one score a reward model.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ _ATTENTION_SITE, _MLP_SITE = 1, 2  # Of a layer's dropout; 0 is inside of attent
 
 
 class Block(layers.Part):
-  """x + attention(norm(x)), then x + mlp(norm(x)); with `post_norms` a norm behind each, before the sum.
+  """x + attention(norm(x)), then x + mlp(norm(x)); with `post_norms` a norm after each, before the sum.
 
   Without `pre_norms` the first norms are left out. In parallel (`config.block_type`): x + attention(norm(x)) +
   mlp(norm(x)).
@@ -62,7 +61,7 @@ class Block(layers.Part):
       config: of the decoder.
       initializer: see `Decoder`.
       is_sparse: whether it has experts.
-      **options: those of `layers.Part`.
+      **options: of `layers.Part`.
     """
     super().__init__(**options)
     self._config = config
@@ -140,7 +139,7 @@ class Decoder(layers.Part):
     norm: the last norm.
     draws: whether layers drop out in training.
     neftune_noise_alpha: the scale of noise on the embeddings in training, see `layers.neftune_noise`; 0 for none.
-    origin: that of the model from a folder that it is a part of; None for a new one.
+    origin: of the model, loaded from a folder, that it is a part of; None for a new one.
 
   Example:
 
@@ -286,7 +285,7 @@ class Decoder(layers.Part):
 
   def _bias(self, positions, segments, cache):
     """The biases of all keys, scaled as scores are: float32 [b or 1, heads, s]."""
-    if cache is not None:  # Also of those that other calls have written.
+    if cache is not None:  # Also of keys that other calls have written.
       columns = tf.range(cache.length)[tf.newaxis]
       positions = columns if segments is None else packed_documents.positions(segments)
     config = self.config
@@ -359,7 +358,7 @@ def _of_layer(context, seed, number, extras):
 
 
 def _layer_seed(seed, number):
-  """Beside the stream of the embedding's dropout, which is numbered behind the layers'."""
+  """A stream apart from the embedding's dropout, which has the number after the layers'."""
   return tf.stack([seed[0], seed[1] + tf.cast(number, tf.int64) + 1])
 
 
@@ -395,7 +394,7 @@ class LanguageModel(tf_keras.Model):
     dtype: tf.DType | str | None = None,
     name: str = 'language_model',
   ):
-    """Makes all weights; the arguments are those of `Decoder`."""
+    """Makes all weights; for the arguments see `Decoder`."""
     super().__init__(name=name, dtype=dtype, autocast=False)
     self.config = config
     self.origin: Any = None
@@ -421,7 +420,7 @@ class LanguageModel(tf_keras.Model):
     extras: Mapping[str, tf.Tensor] | None = None,
     training: bool = False,
   ) -> tf.Tensor:
-    """Logits, float32 [b, t, vocab_size]; the arguments are those of `Decoder.call`."""
+    """Logits, float32 [b, t, vocab_size]; for the arguments see `Decoder.call`."""
     hidden, _ = self.decoder(input_ids, positions=positions, segments=segments, extras=extras, training=training)
     return self.logits(hidden)
 
@@ -460,7 +459,7 @@ class SequenceClassifier(tf_keras.Model):
     name: str = 'sequence_classifier',
     decoder: Decoder | None = None,
   ):
-    """Makes all weights; the arguments are those of `Decoder`. The head always starts with normal numbers.
+    """Makes all weights; for the arguments see `Decoder`. The head always starts with normal numbers.
 
     Args:
       config: the decoder's structure.
@@ -491,7 +490,7 @@ class SequenceClassifier(tf_keras.Model):
     extras: Mapping[str, tf.Tensor] | None = None,
     training: bool = False,
   ) -> tf.Tensor:
-    """Scores, float32 [b, num_labels]; the arguments are those of `Decoder.call`, and each row holds one text.
+    """Scores, float32 [b, num_labels]; for the arguments see `Decoder.call`. Each row holds one text.
 
     `segments` are above 0 for a text's tokens and 0 for padding, on either side; None if there is no padding.
     """

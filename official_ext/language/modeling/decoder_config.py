@@ -22,7 +22,7 @@ ACTIVATIONS = ('silu', 'gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
 
 @dataclasses.dataclass
 class DecoderConfig(base_config.Config):
-  """A decoder. The names are those of Hugging Face's configurations, wherever they have one.
+  """A decoder. Names are as in Hugging Face's configurations, if they have one.
 
   Attributes:
     model_type: the family as which the decoder is saved (`families`): a configuration that its family cannot express
@@ -41,7 +41,7 @@ class DecoderConfig(base_config.Config):
     norm_offset: added to a norm's weight: Gemma stores the difference from 1.
     norm_bias: whether a layer_norm has a bias.
     pre_norms: a norm before attention and before the MLP.
-    post_norms: a norm behind attention and MLP, before the sum (Gemma 2 and 3, OLMo 2).
+    post_norms: a norm after attention and MLP, before the sum (Gemma 2 and 3, OLMo 2).
     block_type: sequential: the MLP reads the sum of input and attention; parallel: attention and MLP read the same
       normed input, and both are added to it (Phi-2, Cohere); parallel_norms: in parallel, each with its own norm
       (Falcon 40B).
@@ -73,13 +73,13 @@ class DecoderConfig(base_config.Config):
     embedding_multiplier: embeddings are multiplied by it (Granite).
     tie_word_embeddings: the head is the embedding, transposed.
     lm_head_bias: bias of a head that is not the embedding (Phi-2).
-    num_experts: in a sparse layer the MLP is so many, of which each token goes through a few; 0 for no such layers.
-    num_experts_per_tok: how many of them.
-    moe_intermediate_size: width inside each of them.
-    shared_expert_intermediate_size: width inside an expert of all tokens beside them, whose output is multiplied by a
+    num_experts: number of experts in a sparse layer; 0 for no sparse layers.
+    num_experts_per_tok: number of experts that each token uses.
+    moe_intermediate_size: width inside each expert.
+    shared_expert_intermediate_size: width inside an additional expert of all tokens, whose output is multiplied by a
       sigmoid of its input's product with a vector (Qwen2-MoE); 0 for none.
     norm_topk_prob: a token's experts have shares that sum up to 1, instead of their probabilities among all.
-    decoder_sparse_step: each so many-th layer is sparse, 1 for all.
+    decoder_sparse_step: every n-th layer is sparse; 1 for all.
     mlp_only_layers: numbers of layers, from 0 on, that are not.
     router_aux_loss_coef: how much it costs in training if experts are used unevenly: `mlp.router_loss` times this
       is in the model's `losses`.
@@ -87,8 +87,8 @@ class DecoderConfig(base_config.Config):
       fused, on NVIDIA GPUs in bfloat16 or float16: its memory grows with the length of rows, not with its square. See
       `attention.fused_attend`. Generation and exports are eager.
     attention_dropout: rate on the shares of attention, in training.
-    residual_dropout: rate behind attention and MLP.
-    embedding_dropout: rate behind the embedding.
+    residual_dropout: rate after attention and MLP.
+    embedding_dropout: rate after the embedding.
     initializer_range: standard deviation of new weights.
     remat: activations that are recomputed for the gradient instead of kept: none, block, attention, mlp.
     scan_layers: one block, run in a loop over stacked weights: it compiles in the time of one layer. A step that XLA

@@ -1,15 +1,11 @@
-"""Continuing texts: prompts of different lengths at once, with a cache, in one XLA program or block by block.
+"""Continues texts: prompts of different lengths at once, with a cache, in one XLA program or block by block.
 
-generate = generation.Generator(model, generation.config_of(model, max_new_tokens=50, temperature=0.7))
-continuations = generate([[1, 15043], [1, 3, 306]], seed=0)
-for token in generate.stream([1, 15043], seed=0): ...
+    generate = generation.Generator(model, generation.config_of(model, max_new_tokens=50, temperature=0.7))
+    continuations = generate([[1, 15043], [1, 3, 306]], seed=0)
+    for token in generate.stream([1, 15043], seed=0): ...
 
-From the logits of the next token to a token: the steps of Hugging Face's logits processors, in their order.
-
-One XLA program for all blocks of a decoder that are alike: it compiles in the time of one block, not of all.
-
-programs = BlockPrograms()
-x, cache = programs(block, x, context)     # compiled for the first block, and run for the others with their weights
+`processed_logits` applies Hugging Face's logits processors in their order. `BlockPrograms` is one XLA program for all
+blocks of a decoder that are alike: it compiles in the time of one block.
 
 Example:
 
@@ -44,7 +40,7 @@ _NEVER = -1e30  # A logit: finite, so that no difference of two of them is NaN.
 
 @dataclasses.dataclass
 class GenerationConfig(base_config.Config):
-  """How text is continued. The names are those of Hugging Face's GenerationConfig.
+  """How text is continued. Names are as in Hugging Face's GenerationConfig.
 
   Attributes:
     max_new_tokens: how many tokens at most.
@@ -55,7 +51,7 @@ class GenerationConfig(base_config.Config):
     repetition_penalty: logits of earlier tokens, of the prompt too, are divided by it if they are positive, and
       multiplied if not (Keskar et al., 2019); 1 for none.
     stop_token_ids: a continuation ends with the first of these. Hugging Face calls them eos_token_id.
-    pad_token_id: stands behind the end.
+    pad_token_id: stands after the end.
 
   Example:
 
@@ -116,10 +112,10 @@ def processed_logits(logits: tf.Tensor, config: GenerationConfig, seen: tf.Tenso
     ordered = tf.math.top_k(logits, config.top_k).values
     logits = _without(logits, logits < ordered[:, -1:])
   if config.top_p < 1:
-    # Those that top_k left are in order already, but for others that equal the last one, and stay or go with it.
+    # Logits that top_k left are in order already, except others that equal the last one, and stay or go with it.
     ordered = tf.sort(logits, axis=-1, direction='DESCENDING') if ordered is None else ordered
     shares = tf.exp(ordered - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))
-    # A token stays if those before it have not reached top_p yet: the likeliest one always does.
+    # A token stays if the likelier ones have not reached top_p yet: the likeliest one always does.
     stays = tf.cumsum(shares, axis=-1, exclusive=True) < config.top_p
     logits = _without(logits, logits < tf.reduce_min(tf.where(stays, ordered, -_NEVER), axis=-1, keepdims=True))
   if config.min_p:
@@ -240,7 +236,7 @@ class Samples(NamedTuple):
   """Continuations as tensors.
 
   Attributes:
-    tokens: int32 [b, max_new_tokens], with the padding behind the end.
+    tokens: int32 [b, max_new_tokens], padded after the end.
     log_probs: float32 [b, max_new_tokens], the logs of their probabilities by the model itself, at temperature 1 and
       without filters: as a loss computes them for the same tokens; 0 for padding.
     mask: int32 [b, max_new_tokens], 1 for tokens, the one that ends a row among them.
@@ -285,7 +281,7 @@ def start(
     count: continuations of each prompt, which is read once.
 
   Returns:
-    The state of b = p * count rows, those of a prompt beside each other.
+    The state of b = p * count rows, grouped by prompt.
   """
   num_prompts, length = input_ids.shape
   room = tf.ones([num_prompts, config.max_new_tokens], tf.int32)
@@ -343,7 +339,7 @@ def sample(
 ) -> Samples:
   """Continues prompts up to their ends; part of a larger program, such as a training step. Eagerly or under XLA.
 
-  Args: those of `start`.
+  For the arguments see `start`.
   """
   state = start(model, config, input_ids, mask, seed, run_block, count)
   batch_size, length = state.tokens.shape[0], config.max_new_tokens

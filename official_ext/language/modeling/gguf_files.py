@@ -1,11 +1,9 @@
-"""GGUF files, which llama.cpp and programs around it read: weights, metadata and tokenizer in one file.
+"""Writes GGUF files, which llama.cpp and programs around it read: weights, metadata and tokenizer in one file.
 
-gguf_files.write(model, 'model.gguf', tokenizer, 'q8_0')
+    gguf_files.write(model, 'model.gguf', tokenizer, 'q8_0')
 
-Names and layout are those of llama.cpp's convert_hf_to_gguf.py (https://github.com/ggml-org/llama.cpp); the package
-`gguf` writes the file.
-
-The tokenizer of a GGUF file, as llama.cpp reads it.
+Names and layout follow llama.cpp's convert_hf_to_gguf.py (https://github.com/ggml-org/llama.cpp); the package `gguf`
+writes the file.
 
 llama.cpp has two kinds of tokenizers for BPE: of bytes (`gpt2`), whose words are split by a rule that the file names,
 and of characters with bytes for unknown ones (`llama`), which joins the pair of highest score. Others are refused: a
@@ -175,8 +173,8 @@ def _spm_prefix(content, where) -> bool:
 def _scores(content, where) -> dict[str, float]:
   """The score of each token that is joined: minus the place of its first merge.
 
-  llama.cpp joins any two neighbours that make a token, and first those whose token has the highest score. That is the
-  order of the merges if all pairs that make a token are merges, and those of a token follow each other.
+  llama.cpp joins any two neighbours that make a token, and first the pair whose token has the highest score. That is
+  the order of the merges if all pairs that make a token are merges, and a token's merges follow each other.
   """
   model = content['model']
   vocab = model['vocab']
@@ -318,7 +316,7 @@ def context_length(config: decoder_config.DecoderConfig) -> int:
 def write(
   model: decoder.LanguageModel, path: str, tokenizer: tokenizer_lib.Tokenizer, dtype: str = 'float16', name: str = ''
 ) -> None:
-  """Writes a file, completely or not at all. It needs the memory of one tensor beside the model.
+  """Writes a file, completely or not at all. It needs the memory of one tensor besides the model.
 
   Args:
     model: a plain `LanguageModel`, without adapters and packed weights.

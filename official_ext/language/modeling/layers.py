@@ -1,14 +1,12 @@
-"""The small layers of a decoder: products, norms, embeddings, dropout.
+"""The small layers of a decoder: products, norms, embeddings, dropout; and weights without values.
 
-All of them have their weights from the start, compute in the policy's compute dtype (norms in float32), and read them
-by `remat.value_of`, so that one of them can represent every layer of the same kind.
+A layer has its weights from the start, computes in the policy's compute dtype (norms in float32), and reads weights by
+`remat.value_of`, so that it can represent all layers of its kind. Within `meta_weights`, weights take no memory:
 
-Layers whose weights are still to come: they have a shape and a type, and take no memory.
-
-with layers.meta_weights():
-  model = decoder.LanguageModel(config)      # each weight is a `MetaVariable`
-...                                          # values arrive in any order, one tensor at a time
-layers.finish_weights(model_weights.layer_parts(model))           # each weight is a variable, made of those very bytes
+    with layers.meta_weights():
+      model = decoder.LanguageModel(config)      # each weight is a `MetaVariable`
+    ...                                          # values arrive in any order, one tensor at a time
+    layers.finish_weights(model_weights.layer_parts(model))  # each weight is a variable of those bytes
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +62,7 @@ class MetaVariable:
     self._values: np.ndarray | None = None
 
   def assign(self, value: np.ndarray, row: int | tuple[int, ...] | None) -> None:
-    """Takes the value, or that of a row of stacked ones.
+    """Takes the value, or one row of a stacked one.
 
     Args:
       value: is copied.
@@ -85,7 +83,7 @@ class MetaVariable:
       target[start : start + rows] = value[start : start + rows].astype(self.dtype.as_numpy_dtype)
 
   def tensor(self) -> tf.Tensor:
-    """All values, in the memory of the input, to which nobody else may write from now on."""
+    """All values, in the memory of the input, to which no one else may write from now on."""
     if self._values is None:
       return tf.cast(tf_keras.initializers.get(self.initializer)(self.shape, self.dtype), self.kept_dtype)
     values, self._values = self._values, None
@@ -96,7 +94,7 @@ class MetaVariable:
 def _own_pages(shape, dtype):
   """An array of zeros, aligned as TensorFlow asks of memory that it uses without a copy.
 
-  It lies in separate pages, not between temporary reads, which would leave holes behind it.
+  It lies in separate pages, not between temporary reads, which would leave holes after it.
   """
   size = max(1, math.prod(shape)) * np.dtype(dtype).itemsize
   pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -131,7 +129,7 @@ def finish_weights(parts: list[Any]) -> None:
   """Makes variables of all unmade weights, of the values that have arrived.
 
   Args:
-    parts: `layers.Part`s. Variables come in the order in which their weights were described, whichever arrived first:
+    parts: each a `Part`. Variables come in the order in which their weights were described, whichever arrived first:
       optimizers number them.
   """
   for part in parts:
@@ -176,10 +174,10 @@ class Part(tf_keras.layers.Layer):
 
   Attributes:
     num_rows: 0, or of how many layers it holds the weights, stacked: each weight has that many rows then.
-    num_slices: 0, or how many alike each weight holds behind that, such as one for each expert.
+    num_slices: 0, or how many weights of equal shape each row holds, such as one for each expert.
     is_frozen: whether its own weights are constants, which checkpoints leave out: see model_weights.py.
     is_packed: whether its own weights are the packed form of others, in dtypes that stay.
-    is_saved: whether its own weights are trained beside adapters, and saved with them: see model_weights.py.
+    is_saved: whether its own weights are trained with adapters, and saved with them: see model_weights.py.
     is_merged: whether its weights are a sum or an approximation of others, which are in no folder.
   """
 
@@ -208,7 +206,7 @@ class Part(tf_keras.layers.Layer):
   def make_weight(
     self, name: str, shape: tuple[int, ...], initializer: tf_keras.initializers.Initializer | str, **options: object
   ) -> tf.Variable:
-    """A variable, with a row for each layer if they are stacked; `options` are those of Keras' `add_weight`.
+    """A variable, with a row for each layer if they are stacked; for `options` see Keras' `add_weight`.
 
     A `MetaVariable` if these are requested.
     """
@@ -240,13 +238,13 @@ class Part(tf_keras.layers.Layer):
     Args:
       attribute: its name here.
       trainable: whether it is trained: of a variable this cannot be changed.
-      dtype: of the new variable; None for that of the old one.
+      dtype: of the new variable; None for the old one's.
     """
     old = getattr(self, attribute)
     self.put_weight(attribute, tf.convert_to_tensor(old), dtype or old.dtype, trainable=trainable)
 
   def own_weights(self) -> dict[str, tf.Variable]:
-    """The layer's own variables by attribute, not those of its parts."""
+    """The layer's own variables by attribute, not its parts'."""
     return {name: value for name, value in vars(self).items() if isinstance(value, tf.Variable)}
 
   def num_weights(self) -> int:
@@ -265,7 +263,7 @@ class Part(tf_keras.layers.Layer):
     return tf.cast(remat.value_of(variable), dtype or self.compute_dtype)
 
   def product_of(self, x: tf.Tensor, variable: tf.Variable, transpose_b: bool = False) -> tf.Tensor:
-    """See `product`, with a variable as the matrix. Frozen weights are not kept in the compute dtype beside its own."""
+    """See `product`, with a variable as the matrix. Frozen weights are not kept in the compute dtype as well."""
     if not self.is_frozen or variable.dtype == self.compute_dtype:
       return product(x, self.value(variable), transpose_b=transpose_b)
     matrix, axis = remat.value_of(variable), 0 if transpose_b else 1
@@ -467,7 +465,7 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None, site: int) -> tf.
 def neftune_noise(x: tf.Tensor, segments: tf.Tensor | None, alpha: float) -> tf.Tensor:
   """Noise on embeddings: uniform in +- alpha / sqrt(tokens * hidden_size) of the text, and 0 on padding.
 
-  Jain et al. 2023, https://arxiv.org/abs/2310.05914, algorithm 1. The length is that of each text, as in the paper's
+  Jain et al. 2023, https://arxiv.org/abs/2310.05914, algorithm 1. The length is each text's, as in the paper's
   code. TRL takes the length of the padded row. In a training step the noise is a function of (seed, step, replica).
 
   Args:
@@ -482,7 +480,7 @@ def neftune_noise(x: tf.Tensor, segments: tf.Tensor | None, alpha: float) -> tf.
   noise = tf.random.uniform(tf.shape(x), -1.0, 1.0)
   if segments is None:
     return tf.cast(noise * alpha / tf.sqrt(tf.cast(length * width, tf.float32)), x.dtype)
-  # Each text has another number: those of a row begin at row * (t + 1).
+  # Each text has another number: a row's begin at row * (t + 1).
   numbers = segments + tf.range(batch)[:, tf.newaxis] * (length + 1)
   tokens = tf.math.unsorted_segment_sum(tf.ones_like(segments), numbers, batch * (length + 1))
   lengths = tf.cast(tf.gather(tokens, numbers) * width, tf.float32)

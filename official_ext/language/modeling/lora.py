@@ -1,4 +1,4 @@
-"""LoRA: small trained matrices beside frozen kernels.
+"""LoRA: small trained matrices next to frozen kernels.
 
     lora.attach(model, lora.LoraConfig(r=8), quantized_linear.QuantizationConfig(method='nf4'))
     ...                                             # trains model.trainable_variables: the adapters alone
@@ -70,7 +70,7 @@ class LoraConfig(base_config.Config):
     lora_dropout: The rate of dropout on the input of the adapters, in training.
     target_modules: Which linear layers get one. Each is a name such as q_proj, the end of a name such as
       self_attn.q_proj, or a regular expression of a whole name, ours (decoder.blocks.0.self_attn.q_proj) or Hugging
-      Face's (model.layers.0.self_attn.q_proj); all-linear for those of all blocks.
+      Face's (model.layers.0.self_attn.q_proj); all-linear for the linear layers of all blocks.
     use_rslora: Whether the product is multiplied by lora_alpha / sqrt(r): Kalajdzievski 2023,
       https://arxiv.org/abs/2312.03732.
     use_dora: Whether the length of each column is trained by itself: Liu et al. 2024, https://arxiv.org/abs/2402.09353.
@@ -132,7 +132,7 @@ class LoraLinear(layers.Part):
 
   @property
   def bias(self) -> tf.Variable | None:
-    """That of the frozen layer: [out], or None."""
+    """The frozen layer's bias: [out], or None."""
     return self.base.bias
 
   def call(self, x: tf.Tensor) -> tf.Tensor:
@@ -189,7 +189,7 @@ def attach(
   quantization: quantized_linear.QuantizationConfig | None = None,
   frozen_dtype: tf.DType | str | None = None,
 ) -> None:
-  """Puts adapters beside linear layers, and freezes everything else.
+  """Adds adapters to linear layers, and freezes everything else.
 
   Args:
     module: a `LanguageModel`; or a `Decoder`, so that a custom head on it is trained too.

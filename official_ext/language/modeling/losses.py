@@ -1,6 +1,6 @@
 """The losses of language models, as functions: tensors in, a float32 scalar out.
 
-b is the number of sequences, t that of their tokens. All is computed in float32, for any input type.
+b is the number of sequences, t the number of their tokens. All is computed in float32, for any input type.
 `weighted_losses` gives them weights in a configuration.
 
 Example:
@@ -28,8 +28,8 @@ def log_probs(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
   """The logarithm of the probability of each label: log softmax(logits)[label].
 
   Args:
-    logits: [b, t, vocabulary]: those at position i are for the label at i. A decoder's are for the next token.
-    labels: integers [b, t]; those that are `IGNORED_LABEL` get 0.
+    logits: [b, t, vocabulary]: position i is for the label at i. A decoder's logits are for the next token.
+    labels: integers [b, t]; `IGNORED_LABEL` gets 0.
 
   Returns:
     float32 [b, t].
@@ -53,7 +53,7 @@ def label(logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None = None) -
 
   Args:
     logits: [b, t, vocabulary].
-    labels: integers [b, t]; those that are `IGNORED_LABEL` do not count.
+    labels: integers [b, t]; `IGNORED_LABEL` does not count.
     mask: [b, t], 1 for a token that counts, 0 for another; None: all do.
   """
   return -_token_mean(log_probs(logits, labels), _counted(labels, mask))
@@ -106,7 +106,7 @@ def dpo(
 
   Args:
     policy_chosen: sums of the log-probabilities of the preferred answer's tokens, under the trained model: [b].
-    policy_rejected: those of the other answer.
+    policy_rejected: the same for the other answer.
     reference_chosen: the same two under the reference, to which no gradient flows.
     reference_rejected: see above.
     beta: how much it costs to leave the reference.
@@ -131,7 +131,7 @@ def ipo(
 
   Args:
     policy_chosen: means of the log-probabilities of the preferred answer's tokens, under the trained model: [b].
-    policy_rejected: those of the other answer.
+    policy_rejected: the same for the other answer.
     reference_chosen: the same two under the reference, to which no gradient flows.
     reference_rejected: see above.
     beta: the strength of the regularization: the margin is drawn towards 1 / (2 * beta).
@@ -147,11 +147,11 @@ def simpo(policy_chosen: tf.Tensor, policy_rejected: tf.Tensor, beta: float = 2.
       -log sigmoid(beta * (policy_chosen - policy_rejected) - gamma)
 
   Meng et al. 2024, https://arxiv.org/abs/2405.14734, equation 6. The defaults are the paper's for Llama 3 8B; TRL's are
-  those of CPO, beta 0.1 and gamma 0.5.
+  CPO's, beta 0.1 and gamma 0.5.
 
   Args:
     policy_chosen: means of the log-probabilities of the preferred answer's tokens: [b].
-    policy_rejected: those of the other answer.
+    policy_rejected: the same for the other answer.
     beta: the scale of the rewards.
     gamma: the margin between the two rewards that is aimed at.
   """  # fmt: skip
@@ -168,7 +168,7 @@ def cpo(policy_chosen: tf.Tensor, policy_rejected: tf.Tensor, beta: float = 0.1)
 
   Args:
     policy_chosen: sums of the log-probabilities of the preferred answer's tokens: [b].
-    policy_rejected: those of the other answer.
+    policy_rejected: the same for the other answer.
     beta: the scale of the rewards.
   """  # fmt: skip
   return _logistic(tf.cast(policy_chosen, tf.float32) - tf.cast(policy_rejected, tf.float32), beta)
@@ -192,7 +192,7 @@ def kto(
 
   Args:
     policy: sums of the log-probabilities of the answers' tokens, under the trained model: [b].
-    reference: those under the reference; no gradient.
+    reference: the same under the reference; no gradient.
     kl: the estimate of the divergence from the reference, at least 0: a scalar, see `kto_kl`; no gradient.
     is_desirable: [b], true or 1 of desirable answers.
     beta: how much it costs to leave the reference.
@@ -214,7 +214,7 @@ def kto_kl(policy: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
 
   Args:
     policy: sums of the log-probabilities of the tokens of answers to the prompts of others: [b].
-    reference: those under the reference.
+    reference: the same under the reference.
 
   Returns:
     A float32 scalar, without a gradient.
@@ -248,7 +248,7 @@ def orpo(policy_chosen: tf.Tensor, policy_rejected: tf.Tensor, beta: float = 0.1
 
   Args:
     policy_chosen: means, not sums, of the log-probabilities of the preferred answer's tokens: [b], at most 0.
-    policy_rejected: those of the other answer.
+    policy_rejected: the same for the other answer.
     beta: the weight, lambda in the paper.
   """  # fmt: skip
   chosen, rejected = (tf.minimum(tf.cast(x, tf.float32), _CERTAIN) for x in (policy_chosen, policy_rejected))
@@ -282,7 +282,7 @@ def grpo(
 
   normalized in one of the ways of `NORMALIZATIONS`, under TRL's names. kl: see `kl_estimate`.
 
-  Shao et al. 2024, https://arxiv.org/abs/2402.03300; the two epsilons are those of Yu et al. 2025 (DAPO),
+  Shao et al. 2024, https://arxiv.org/abs/2402.03300; the two epsilons are from Yu et al. 2025 (DAPO),
   https://arxiv.org/abs/2503.14476.
 
   Args:
@@ -290,14 +290,14 @@ def grpo(
     old_log_probs: the same when they were sampled, `log_probs` itself if nothing has changed since; no gradient.
     reference_log_probs: the same under the reference; no gradient; None if `beta` is 0.
     advantages: of each completion: [b]; see `group_advantages`. No gradient.
-    mask: [b, t], 1 for a token of the completion, its end included, 0 behind it, where the rest is of no interest.
+    mask: [b, t], 1 for a token of the completion, its end included, 0 after it, where the rest is of no interest.
     epsilon_low: how far below 1 a ratio counts.
     epsilon_high: how far above 1.
     beta: the weight of the divergence from the reference.
     normalization: 'grpo', 'bnpo', 'dr_grpo' or 'dapo'.
     max_completion_length: of 'dr_grpo': how many tokens a completion could have; None: t.
     num_items_in_batch: of 'dapo': how many tokens the completions of the whole update have, over the number of batches
-      that make it, those of all replicas and micro-batches; None: those of this batch.
+      that make it, of all replicas and micro-batches; None: of this batch.
     use_bias_correction_kl: whether kl is multiplied by the ratio, as TRL does: it estimates the divergence of the
       trained model, from tokens that its earlier version sampled (DeepSeek-AI 2025, https://arxiv.org/abs/2512.02556).
 
@@ -410,7 +410,7 @@ def group_advantages(rewards: tf.Tensor, num_generations: int, scale_rewards: st
   """How much better completions are than the others of their prompt.
 
   Args:
-    rewards: [prompts * num_generations], the completions of a prompt beside each other.
+    rewards: [prompts * num_generations], grouped by prompt.
     num_generations: completions of a prompt.
     scale_rewards: their divisor: the standard deviation of the 'group', or of the 'batch', of a sample and
       plus 1e-4; or 'none': Dr. GRPO.
@@ -446,7 +446,7 @@ def _counted(labels, mask):
 
 
 def _token_mean(values, mask):
-  """The mean over the tokens that count; 0 if there are none."""
+  """The mean over the tokens that count; 0 if none does."""
   if mask is None:
     return tf.reduce_mean(values)
   mask = tf.cast(mask, tf.float32)

@@ -1,11 +1,7 @@
 """The MLP of a block, and the mixture of experts in its place.
 
-The MLP of a block.
-
-A mixture of experts in the place of an MLP: each token goes through the few that a router gives it to.
-
-Shazeer et al., 2017, https://arxiv.org/abs/1701.06538, as Qwen3-MoE has it: the k likeliest experts of a softmax, no
-capacity, no token dropped. Shapes are static, so that all of it is part of an XLA program.
+Each token goes through the k likeliest experts of a softmax, as in Qwen3-MoE: no capacity, no token dropped (Shazeer et
+al., 2017, https://arxiv.org/abs/1701.06538). Shapes are static, so that all of it is part of an XLA program.
 """
 
 from collections.abc import Callable
@@ -35,7 +31,7 @@ class MLP(layers.Part):
       config: of the decoder.
       initializer: see `decoder.Decoder`.
       intermediate_size: width inside; None for the decoder's.
-      **options: those of `layers.Part`.
+      **options: of `layers.Part`.
     """
     super().__init__(**options)
     width, inner, bias = config.hidden_size, intermediate_size or config.intermediate_size, config.mlp_bias
@@ -99,7 +95,7 @@ class Experts(layers.Part):
     """The sum of the outputs of each token's experts, weighted by their shares.
 
     If the tokens need fewer experts than there are, as the next token of a text does, only their weights are
-    read. Otherwise all experts compute all tokens, with shares of 0 for those that a token does not go to: exact, and
+    read. Otherwise all experts compute all tokens, with shares of 0 for experts that a token does not use: exact, and
     of experts / experts of a token times the work.
 
     Args:

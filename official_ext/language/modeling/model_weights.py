@@ -1,19 +1,12 @@
-"""The weights of a model: which are frozen, which modules are trained whole, the places of all in folders of Hugging
-Face.
+"""The weights of a model: frozen ones, modules that are trained whole, and the places of all in Hugging Face's folders.
 
-Weights that are not trained: the base of adapters.
+A frozen weight is a constant, the base of adapters: it gets no gradient, and checkpoints leave it out. Every start
+loads it from the model's folder. A variable with the weights' digest in its name is in the checkpoint: other weights
+have another name, and a restore is refused with both.
 
-A frozen weight is a constant. No gradient is asked of it, and checkpoints leave it out: it comes from where the model
-was loaded from, at every start. That it is the same then is held by a variable with the weights' digest in its name,
-which is in the checkpoint: other weights have another name, and a restore is refused with both.
-
-The place of each weight of a layer: a separate variable, in a row of stacked ones, in an expert's slice.
-
-The place of each tensor of a Hugging Face folder in a model: one weight, or several side by side.
-
-Hugging Face's names of the linear layers of a decoder.
-
-Modules that are trained whole beside adapters, and saved with them: peft's `modules_to_save`.
+Then in this order: `Slot`, the weight of one layer: a variable, a row of stacked ones, or an expert's slice;
+`TensorPlace`, a tensor of a folder: one slot, or several side by side; `ModulePlace`, Hugging Face's name of a linear
+layer; and peft's `modules_to_save`, which are trained whole with adapters, and saved with them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +38,7 @@ def expect_frozen(module: tf.Module, dtype: tf.DType | str | None) -> None:
   """Lets weights that are still to come be made as `freeze` with the same dtype would make them.
 
   Args:
-    module: a `LanguageModel` or `Decoder` with unmade weights; those of layers that are to be packed are left out.
+    module: a `LanguageModel` or `Decoder` with unmade weights; layers that are to be packed are left out.
     dtype: of `freeze`.
   """
   for part in layer_parts(module):
@@ -62,9 +55,9 @@ def freeze(module: tf.Module, leave_out: tuple[type, ...] = (), dtype: tf.DType 
 
   Args:
     module: a `LanguageModel` or `Decoder`; a head of another kind on it is unchanged.
-    leave_out: classes of layers whose own weights are trained, as those of layers with `is_saved` are.
-    dtype: in which floating-point weights are kept from now on, those that were frozen before too, but for layers
-      that are packed; None for that which they have.
+    leave_out: classes of layers whose own weights are trained, as in layers with `is_saved`.
+    dtype: in which floating-point weights are kept from now on, including weights that were frozen before, but not in
+      packed layers; None: unchanged.
   """
   for part in layer_parts(module):
     if isinstance(part, leave_out) or part.is_saved:
@@ -187,7 +180,7 @@ def _short(row):
 
 @dataclasses.dataclass(frozen=True)
 class TensorPlace:
-  """The place of a tensor of a file: these slots, side by side along the outputs, in each of so many groups.
+  """The place of a tensor of a file: these slots, side by side along the outputs, in each group.
 
   Attributes:
     paths: the paths of the slots, see `find_slots`.
@@ -252,11 +245,11 @@ class ModulePlace(NamedTuple):
 
   Attributes:
     module: the name of its module there: 'model.layers.0.self_attn.q_proj'.
-    in_block: its name in its block, or that of `module` outside of blocks: 'self_attn.q_proj'.
+    in_block: its name in its block, 'self_attn.q_proj'; outside of blocks, `module`.
     row: the row of stacked weights; None if they are not stacked.
-    part: which of the layers it is that lie in this module, one behind the other along the outputs.
+    part: which of the layers it is that lie in this module, one after the other along the outputs.
     is_transposed: whether its weight is [out, in] there.
-    num_groups: the groups of its outputs, within each of which the layers lie one behind the other.
+    num_groups: the groups of its outputs, within each of which the layers lie one after the other.
   """
 
   module: str
@@ -316,7 +309,7 @@ def find_saved_modules(module: Any, patterns: Sequence[str]) -> list[layers.Part
 
   Args:
     module: a `LanguageModel` or a `Decoder`.
-    patterns: names of modules there, such as model.norm, or the ends of names behind a dot, such as lm_head.
+    patterns: names of modules there, such as model.norm, or the ends of names after a dot, such as lm_head.
 
   Raises:
     UserError: a pattern matches no module, a module whose weights another one shares, or some rows of stacked layers.
@@ -373,7 +366,7 @@ def _is_whole(place, owners):
 
 
 def _check_rows(matching, places, owners, chosen):
-  """Refuses modules that are some rows of stacked layers, or a part of those that one module there holds."""
+  """Refuses modules that are some rows of stacked layers, or some of the layers that one module there holds."""
   for name, place in places.items():
     module = name.rpartition('.')[0]
     for part in (owners.get(id(slot.variable)) for slot in place.slots):

@@ -4,9 +4,9 @@
     weights = nf4.dequantize(quantized)                            # TensorFlow: inside of a step, eager or under XLA
 
 Dettmers et al. 2023, https://arxiv.org/abs/2305.14314. The values, in row-major order, are cut into blocks. A block
-keeps its greatest magnitude as a scale, and of each value x the number of the entry of `CODE_BOOK` that is nearest to
-x / scale. With double quantisation the scales are kept in 8 bits: their mean is taken off, and blocks of 256 of them
-keep a separate scale, and numbers of entries of `SCALE_CODE_BOOK` (https://arxiv.org/abs/2110.02861).
+keeps its greatest magnitude as a scale, and for each value x the number of the entry of `CODE_BOOK` nearest to
+x / scale. Double quantisation keeps the scales in 8 bits: their mean is subtracted, and blocks of 256 of them keep a
+separate scale, and numbers of entries of `SCALE_CODE_BOOK` (https://arxiv.org/abs/2110.02861).
 
 Example:
 
@@ -51,7 +51,7 @@ CODE_BOOK = (
 # The two values of each byte: one look-up for both.
 _PAIRS = np.stack([np.repeat(CODE_BOOK, 16), np.tile(CODE_BOOK, 16)], axis=-1).astype(np.float32)
 _SCALES_PER_BLOCK = 256
-_CELLS = 65535  # bitsandbytes looks for the nearest of 256 entries on a grid of so many steps from -1 to 1.
+_CELLS = 65535  # Steps from -1 to 1 of the grid on which bitsandbytes looks for the nearest of 256 entries.
 _PART = 2**20  # Values that are quantized at once, which bounds the memory that this takes.
 _TINIEST = np.float32(1e-38)
 
@@ -151,7 +151,7 @@ def as_array(weights: object, name: str) -> np.ndarray:
   """Weights in numpy, of the type that they have.
 
   Raises:
-    UserError: there are none, they are symbolic, or they are not floating-point numbers.
+    UserError: the values are empty, symbolic, or not floating-point numbers.
   """
   if tf.is_tensor(weights) and not hasattr(weights, 'numpy'):
     raise errors.UserError(f'{name}: weights are quantized by their values, which a tensor of a graph has not yet')
@@ -189,7 +189,7 @@ def _nearest_of_16(values: np.ndarray, block_size: int, name: str) -> tuple[np.n
 def _nearest_of_256(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Numbers of entries of `SCALE_CODE_BOOK`, and the scale of each 256 values.
 
-  The number found is that of the nearest point of bitsandbytes' grid, not the value itself. If all 256 are 0, the
+  The number found belongs to the nearest point of bitsandbytes' grid, not to the value itself. If all 256 are 0, the
   entries do not matter, and bitsandbytes takes the first.
   """
   count = -(-len(values) // _SCALES_PER_BLOCK)

@@ -57,7 +57,7 @@ def mask(
   segments: tf.Tensor | None = None,
   sliding_window: int = 0,
 ) -> tf.Tensor:
-  """Which tokens a token sees: itself and those before it, in the same document, within the window.
+  """Which tokens a token sees: itself and earlier ones, in the same document, within the window.
 
   Args:
     num_queries: how many tokens look (t).
@@ -76,7 +76,7 @@ def mask(
     seen &= keys > queries - sliding_window
   seen = seen[tf.newaxis]
   if segments is not None:
-    # No tf.slice: XLA would compile it anew for every value of `first_query`.
+    # No tf.slice: XLA would compile it again for every value of `first_query`.
     looking = tf.gather(segments, first_query + tf.range(num_queries), axis=1)
     seen &= (looking[:, :, tf.newaxis] == segments[:, tf.newaxis]) & (looking > 0)[:, :, tf.newaxis]
   return seen[:, tf.newaxis]

@@ -1,10 +1,10 @@
-"""Adapters in the folders of Hugging Face's peft: adapter_config.json and adapter_model.safetensors.
+"""Reads and writes adapters in the folders of Hugging Face's peft: adapter_config.json, adapter_model.safetensors.
 
-model = pretrained.load('Llama-3.2-1B')
-peft_folders.load(model, 'adapter')            # and lora.merge(model), or train on
-peft_folders.save(model, 'mine')               # PeftModel.from_pretrained loads it, too
+    model = pretrained.load('Llama-3.2-1B')
+    peft_folders.load(model, 'adapter')            # and lora.merge(model), or train on
+    peft_folders.save(model, 'mine')               # PeftModel.from_pretrained loads it, too
 
-The record of the base below a model's adapters, and the comparison of a base with a record.
+The first part records the base below a model's adapters, and compares a base with a record.
 
 Example:
 
@@ -216,7 +216,7 @@ def base_differences(model: object, record: model_folders.BaseRecord, adapter: s
 
 
 def _differing_fields(model, record) -> dict[str, tuple[object, object]]:
-  """Field of the configuration -> (its value in the record, its value here), of those that both have."""
+  """Field of the configuration -> (its value in the record, its value here), of fields that both have."""
   now = _as_json(family_lib.comparable(model.config))
   both = {name: (before, now[name]) for name, before in record.config.items() if name in now}
   return {name: (before, now) for name, (before, now) in both.items() if before != now}
@@ -324,7 +324,7 @@ def _modules(model: tf_keras.Model) -> dict[str, _Module]:
 
 
 def _linears(model):
-  """The linear layers by name, those with an adapter as such."""
+  """The linear layers by name; wrapped ones are returned with their adapter."""
   kinds = layers.Linear, quantized_linear.QuantizedLinear, lora.LoraLinear  # Adapters come before their bases.
   found: dict[str, object] = {}
   for part in model_weights.layer_parts(model):
@@ -350,7 +350,7 @@ def _collected(model, found, adapted):
 def _joined(model, found, module):
   """A [r, in], B [out, r] and DoRA's magnitude [out] or None of a module there: of one layer, or of several as one.
 
-  Layers that share A, as those that came from a module there do, still share it. Others lie side by side.
+  Layers that share A, as after loading one module there, still share it. Others lie side by side.
   """
   linears = _linears(model)
   parts = [
@@ -602,7 +602,7 @@ def _read(folder: str) -> dict[str, np.ndarray]:
 
 
 def config_of(fields: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray], folder: str) -> lora.LoraConfig:
-  """The adapter of a module there: its rank is that of its tensors.
+  """The adapter of a module there: its rank is its tensors'.
 
   Args:
     fields: see `read`.

@@ -1,15 +1,12 @@
-"""Positions of tokens in attention: rotary embeddings, in every scaling of published configurations, and ALiBi.
+"""Positions of tokens in attention: ALiBi, and rotary embeddings in every scaling of published configurations.
 
-Attention with linear biases (ALiBi): Press et al. 2022, https://arxiv.org/abs/2108.12409.
+Attention with linear biases (ALiBi; Press et al. 2022, https://arxiv.org/abs/2108.12409) adds a slope times the
+position of a key to the scores. Within a row of scores that differs from the paper's -slope * distance by a constant,
+which the softmax removes. Slopes, positions and products are rounded to bfloat16, as in transformers' Falcon: the
+rounding is a part of the model, since a product of 1,000 is rounded to a multiple of 4.
 
-Each head adds a slope times the position of a key to the scores. Within a row of scores that differs from the paper's
--slope * distance by a constant, which the softmax removes. Slopes, positions and products are rounded to bfloat16, as
-in transformers' Falcon: the rounding is a part of the model, since a product of 1,000 is rounded to a multiple of 4.
-
-Rotary position embeddings (Su et al., 2021), in every scaling that published configurations use.
-
-The frequencies are computed in float32 in the order of Hugging Face's `modeling_rope_utils.py`: at position 10,000 one
-rounding of a frequency turns by a thousandth already, so the same roundings are a part of the same model.
+Rotary frequencies (Su et al., 2021) are computed in float32 in the order of Hugging Face's `modeling_rope_utils.py`: at
+position 10,000 one rounding of a frequency turns by a thousandth, so the same roundings are a part of the same model.
 """
 
 from collections.abc import Mapping
@@ -43,7 +40,7 @@ def alibi_biases(num_heads: int, positions: tf.Tensor) -> tf.Tensor:
 def alibi_slopes(num_heads: int) -> np.ndarray:
   """The slope of each head, float32 [num_heads]: 2^(-8 k / n) for n heads, a power of 2.
 
-  For another number: those of the next smaller power of 2, and every other one of the next larger.
+  For another number: the slopes of the next smaller power of 2, and every other one of the next larger.
   """
   smaller = 2 ** int(math.log2(num_heads))
   found = [2 ** (-8 * k / smaller) for k in range(1, smaller + 1)]
@@ -58,7 +55,7 @@ def _as_bfloat16(x):
   return tf.bitcast(tf.bitwise.bitwise_and(bits + 0x7FFF + odd, -0x10000), tf.float32)
 
 
-# The kinds, and the fields of `RopeParameters` that each uses beside `rope_theta` and `partial_rotary_factor`.
+# The kinds, and the fields of `RopeParameters` that each uses besides `rope_theta` and `partial_rotary_factor`.
 USED_FIELDS: dict[str, tuple[str, ...]] = {
   'default': (),
   'linear': ('factor',),
@@ -86,7 +83,7 @@ _NEEDED_FIELDS: dict[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass
 class RopeParameters(base_config.Config):
-  """How queries and keys are rotated by their positions. The names are those of Hugging Face's `rope_parameters`.
+  """How queries and keys are rotated by their positions. Names are as in Hugging Face's `rope_parameters`.
 
   Attributes:
     rope_type: default; linear (kaiokendev, 2023); dynamic (NTK-aware, bloc97 and emozilla, 2023); llama3 (Llama 3.1);
@@ -171,7 +168,7 @@ def rope_cos_and_sin(
 
 
 def query_scale(parameters: RopeParameters, max_position_embeddings: int, positions: tf.Tensor) -> tf.Tensor | None:
-  """The factor of queries, float32 [b, t, 1, 1]; None for nothing. The arguments are those above."""
+  """The factor of queries, float32 [b, t, 1, 1]; None for 1. For the arguments see `rope_cos_and_sin`."""
   if not parameters.llama_4_scaling_beta:
     return None
   original = parameters.original_max_position_embeddings or max_position_embeddings
@@ -261,7 +258,7 @@ def _dynamic(parameters, size, max_position_embeddings, positions):
 
 
 def _llama3(parameters, size, original):
-  """Short waves are kept, long ones divided by the factor, those between blended."""
+  """Short waves are kept, long ones divided by the factor, the ones between blended."""
   low, high = parameters.low_freq_factor, parameters.high_freq_factor
   frequencies = _default(parameters.rope_theta, size)
   wavelengths = np.float32(2 * math.pi) / frequencies
@@ -273,7 +270,7 @@ def _llama3(parameters, size, original):
 
 
 def _yarn(parameters, size, max_position_embeddings, original):
-  """A ramp over the dimensions from frequencies that are kept to those that are divided by the factor."""
+  """A ramp over the dimensions from frequencies that are kept to frequencies that are divided by the factor."""
   factor = parameters.factor or max_position_embeddings / original
 
   def dimension_of(turns):

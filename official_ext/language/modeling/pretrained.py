@@ -1,18 +1,12 @@
-"""Models in Hugging Face's folders: config.json, weights in safetensors files, the tokenizer's files.
+"""Reads and writes models in Hugging Face's folders: config.json, weights in safetensors files, the tokenizer's files.
 
-model = pretrained.load('Llama-3.2-1B')
-logits = model(input_ids)                      # int32 [b, t] -> float32 [b, t, vocab_size]
-pretrained.save(model, 'mine')                 # transformers loads it, too
+    model = pretrained.load('Llama-3.2-1B')
+    logits = model(input_ids)                      # int32 [b, t] -> float32 [b, t, vocab_size]
+    pretrained.save(model, 'mine')                 # transformers loads it, too
 
-Whether a folder of Hugging Face can represent a model: by the classes that compute it, and by all of its weights.
-
-A folder holds the weights of a family's layers and nothing about code. It can represent only models of this library's
-classes: a subclass, another layer or a further weight would be lost without a word.
-
-Checks that a written folder computes the same as its model, by the logits of a few tokens.
-
-expected = pretrained.probe(model, 'bfloat16')  # The model may be deleted now.
-pretrained.check_read_back(expected, folder)
+A folder holds the weights of a family's layers and nothing about code. `check_representable` refuses a subclass,
+another layer or a further weight, which would be lost without a message. `probe` and `check_read_back` check that a
+written folder computes the same as its model, by the logits of a few tokens.
 
 Example:
 
@@ -154,7 +148,7 @@ def probe(model: tf_keras.Model, dtype: str) -> Probe:
 
 
 def check_read_back(expected: Probe, folder: str) -> None:
-  """Compares the outputs of a folder with those of the model that was written.
+  """Compares the outputs of a folder with the outputs of the model that was written.
 
   Args:
     expected: of the model.
@@ -187,7 +181,7 @@ _SPECIAL_IDS = ('bos_token_id', 'eos_token_id', 'pad_token_id')
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-  """The files of a folder beside the weights.
+  """The files of a folder other than the weights.
 
   Attributes:
     folder: its path.
@@ -265,7 +259,7 @@ def load_classifier(
 
 
 def num_labels(folder: str) -> int | None:
-  """How many scores the classifier of a folder gives a text; None if the folder is that of another model.
+  """How many scores the classifier of a folder gives a text; None if the folder is another model's.
 
   Raises:
     errors.UserError: as `load`.
@@ -423,15 +417,15 @@ def save(
   Args:
     model: to be saved, as the family `model.config.model_type`.
     folder: is made if it is missing. Weights that it holds are replaced.
-    dtype: of the tensors: 'float32', 'bfloat16' or 'float16'; None for that of the variables.
+    dtype: of the tensors: 'float32', 'bfloat16' or 'float16'; None for the variables' own.
     max_shard_bytes: no file is larger, unless a single tensor is.
-    tokenizer: whose files are written; None for those of the folder that the model is from. config.json names its
+    tokenizer: whose files are written; None for the files of the folder that the model is from. config.json names its
       special tokens, if the model's own does not.
 
   Raises:
-    errors.UserError: for a model that its family cannot express or a folder not represent (pretrained.py), that has
-      adapters or packed weights, or whose weights are not finite; or transformers would make other tokens of the
-      tokenizer's files beside this model. The weights in the folder are unchanged.
+    errors.UserError: for a model that its family cannot express or a folder not represent (`check_representable`),
+      that has adapters or packed weights, or whose weights are not finite; or transformers would make other tokens of
+      the tokenizer's files in a folder of this model. The weights in the folder are unchanged.
   """
   _check_plain(model, folder)
   check_representable(model, folder)
@@ -463,7 +457,7 @@ def save(
 
 
 def _labels(model):
-  """The names of a classifier's scores: those of the folder that it is from, if it has as many.
+  """The names of a classifier's scores: as in the folder that it is from, if it has as many.
 
   Transformers knows the number of scores by these alone.
   """
@@ -478,7 +472,7 @@ def _labels(model):
 
 
 def _check_plain(model, folder):
-  """A file of Hugging Face has no place for adapters beside weights, nor for this form of packed weights."""
+  """A file of Hugging Face has no place for adapters with the weights, nor for this form of packed weights."""
   packed = any(isinstance(part, quantized_linear.QuantizedLinear) for part in model_weights.layer_parts(model))
   if lora.adapters(model):
     raise errors.UserError(
@@ -489,7 +483,7 @@ def _check_plain(model, folder):
 
 
 def _check_tokenizer(model, folder, tokenizer):
-  """Beside some families transformers makes a special class of any tokenizer."""
+  """In folders of some families transformers makes a special class of any tokenizer."""
   model_type = model.config.model_type
   if tokenizer is not None and tokenizer.beside(model_type).digest != tokenizer.digest:
     raise errors.UserError(
@@ -499,7 +493,7 @@ def _check_tokenizer(model, folder, tokenizer):
 
 
 def _files_beside(origin, tokenizer):
-  """Name -> content of the files saved beside weights and configuration."""
+  """Name -> content of the files saved with weights and configuration."""
   files = {} if origin is None else dict(origin.files)
   if tokenizer is None:
     return files

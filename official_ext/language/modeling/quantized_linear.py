@@ -72,7 +72,7 @@ class PackedKernel(layers.MetaVariable):
     self._pack = lambda value: _pack(value, linear.name, config)
 
   def assign(self, value: np.ndarray, row: tf.Tensor) -> None:
-    """Packs the value, or that of a row."""
+    """Packs the value, or one row."""
     packed = self._pack(value.astype(self.dtype.as_numpy_dtype, copy=False))
     if self.form is None:
       self.form = packed._replace(**dict.fromkeys(packed.arrays))

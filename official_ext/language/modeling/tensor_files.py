@@ -19,7 +19,7 @@ from official_ext.base.files import paths
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 _OS_ERROR = re.compile(r'\(os error (\d+)\)')  # In the text of the library's own exception, which is not an OSError.
-# The bytes read of a file before it is opened anew: it counts as this process's memory until the file is closed.
+# The bytes read of a file before it is opened again: it counts as this process's memory until the file is closed.
 _MAPPED_BYTES = 2**24
 # The bits of a number's exponent, which are all set in NaN and infinity alone.
 _EXPONENTS = {

@@ -54,7 +54,7 @@ def updates(
   """The values and weights of tokens for the metrics of `build`.
 
   Args:
-    logits: float32 [b, t, vocab_size], those at t for the label at t.
+    logits: float32 [b, t, vocab_size], at t for the label at t.
     labels: int32 [b, t], `losses.IGNORED_LABEL` on tokens that do not count.
     log_probs: float32 [b, t], `losses.log_probs(logits, labels)` if the caller has it.
   """

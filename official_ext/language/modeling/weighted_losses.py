@@ -135,7 +135,7 @@ class OrpoLossConfig(LossConfig):
   """Preferences by the ratio of odds: see losses.orpo.
 
   Attributes:
-    beta: The weight of the odds ratio beside `label`.
+    beta: The weight of the odds ratio, added to `label`.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'beta': '(0, inf)'}
@@ -176,9 +176,9 @@ class LossesConfig(base_config.Config):
     dpo: Preferences against a reference.
     ipo: Preferences against a reference, with a margin to reach.
     simpo: Preferences by mean log-probabilities, without a reference.
-    cpo: Preferences by log-probabilities, without a reference, beside `label`.
+    cpo: Preferences by log-probabilities, without a reference, with `label`.
     kto: Desirable and undesirable answers against a reference.
-    orpo: Preferences by the ratio of odds, beside `label`.
+    orpo: Preferences by the ratio of odds, with `label`.
     grpo: Rewards of sampled completions.
 
   Example:
@@ -210,11 +210,11 @@ def check(config: LossesConfig, computable: Collection[str], path: str = 'task.l
 
   Args:
     config: the losses.
-    computable: the names of those that the task can compute.
+    computable: the names of the losses that the task can compute.
     path: of `config`.
 
   Raises:
-    UserError: naming those that it cannot.
+    UserError: naming the losses that it cannot.
   """
   with errors.Mistakes() as mistakes:
     for name in selected(config):

@@ -1,9 +1,7 @@
-"""Loads the language model, the tokenizer and the generation settings of a folder. TensorFlow is imported when weights
-are loaded.
+"""Loads the language model, the tokenizer and the generation settings of a folder.
 
-The settings with which texts are continued: those of the model's folder, overridden by the given values.
-
-Loads the language model and the tokenizer of a folder. TensorFlow is imported when weights are loaded.
+The settings are the folder's, overridden by the given values. TensorFlow is imported when weights are loaded, so that
+errors in flags are reported before.
 """
 
 from collections.abc import Mapping
@@ -170,7 +168,7 @@ def load_with_adapters(
 
   Args:
     folders: of the base.
-    adapters: name -> folder; if there are none, the model alone is loaded.
+    adapters: name -> folder; if empty, the model alone is loaded.
     dtype: see `load`.
     load_in_4bit: see `load`.
 
@@ -214,7 +212,7 @@ def load_tokenizer(
     A `Tokenizer`.
 
   Raises:
-    UserError: there is none, or no such file.
+    UserError: the folder has no tokenizer, or there is no such file.
   """
   from official_ext.language.text import chat_templates  # pylint: disable=g-import-not-at-top
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top

@@ -1,4 +1,4 @@
-"""A process that holds one model to be tried, and answers for the console: `python -m` runs it.
+"""Holds one model in a process that answers for the console: `python -m` runs it.
 
     python -m official_ext.language.serving.model_server KIND FOLDER [true|false]
 
@@ -12,7 +12,7 @@ inputs of the model, or has `errors`.
     {"id": 1, "do": "predict", "signature": ..., "inputs": ...}                see saved_models.py
     {"id": 2, "do": "chat", "messages": [...], "system_prompt": "", "settings": {...}}
     {"id": 3, "do": "generate", "prompt": "...", "settings": {...}}
-    {"id": 2, "do": "stop"}                                                     ends an answer behind its next token
+    {"id": 2, "do": "stop"}                                                     ends an answer after its next token
 
 It ends with its stdin, at any time.
 """
@@ -38,7 +38,7 @@ from official_ext.language.serving import model_loading
 from official_ext.language.serving import writing
 from official_ext.training.trained import saved_models
 
-_MOST_WRITERS = 4  # Programs of so many settings are kept.
+_MOST_WRITERS = 4  # The number of settings whose programs are kept.
 # Sends a line to the console.
 Send = Callable[[json_values.JsonObject], None]
 _SETTINGS = {**model_loading.SETTING_KINDS, 'seed': int}
@@ -70,7 +70,6 @@ class _LanguageModel:
   """A language model in memory."""
 
   def __init__(self, folder: str, load_in_4bit: bool | None = None):
-
     self._folders = model_folders.find(folder)
     self._tokenizer = model_loading.load_tokenizer(self._folders)
     self._model, base = model_loading.load_with_base(self._folders, load_in_4bit=load_in_4bit)
@@ -79,8 +78,7 @@ class _LanguageModel:
     self._writers: dict[str, writing.Writer] = {}
 
   def description(self) -> json_values.JsonObject:
-    """What it takes."""
-
+    """The model's properties and default settings, for the console."""
     config = generation.config_of(self._model)
     names = list(model_loading.SETTING_KINDS)
     return {
@@ -106,7 +104,6 @@ class _LanguageModel:
     return {'tokens': written.num_tokens, 'ended_by': ends.get(written.ended_by, ''), 'forgotten': dropped}
 
   def _chat(self, request, key, given, seed, send, is_stopped):
-
     *before, last = _messages(request.get('messages'))
     conversation = self._conversations.pop(key, None)
     if conversation is None:
@@ -120,7 +117,6 @@ class _LanguageModel:
     return written, count + 2 - len(conversation.messages)
 
   def _generate(self, request, given, seed, send, is_stopped):
-
     prompt = _text(request.get('prompt'), 'prompt')
     model_loading.check_unicode(prompt, 'prompt')
     tokens = self._tokenizer.encode(prompt)

@@ -1,10 +1,7 @@
-"""Texts that a language model writes: the continuation of a prompt, and the answers of a conversation.
+"""Writes texts by a language model: the continuation of a prompt, and the answers of a conversation.
 
-The text of tokens that come one after the other.
-
-Writes a model's continuation of a prompt to stdout.
-
-Conversations with a language model: messages, as many as its context holds, and answers.
+`TextStream` is the text of tokens that come one after the other. A `Conversation` keeps as many messages as the model's
+context holds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +22,15 @@ _UNFINISHED = '\ufffd'  # The replacement for the bytes of an incomplete charact
 class TextStream:
   """The text that each token adds, as soon as its characters are whole.
 
-  How a token is written depends on those before it: the first word of a text has no blank in front, and a character may
-  be several tokens. So each is decoded behind those of the piece before it, and the text of those alone is removed.
+  How a token is written depends on earlier ones: the first word of a text has no blank in front, and a character may be
+  several tokens. So each is decoded after the previous piece's tokens, and the text of these alone is removed.
   """
 
   def __init__(self, tokenizer: tokenizer_lib.Tokenizer, prompt: Sequence[int] = ()):
-    """Begins behind a prompt.
+    """Begins after a prompt.
 
     Args:
-      tokenizer: that of the tokens. Special tokens leave no trace in the text.
+      tokenizer: of the tokens. Special tokens leave no trace in the text.
       prompt: the tokens before the first one.
     """
     self._tokenizer = tokenizer
@@ -55,7 +52,7 @@ class TextStream:
     return self._text(self._tokens)[len(before) :]
 
   def _tell(self, added: str) -> str:
-    if added:  # It begins with a whole character: bytes of one that is cut would spoil those behind it.
+    if added:  # It begins with a whole character: the bytes of one that is cut would spoil the next.
       self._tokens = self._tokens[self._told :]
       self._told = len(self._tokens)
     return added
@@ -105,7 +102,7 @@ class Writer:
     may_interrupt: bool = False,
     is_stopped: Callable[[], bool] = lambda: False,
   ) -> Written:
-    """Writes the continuation alone, and a line break behind it.
+    """Writes the continuation alone, then a line break.
 
     Args:
       tokens: the prompt.
@@ -113,7 +110,7 @@ class Writer:
       out: where to.
       is_streamed: whether each token is written immediately. All at once is faster, and the same text.
       may_interrupt: whether Ctrl-C ends the text instead of the program.
-      is_stopped: asked behind each token whether the text is to end there.
+      is_stopped: asked after each token whether the text is to end there.
     """
     stream = TextStream(self._tokenizer, tokens)
     stops = self._config.stop_token_ids
@@ -180,7 +177,7 @@ class Conversation:
     self.messages: list[dict[str, str]] = list(self._system)
 
   def clear(self) -> None:
-    """Forgets all messages but that of the system."""
+    """Forgets all messages except the system's."""
     self.messages = list(self._system)
 
   def go_on(self, messages: Sequence[dict[str, str]], system_prompt: str = '', seed: int = 0) -> None:
@@ -197,7 +194,7 @@ class Conversation:
     Args:
       message: of the user.
       out: where to, as its tokens are drawn; None: stdout.
-      is_stopped: asked behind each token whether the answer is to end there.
+      is_stopped: asked after each token whether the answer is to end there.
 
     Returns:
       The text written.

@@ -1,11 +1,10 @@
-"""Conversion of annotated texts for Model Garden's BERT experiments: reads, plans, writes files around shards.
+"""Converts annotated texts for Model Garden's BERT experiments: reads, plans, writes files around shards.
+
+Texts with labels, words with tags, and questions with answers are read from CSV with a header, JSON lines, JSON,
+Parquet or Arrow. Words with tags may be in CoNLL's format: a line for each word, the tag in its last column, an empty
+line between sentences. Questions may be in SQuAD's JSON.
 
 No TensorFlow; `bert_rows.py`, which writes the shards, imports it.
-
-Texts with labels, words with tags, and questions with answers, from files of common formats. No TensorFlow.
-
-Records are CSV with a header, JSON lines, JSON, Parquet or Arrow. Words with tags may also be in CoNLL's format: a line
-for each word, the tag in its last column, an empty line between sentences. Questions may also be in SQuAD's JSON.
 """
 
 import collections
@@ -72,7 +71,7 @@ class AnnotatedText:
     key: decides the split: examples with the same texts are in the same one.
     split: that the input names; '' if shares decide it.
     values: JSON values. Classification: `text_a`, `text_b` or null, `label`. Tagging: `words`, `tags`. Questions: `id`,
-      `question`, `context`, `answers`, each with `text` and `answer_start`; [] if there is none.
+      `question`, `context`, `answers`, each with `text` and `answer_start`; [] for none.
     labels: the names of the classes in it.
   """
 
@@ -102,12 +101,12 @@ def read_inputs(inputs: Mapping[str, Sequence[str]], target: str, reading: Readi
   """The examples of all inputs.
 
   Args:
-    inputs: paths of files or folders by split; '' for those whose split follows from names of files or from shares.
+    inputs: paths of files or folders by split; '' if the split follows from names of files or from shares.
     target: one of `bert_targets.TARGETS`.
     reading: how records are read.
 
   Raises:
-    UserError: there are none, a file is damaged, or lacks a column.
+    UserError: no examples are found, a file is damaged, or lacks a column.
   """
   found = TextSet()
   for split, given in inputs.items():

@@ -1,13 +1,7 @@
-"""The targets of a conversion of texts: the tasks of Model Garden's BERT experiments, and their settings. No
-TensorFlow.
+"""The targets of a conversion of texts: the tasks of Model Garden's BERT experiments, and their settings.
 
-The targets of a conversion of texts: the tasks of Model Garden's BERT experiments. No TensorFlow.
-
-Questions in SQuAD's JSON, which Model Garden's question answering reads. No TensorFlow.
-
-Format: https://rajpurkar.github.io/SQuAD-explorer/, version 2.0.
-
-The settings with which a BERT experiment of Model Garden trains on a converted folder. No TensorFlow.
+Questions are written in SQuAD's JSON, which Model Garden's question answering reads
+(https://rajpurkar.github.io/SQuAD-explorer/, version 2.0). No TensorFlow.
 """
 
 from collections.abc import Mapping, Sequence

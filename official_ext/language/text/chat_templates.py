@@ -1,9 +1,8 @@
 """Chat templates: from messages to the text that a model has learned to answer, by a template in Jinja.
 
-A template comes with a model, from whoever has published it: it is rendered in a sandbox, sees plain JSON values alone,
-and may call nothing but the functions named here, the same as in transformers: `raise_exception`, `strftime_now`,
-the filter `tojson` without HTML's escapes, `break` and `continue` in loops, and the tag `generation` around the
-assistant's text.
+A template comes with a model, from its publisher. So it is rendered in a sandbox, sees only plain JSON values, and may
+call only the functions named here, the same as in transformers: `raise_exception`, `strftime_now`, the filter `tojson`
+without HTML's escapes, `break` and `continue` in loops, and the tag `generation` around the assistant's text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

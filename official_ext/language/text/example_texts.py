@@ -1,11 +1,8 @@
-"""Rows of tokens as texts for people: special tokens are visible, learned tokens are marked. No TensorFlow.
+"""Shows rows of tokens as texts for people: on terminals, in plain files, on a page.
 
-From rows of tokens to texts that a person reads: special tokens are visible, learned tokens marked. No TensorFlow.
-
-A batch has `input_ids` and `segment_ids`, and `labels` if tokens are learned: see text_sources.py. Pairs of answers
-have these features twice, with names that begin with `chosen_` and `rejected_`. Single answers have `is_desirable`.
-
-Texts with their learned tokens marked: for terminals, for plain files, for a page. No TensorFlow.
+Special tokens are visible, learned tokens are marked. A batch has `input_ids` and `segment_ids`, and `labels` if tokens
+are learned: see text_sources.py. Pairs of answers have these features twice, with names that begin with `chosen_` and
+`rejected_`. Single answers have `is_desirable`. No TensorFlow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +43,7 @@ class ExampleText:
     name: 'chosen' or 'rejected' of a pair of answers, 'desirable' or 'undesirable' of single ones; otherwise ''.
     runs: its tokens as text.
     num_tokens: without padding.
-    num_learned: those that a loss is on.
+    num_learned: tokens that a loss is on.
   """
 
   name: str
@@ -60,7 +57,7 @@ class Example:
   """An example of a batch.
 
   Attributes:
-    texts: one, or those that share a row, or two answers.
+    texts: one, or all that share a row, or two answers.
     num_places: tokens that its rows have room for.
   """
 
@@ -136,7 +133,7 @@ def _text(
 def _pieces(ids: list[int], ends: Sequence[int], tokenizer: tokenizer_lib.Tokenizer) -> list[str]:
   """The text of the tokens up to each end, from the end before it.
 
-  How a token is written depends on those before it: the first word of a text may have no blank in front. A character
+  How a token is written depends on earlier ones: the first word of a text may have no blank in front. A character
   whose bytes are in two pieces is in the second.
   """
   whole = tokenizer.decode(ids)

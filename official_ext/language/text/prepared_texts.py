@@ -24,7 +24,7 @@ class PreparedTexts(sources.Source):
 
   Attributes:
     report: counts of the records when they were prepared.
-    tokenizer: that of the model, which is the one that made the tokens.
+    tokenizer: the model's, which made the tokens.
   """
 
   reads_in_blocks = True
@@ -40,7 +40,7 @@ class PreparedTexts(sources.Source):
 
     Args:
       found: the folder.
-      params: a `TextDataConfig`, whose fields must be those that the rows were made with.
+      params: a `TextDataConfig`, whose fields must equal the settings that the rows were made with.
       tokenizer: of the model, with the chat template that `params` names.
       path: the dotted path of `params`, for messages.
 
@@ -110,7 +110,7 @@ class PreparedTexts(sources.Source):
 
 
 def _check(found, params, tokenizer, path) -> None:
-  """Compares a configuration with that of the rows."""
+  """Compares a configuration with the rows' settings."""
   if found.kind != 'texts':
     raise errors.UserError(
       f'{path}.input_path: {found.folder}: holds {found.kind}; prepare it with --tokenizer for rows of tokens'

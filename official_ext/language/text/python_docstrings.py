@@ -22,7 +22,7 @@ import sys
 
 from official_ext.data import numbered_records
 
-# Those that import nothing large, do nothing when they are imported, and are not changed by other libraries.
+# Modules that import nothing large, do nothing when they are imported, and are not changed by other libraries.
 _MODULES = """argparse array ast asyncio base64 bisect builtins bz2 calendar cmath codecs collections concurrent.futures
   configparser contextlib copy csv dataclasses datetime decimal difflib email.message enum fnmatch fractions
   functools gzip hashlib heapq html http.client inspect io ipaddress itertools json logging lzma math
@@ -31,7 +31,7 @@ _MODULES = """argparse array ast asyncio base64 bisect builtins bz2 calendar cma
   threading time timeit tokenize traceback types typing unittest unittest.mock urllib.parse urllib.request
   uuid wave weakref xml.etree.ElementTree zipfile zlib""".split()
 _SHORTEST, _LONGEST = 20, 200  # Characters of an answer.
-_VALIDATION_PART = 8  # One function of so many.
+_VALIDATION_PART = 8  # One function in 8.
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from official_ext.data import numbered_records
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.language.text import tokenizer_training
 
-_VALIDATION_PART = 8  # One topic of so many.
+_VALIDATION_PART = 8  # One topic in 8.
 
 
 def documents(split: str) -> list[dict[str, str]]:
@@ -44,7 +44,7 @@ def records(split: str) -> numbered_records.Records:
 
 
 def tokenizer(vocab_size: int) -> tokenizer_lib.Tokenizer:
-  """Byte-level BPE of so many tokens, trained on the topics of 'train' at its first use."""
+  """Byte-level BPE of `vocab_size` tokens, trained on the topics of 'train' at its first use."""
   return tokenizer_training.cached([document['text'] for document in documents('train')], vocab_size)
 
 

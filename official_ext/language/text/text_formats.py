@@ -1,14 +1,12 @@
 """From a record to the texts that a model sees, and which part of them it is to learn.
 
-The formats and the names of their columns are those of Hugging Face's TRL: `text`; `messages`; `prompt` and
-`completion`; `prompt`, `chosen` and `rejected`; `prompt`, `completion` and `label`; `prompt` alone. A prompt, a
-completion, a chosen or a rejected answer is a text, or a list of messages, which the chat template lays out. Records of
-ShareGPT and Alpaca: see text_formats.py.
+The formats and the names of their columns are as in Hugging Face's TRL: `text`; `messages`; `prompt` and `completion`;
+`prompt`, `chosen` and `rejected`; `prompt`, `completion` and `label`; `prompt` alone. A prompt or an answer is a text,
+or a list of messages, which the chat template lays out. Records of ShareGPT and Alpaca become messages by the rules of
+LLaMA-Factory and of Stanford's Alpaca.
 
-A record with an empty answer is refused: a completion, a chosen or rejected answer, or a learned turn of the assistant,
-that holds whitespace alone, no call of a tool and no reasoning. The model would learn to end there. TRL learns it.
-
-Records of ShareGPT and of Alpaca as messages, with the rules of LLaMA-Factory and of Stanford's Alpaca.
+A record is refused if an answer to learn holds whitespace alone, no call of a tool and no reasoning: the model would
+learn to end there. TRL learns it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +146,7 @@ ONE_EACH = ('preference', 'unpaired', 'prompt')  # Whose rows hold one example e
 LOSS_ON = ('completions', 'last_completion', 'all')
 PACKINGS = ('none', 'best_fit', 'wrapped')
 
-# The fields of a configuration that texts depend on, and those that rows of them do.
+# The fields of a configuration that texts depend on, and the fields that rows of them do.
 OF_FORMAT = (
   'example_format',
   'text_column',
@@ -221,7 +219,7 @@ class Text:
     learned: the parts that the model learns: (start, end) in characters.
     add_special_tokens: whether the tokenizer adds the tokens at the beginning and end of texts. A chat template has
       done it.
-    append_eos: whether the token that ends a sequence comes behind, and is learned.
+    append_eos: whether the token that ends a sequence follows, and is learned.
     is_desirable: whether it is an answer to give; false of rejected ones, and by the label of unpaired ones.
   """
 
@@ -410,7 +408,7 @@ class TextFormat:
     return self._conversation([*turns, *answer], len(turns), self._tools(record))
 
   def _conversation(self, messages, num_prompt, tools):
-    """The text of messages, and where in it the assistant's turns are: those from `num_prompt` on, if it is given."""
+    """The text of messages, and where in it the assistant's turns are: from `num_prompt` on, if it is given."""
     template = self._tokenizer.chat_template(tools is not None)
     variables = self._tokenizer.special_tokens
     text, marked = template.render_with_spans(messages, False, tools, **variables)

@@ -1,11 +1,9 @@
-"""Text as a source: rows of tokens by number, ready for a model.
+"""Text as a source: rows of tokens by number, ready for a model; and mixtures of sources with a fixed share of each.
 
 Names and meanings are Hugging Face's: `input_ids`; `labels`, the same numbers, -100 on tokens that no loss is on;
-`position_ids`, which begin at 0 with each text. `segment_ids` say which tokens see each other: 1 for those of the row's
-first text, 2 for those of its second, 0 for padding. Labels are not shifted: the logits at t are held
-against the label at t + 1. The first token of each text has the label -100: nothing comes before it.
-
-Several sources of rows as one, with a fixed share of the rows from each, independent of their sizes.
+`position_ids`, which begin at 0 with each text. `segment_ids` say which tokens see each other: 1 in the row's first
+text, 2 in its second, 0 on padding. Labels are not shifted: the logits at t are compared with the label at t + 1. The
+first token of each text has the label -100: no token comes before it.
 """
 
 import abc
@@ -63,7 +61,7 @@ class TextMixture(sources.Source):
       parts: sources of rows of the same features: see `text_sources`.
       weights: the share of each, above 0; they need not sum up to 1.
       path: the dotted path of the data configuration, for messages.
-      names: those of the sources, such as their files, for messages.
+      names: of the sources, such as their files, for messages.
 
     Raises:
       UserError: the rows have different features; an epoch would repeat a source more than 1,000 times.
@@ -92,7 +90,7 @@ class TextMixture(sources.Source):
 
   @property
   def bytes_per_example(self) -> int:
-    """See base class: those of the largest source's."""
+    """See base class: the largest source's."""
     return max(part.bytes_per_example for part in self.parts)
 
   @property
@@ -243,7 +241,7 @@ class TextSource(sources.Source):
     }
 
   def summary(self) -> str:
-    # Of those that evaluate it is clear that they are held out.
+    # Records that evaluate are clearly held out.
     division = self._records.division if self._is_training else {}
     limit = f'; at most {self._max_samples} are read: max_samples' if self._max_samples >= 0 else ''
     tokens = self.report.token_summary(len(self) * self._rows_per_example * self._seq_length)

@@ -1,6 +1,6 @@
-"""A task whose model reads tokens, by a tokenizer that the configuration names, or one that stays with the run.
+"""A task whose model reads tokens, and its data configuration.
 
-The configuration of text data.
+The configuration names a tokenizer, or the task makes one, which stays with the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class TextDataConfig(text_formats.TextFields, definitions.DataConfig):
     append_eos: Whether a text that no chat template has made ends with the token that ends sequences.
     loss_on: The tokens to learn: 'completions', all that the assistant says; 'last_completion', its last turn; 'all'.
     max_input_length: Tokens of a prompt; its end is kept. 0: all.
-    max_content_length: Tokens behind the prompt, or of a text without one; their beginning is kept. 0: all.
+    max_content_length: Tokens after the prompt, or of a text without one; their beginning is kept. 0: all.
     max_samples: Records that are used, from the first one on. -1: all.
     packing: How rows are filled. 'none': a text in each. 'best_fit': as many whole texts as go into it. 'wrapped': all
       texts as one stream that is cut into rows. Texts that share a row do not see each other.
@@ -113,7 +113,7 @@ class TextTask(base_task.Task):
 
   If the configuration names no tokenizer, the task makes one. The tokenizer depends on more than the configuration,
   such as texts that come with Python, and weights mean nothing with another one. So a run keeps it from its start on,
-  in its folder `tokenizer`; whoever resumes from a checkpoint of it uses that one: the run itself, an evaluation,
+  in its folder `tokenizer`. Everything that starts from its checkpoints uses that one: the run itself, an evaluation,
   `ext.load`, another run by `--checkpoint` or `task.init_checkpoint`.
 
   The configuration has a field `tokenizer_path`, or a subclass overrides `named_tokenizer`.
@@ -154,7 +154,7 @@ class TextTask(base_task.Task):
 
   @property
   def model_type(self) -> str:
-    """The family of the model under Hugging Face's name, beside which the tokenizer will be read; '' if it has none."""
+    """The family of the model under Hugging Face's name, with which the tokenizer will be read; '' if it has none."""
     return getattr(getattr(self.config, 'model', None), 'model_type', '')
 
   @property
@@ -164,7 +164,7 @@ class TextTask(base_task.Task):
 
   @functools.cached_property
   def tokenizer(self) -> tokenizer_lib.Tokenizer:
-    """The one that is named, that of the run whose weights the task starts from, or a new one."""
+    """The one that is named, or from the run whose weights the task starts from, or a new one."""
     folder = self.named_tokenizer or self._kept_tokenizer
     if folder:
       return tokenizer_lib.Tokenizer.load(folder).beside(self.model_type)
@@ -177,7 +177,7 @@ class TextTask(base_task.Task):
 
   @functools.cached_property
   def _kept_tokenizer(self) -> str:
-    """The folder in which a run has kept its tokenizer that this one continues; '' if there is none."""
+    """The folder of the tokenizer that a run has kept and this one continues with; '' for none."""
     return self._workers.from_chief('tokenizer of the run', self._find_kept)
 
   def _find_kept(self) -> str:
@@ -220,7 +220,7 @@ class TextTask(base_task.Task):
   ) -> tuple[Sequence[tuple[str, example_texts.Example]], str]:
     """The first examples of an input as a model sees them, with a heading each, and the layout of rows, in words.
 
-    There are none of an input without rows of tokens.
+    An input without rows of tokens has none.
 
     Args:
       params: `task.train_data` or `task.validation_data`.

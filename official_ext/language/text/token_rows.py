@@ -1,12 +1,6 @@
-"""Rows of tokens: how texts are laid out and packed, and the rows that `official-ext prepare` writes. No TensorFlow.
+"""Lays out texts of any origin as rows of tokens, and makes the rows that `official-ext prepare` writes.
 
-Which texts share a row of a fixed number of tokens. Computed once; the same for the same lengths.
-
-Rows of tokens: the layout of texts of any origin. No TensorFlow.
-
-Rows of tokens for `official-ext prepare`: its settings, the format of the records, and the rows of a shard.
-
-No TensorFlow.
+`pack_best_fit` chooses the texts that share a row: the same for the same lengths. No TensorFlow.
 """
 
 import bisect
@@ -35,7 +29,7 @@ class PackedTexts:
   """Texts by row.
 
   Attributes:
-    members: the numbers of the texts, int64 `[texts]`, those of a row together.
+    members: the numbers of the texts, int64 `[texts]`, grouped by row.
     starts: where in it each row begins, int64 `[rows + 1]`.
   """
 
@@ -70,7 +64,7 @@ def pack_best_fit(lengths: np.ndarray, size: int) -> PackedTexts:
   row_of = np.zeros(len(lengths), np.int64)
   num_rows = 0
   rows_by_room: dict[int, list[int]] = {}
-  rooms: list[int] = []  # Those of rows_by_room, sorted.
+  rooms: list[int] = []  # The keys of rows_by_room, sorted.
   order = np.argsort(-lengths, kind='stable')
   for text, length in zip(order.tolist(), lengths[order].tolist()):
     place = bisect.bisect_left(rooms, length)
@@ -296,7 +290,7 @@ def rows(
   Raises:
     BadExampleError: a record cannot be used, and none is to be left out.
     UserError: the folder's tokenizer has changed.
-    OSError: there is no room for the tokens, which lie in a temporary folder beside the shard meanwhile.
+    OSError: there is no room for the tokens, which lie in a temporary folder next to the shard meanwhile.
   """
   settings = job['settings']
   names = (*text_formats.OF_ROWS, 'label_column')

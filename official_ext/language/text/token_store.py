@@ -1,15 +1,12 @@
 """Texts as tokens, computed once and mapped into memory from then on.
 
-The tokens of all texts are in one array, with a mark on those that are learned. They are kept in the cache under a
-key of all that they depend on: the records' content, the tokenizer, the settings.
+The tokens of all texts are in one array, with a mark on learned tokens. They are kept in the cache under a key of all
+that they depend on: the records' content, the tokenizer, the settings.
 
-Tokens of texts from a cache of their pieces: the same tokens as the tokenizer's, in less time.
-
-A text is cut where the tokenizer cuts it too, whatever comes before and after: behind a word in front of a blank, for
-example. Each piece then has the same tokens in every text. Most pieces of a corpus occur many times, so a look-up in a
-dictionary replaces pre-tokenization and merges. No TensorFlow.
-
-Known are byte-level BPE with the patterns of GPT-2, Llama 3 and Qwen 2. For other tokenizers there is no encoder.
+`CachedEncoder` gives the same tokens as the tokenizer in less time. A text is cut where the tokenizer cuts it too,
+whatever comes before and after, such as between a word and a blank. Each piece then has the same tokens in every text.
+Most pieces of a corpus occur many times, so a look-up replaces pre-tokenization and merges. It knows byte-level BPE
+with the patterns of GPT-2, Llama 3 and Qwen 2. No TensorFlow.
 """
 
 import array
@@ -70,7 +67,7 @@ def cached_encoder(tokenizer: tokenizer_lib.Tokenizer) -> 'CachedEncoder | None'
   backend.no_padding()
   backend.add_special_tokens([library.AddedToken(_SEPARATOR, special=True, normalized=False)])
   separator = backend.token_to_id(_SEPARATOR)
-  if separator <= highest:  # A vocabulary with holes: the number may be that of another token.
+  if separator <= highest:  # A vocabulary with holes: the number may be another token's.
     return None
   plain, whole = tokenizer.encode(_PROBE, False), tokenizer.encode(_PROBE, True)
   starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
@@ -170,7 +167,7 @@ class CachedEncoder:
     if len(self._young) > _GENERATION:
       self._old, self._young = self._young, _Generation()
     get, pieces_of = self._young.__getitem__, _PIECE.findall
-    # The pieces of one text at a time: those of all texts would not fit into the processor's cache.
+    # The pieces of one text at a time: the pieces of all texts would not fit into the processor's cache.
     found = [[*map(get, pieces_of(text))] for text in texts]
     missing, self._young.missing = self._young.missing, {}
     if len(missing) > _MOST_MISSED * sum(map(len, found)):
@@ -257,7 +254,7 @@ class Limits:
 
   Attributes:
     prompt: of a prompt, whose end is kept, and the token that begins all texts.
-    content: of the text behind it, or of a text without prompt; its beginning is kept.
+    content: of the text after it, or of a text without prompt; its beginning is kept.
     text: of both.
   """
 
@@ -271,13 +268,13 @@ class TokenStore:
   """Texts as tokens.
 
   Attributes:
-    tokens: int32 `[tokens]`, those of all texts.
-    learned: uint8 `[tokens]`, 1 on those that are learned.
+    tokens: int32 `[tokens]`, of all texts.
+    learned: uint8 `[tokens]`, 1 on learned ones.
     bounds: int64 `[texts + 1]`, where each text begins in them.
     records: int64 `[examples]`, the record that each example is from. An example has one text, or two that belong
       together.
     report: counts of the records.
-    desirable: uint8 `[texts]`, 1 on those that are answers to give, 0 on rejected ones; None of texts without labels.
+    desirable: uint8 `[texts]`, 1 on answers to give, 0 on rejected ones; None of texts without labels.
   """
 
   tokens: np.ndarray
@@ -307,7 +304,7 @@ def open_store(
   Args:
     records: where texts are from.
     text_format: makes texts of them.
-    tokenizer: makes tokens of those.
+    tokenizer: makes tokens of these.
     settings: JSON values that identify the result of `text_format`.
     limits: of lengths.
     leaves_out: whether bad records are left out.
@@ -341,7 +338,7 @@ def write_store(
   leaves_out: bool,
   encode_batch: EncodeBatch | None = None,
 ) -> TokenStore:
-  """Writes the tokens of records into an empty folder, and returns them; beside `open_store`, without the cache.
+  """Writes the tokens of records into an empty folder, and returns them: `open_store` without the cache.
 
   Args:
     place: the folder.
@@ -456,7 +453,7 @@ class _Writer:
       return None
 
   def _encoded(self, texts: Sequence[text_formats.Text]) -> list[tuple[np.ndarray, np.ndarray, int]]:
-    """For each text its tokens, the marks on those that are learned, and how many of them are the prompt's."""
+    """For each text its tokens, the marks on learned ones, and how many of them are the prompt's."""
     found: list[Any] = [None] * len(texts)
     for adds in (False, True):
       plain = [n for n, text in enumerate(texts) if text.add_special_tokens == adds and _is_plain(text)]

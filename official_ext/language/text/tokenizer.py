@@ -1,8 +1,8 @@
 """Tokenizers in Hugging Face's files: text to numbers and back, as transformers does it, without transformers.
 
-`tokenizer.json` is all that the library `tokenizers` needs; the files beside it list the special tokens, and how
-messages are laid out. Files are read and written; nothing is ever looked for on the network. The tokens of a folder
-depend on the class of transformers that reads it: see tokenizer_classes.py.
+The library `tokenizers` needs only `tokenizer.json`; the other files list the special tokens and the layout of
+messages. Files are read and written; nothing is looked for on the network. The tokens of a folder depend on the class
+of transformers that reads it: see tokenizer_classes.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _TEMPLATE = 'chat_template.jinja'
 _MORE_TEMPLATES = 'additional_chat_templates'
 _GENERATION = 'generation_config.json'
 _MODEL = 'config.json'
-# The other files of a tokenizer, for those who read a folder that was saved.
+# The other files of a tokenizer, for readers of a saved folder.
 _COPIED = (
   'added_tokens.json',
   'chat_template.json',
@@ -50,7 +50,7 @@ class Tokenizer:
 
   Attributes:
     special_tokens: the named ones that there are: `{'bos_token': '<s>', ...}`.
-    stop_token_ids: the numbers of the tokens that end a text: the end of a sequence, and those that the
+    stop_token_ids: the numbers of the tokens that end a text: the end of a sequence, and tokens that the
       folder's generation_config.json adds, such as the end of a turn.
 
   Example:
@@ -66,7 +66,7 @@ class Tokenizer:
     Args:
       files: from the name to the content. tokenizer.json is needed.
       where: the folder, for messages.
-      model_type: of the model beside it, which has a say in the class that transformers makes; '' if there is none.
+      model_type: of the folder's model, which affects the class that transformers makes; '' for none.
       tokenizer_class: the one of the model's config.json, for files that name none.
 
     Raises:
@@ -164,7 +164,7 @@ class Tokenizer:
   def beside(self, model_type: str) -> 'Tokenizer':
     """The tokenizer that transformers' AutoTokenizer makes of these files in the folder of a model.
 
-    Beside a model of type qwen2 it always makes a Qwen2Tokenizer, with the vocabulary of the files.
+    For a model of type qwen2 it always makes a Qwen2Tokenizer, with the vocabulary of the files.
 
     Args:
       model_type: of the model's config.json.
@@ -176,9 +176,8 @@ class Tokenizer:
 
   @classmethod
   def load(cls, folder: str) -> 'Tokenizer':
-    """Reads a folder: tokenizer.json, and beside it tokenizer_config.json, special_tokens_map.json,
-    chat_template.jinja, additional_chat_templates and generation_config.json where they are. config.json says which
-    model it is of.
+    """Reads a folder: tokenizer.json, and if they exist tokenizer_config.json, special_tokens_map.json,
+    chat_template.jinja, additional_chat_templates and generation_config.json. config.json names the model.
 
     Raises:
       UserError: there is no such folder, or no tokenizer in it that can be read.
@@ -252,7 +251,7 @@ class Tokenizer:
     return {name: content for name, content in self._files.items() if name != _GENERATION}
 
   def definition(self) -> json_values.JsonObject:
-    """The content of a tokenizer.json with all added tokens, those of other files among them."""
+    """The content of a tokenizer.json with all added tokens, including other files'."""
     return json.loads(self._backend.to_str())
 
   # Tokens.
@@ -272,17 +271,17 @@ class Tokenizer:
 
   @property
   def bos_token_id(self) -> int | None:
-    """The number of the token that begins a sequence; None where there is none."""
+    """The number of the token that begins a sequence, if any."""
     return self._id_of('bos_token')
 
   @property
   def eos_token_id(self) -> int | None:
-    """The number of the token that ends a sequence; None where there is none."""
+    """The number of the token that ends a sequence, if any."""
     return self._id_of('eos_token')
 
   @property
   def pad_token_id(self) -> int | None:
-    """The number of the token that fills rows up; None where there is none."""
+    """The number of the token that fills rows up, if any."""
     return self._id_of('pad_token')
 
   @property
@@ -355,7 +354,7 @@ class Tokenizer:
       with_tools: whether there are tools, for which some models have a separate template.
 
     Raises:
-      UserError: there is none, or it is not valid Jinja.
+      UserError: no template exists, or it is not valid Jinja.
     """
     name = 'tool_use' if with_tools and 'tool_use' in self._templates else 'default'
     if name not in self._templates:
@@ -440,7 +439,7 @@ def _of_model(folder: str) -> tuple[str, str]:
 
 
 def _content(token: object) -> str:
-  """The text of a token, which is written as such or as a dictionary; '' where there is none."""
+  """The text of a token, which is written as such or as a dictionary; '' for none."""
   return token.get('content', '') if isinstance(token, dict) else token if isinstance(token, str) else ''
 
 

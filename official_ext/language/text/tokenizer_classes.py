@@ -73,7 +73,7 @@ def resolve(model_type: str, tokenizer_class: str, content: Callable[[], Mapping
   """The class that AutoTokenizer makes, as transformers 5 chooses it.
 
   Args:
-    model_type: of config.json beside the tokenizer; '' if there is none.
+    model_type: of the config.json in the tokenizer's folder; '' for none.
     tokenizer_class: of tokenizer_config.json; '' if it names none.
     content: reads tokenizer.json.
 
@@ -145,7 +145,7 @@ def rebuilt(
     special_tokens: the named ones.
 
   Returns:
-    The contents of an equivalent tokenizer.json, without added tokens: they are to be added anew, as that
+    The contents of an equivalent tokenizer.json, without added tokens: they are to be added again, as that
     changes numbers. None if tokenizer.json has all of it already.
 
   Raises:
@@ -184,7 +184,7 @@ def _essential(part: object, is_decoder: bool = False) -> object:
 
 
 def _declared_alike(content, config):
-  """Whether the added tokens are those of tokenizer_config.json, which win if it has any."""
+  """Whether the added tokens agree with tokenizer_config.json, which wins if it has any."""
   declared = config.get('added_tokens_decoder')
   if declared is None:
     return True
@@ -193,7 +193,7 @@ def _declared_alike(content, config):
 
 
 def added_tokens(content: json_values.JsonMapping, config: json_values.JsonMapping) -> list[json_values.JsonObject]:
-  """The added tokens by number, which a class adds anew: those of tokenizer_config.json, else of tokenizer.json."""
+  """The added tokens by number, which a class adds again: of tokenizer_config.json, else of tokenizer.json."""
   declared = config.get('added_tokens_decoder')
   if declared is None:
     declared = {token['id']: token for token in content.get('added_tokens', ())}

@@ -31,7 +31,7 @@ def train(
   Args:
     texts: to learn from.
     vocab_size: tokens in all, with the 256 bytes and the special tokens; fewer where the texts do not hold more.
-    special_tokens: beside `<|endoftext|>`, which is the first token and ends sequences.
+    special_tokens: besides `<|endoftext|>`, which is the first token and ends sequences.
     chat_template: in Jinja; '' for none.
     min_frequency: the minimal count of a pair of tokens that becomes one.
     pad_token: for padding, a special token too.

@@ -1,4 +1,4 @@
-"""Any tf_keras callback as an action of a run.
+"""Runs a tf_keras callback as an action of a run.
 
 def build_actions(self, trainer):
   return [keras_callbacks.KerasCallback(tf_keras.callbacks.CSVLogger('log.csv'), trainer)]
@@ -51,8 +51,8 @@ class KerasCallback(triggers.Trigger):
   change.
 
   A run that resumes within an epoch calls on_train_begin and on_epoch_begin of that epoch again, so that they set up
-  the new process. Weights of the model, constants of the optimizer (the learning rate) and the kept attributes are
-  those of the checkpoint afterwards: their changes count once.
+  the new process. Afterwards the model's weights, the optimizer's constants (the learning rate) and the kept attributes
+  are restored from the checkpoint: their changes count once.
 
   Example:
 
@@ -219,7 +219,7 @@ class KerasCallback(triggers.Trigger):
         variable.assign(value)
 
   def _add(self, logs: triggers.Logs, step: int) -> None:
-    """Adds the means of a loop to the sums of the epoch; the learning rate is that of the last loop."""
+    """Adds the means of a loop to the sums of the epoch; the learning rate is the last loop's."""
     num_steps = max(1, step - self._last_step)
     self._last_step = step
     for name, value in self._named(logs, '').items():

@@ -64,7 +64,7 @@ LEARNING_RATE_REDUCED = 'learning_rate_reduced'
 class ReduceLROnPlateau(triggers.Trigger):
   """Multiplies the learning rate by a factor, as tf_keras.callbacks.ReduceLROnPlateau does; see its configuration.
 
-  It multiplies the optimizer's constant learning rate, or that of its schedule. Checkpoints keep the factor and the
+  It multiplies the optimizer's learning rate, constant or scheduled. Checkpoints keep the factor and the
   counts, so that a run that was killed, or has rolled back, continues as an uninterrupted one does.
 
   Example:

@@ -86,7 +86,7 @@ class Trigger(orbit.actions.ConditionalAction):
     return {}
 
   def restore(self, state: json_values.JsonMapping) -> None:
-    """Restores a state; {} is that of a new run.
+    """Restores a state; {} for a new run.
 
     Raises:
       StopTraining: training had ended already.
@@ -192,7 +192,7 @@ class Best:
     return {'best': self.value, 'best_step': self.step, 'last_step': self._last_step, 'num_since': self.num_since}
 
   def restore(self, state: json_values.JsonMapping) -> None:
-    """Restores a state; {} is that of a new run."""
+    """Restores a state; {} for a new run."""
     self.value, self.step = state.get('best'), state.get('best_step')
     self._last_step, self.num_since = state.get('last_step', -1), state.get('num_since', 0)
 
@@ -294,7 +294,7 @@ class OnBest(Trigger):
 class AtEnd(Trigger):
   """Takes an action when training is done, before the run counts as finished: if it fails, the run has failed.
 
-  Its logs are those of the last training loop and the last evaluation. It is not taken in a run that fails or is
+  Its logs come from the last training loop and the last evaluation. It is not taken in a run that fails or is
   preempted, nor again when a finished run is started once more and has nothing left to do.
 
   Example:
@@ -331,8 +331,8 @@ class EventActions:
     Args:
       actions: triggers; any other function of logs is called after every training loop.
       from_chief: makes a value on the chief and gives it to all workers.
-      summaries: `tf.summary` calls inside actions write to its files: to those of evaluation at 'eval', to those of
-        training at other events.
+      summaries: `tf.summary` calls inside actions write to its files: the evaluation's at 'eval', the training's at
+        other events.
 
     Raises:
       ValueError: one of the actions is not callable.

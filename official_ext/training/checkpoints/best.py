@@ -1,6 +1,7 @@
 """Keeps the checkpoints of the best evaluations.
 
-The measurements of a run's evaluations: history.json of the best checkpoints, or the files for rebuilding it.
+history.json lists the evaluations of these checkpoints. If it is damaged or missing, it is rebuilt from their
+manifests, the run's events and info.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,14 +60,13 @@ def read_history(
 
   A sound checkpoint in the folder whose step is not in the file counts too, with the logs in its manifest: the file may
   be older than the checkpoint. If the file is missing or damaged, its logs may also be in the records of the run
-  (`events.jsonl`), or in info.json. A value is that of `metric`, which may not be the metric for which the file was
-  written.
+  (`events.jsonl`), or in info.json. Values are read for `metric`, even if the file was written for another one.
 
   Args:
     folder: of the best checkpoints; it need not exist.
     metric: the levels of the metric's name.
     records: paths of files of events, of which the later ones win.
-    rollbacks: those of the run: a checkpoint that they have left behind counts only if the file has its step.
+    rollbacks: the run's rollbacks; a rolled-back checkpoint counts only if the file lists its step.
   """
   path = os.path.join(folder, _NAME)
   stored, damage = _read_list(path)
@@ -231,7 +231,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
   manifest, before info.json names it. The measurements of all steps are kept, so that a run that continues from an
   earlier checkpoint judges as it did then.
 
-  The folder belongs to the training. An evaluation beside it or after it writes there only if `owns` says that the
+  The folder belongs to the training. An evaluation in another process writes there only if `owns` says that the
   training does not evaluate; it then adds its measurements, in any order of the steps.
   """
 
@@ -281,13 +281,13 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
 
   @property
   def best_ckpt_logs(self) -> json_values.JsonMapping:
-    """The scalars of the best evaluation so far; those of the last one if none counts."""
+    """The scalars of the best evaluation so far; of the last one if none counts."""
     best = self._ranked()
     return (best[0] if best else self._history[-1])['logs'] if self._history else {}
 
   @property
   def best_ckpt_path(self) -> str | None:
-    """The path of the best checkpoint; None if there is none yet."""
+    """The path of the best checkpoint, if any yet."""
     best = self._ranked()
     return self._path(best[0]['step']) if best else None
 
@@ -327,7 +327,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       logging.warning('%s is not finite at step %d: no best checkpoint.', '|'.join(self._metric_name), step)
     self._found = sorted([*before, new], key=lambda each: each['step'])
     kept = [each['step'] for each in self._ranked()[: self._num_to_keep]]
-    if step in kept and not self._export(checkpoint, new):  # Those before it stay.
+    if step in kept and not self._export(checkpoint, new):  # Earlier ones stay.
       new.update(value=None, is_saved=False)  # Excludes it, now and when it is read again.
       kept = [each['step'] for each in self._ranked()[: self._num_to_keep]]
     if self._is_chief:
@@ -419,7 +419,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     manifests.write_state_file(self._export_dir, self._path(best[0]['step']))
 
   def _delete_all_but(self, kept: Sequence[int], step: int) -> None:
-    """Deletes checkpoints that are no longer among the best. Those that were never judged stay."""
+    """Deletes checkpoints that are no longer among the best. Checkpoints that were never judged stay."""
     known = {entry['step'] for entry in self._history}
     for path in manifests.complete_paths(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
       number = manifests.step_of(path)
@@ -434,7 +434,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
 
 
 def training_evaluates(model_dir: str) -> bool:
-  """Whether the training in a folder evaluates by itself, according to its run.json; false if there is none."""
+  """Whether the training in a folder evaluates by itself, according to its run.json; false without one."""
   record = run_status.read(model_dir) or {}
   return bool(record.get('evaluates', record.get('mode', 'train') != 'train'))
 
@@ -458,7 +458,7 @@ def maybe_create(
   is_chief: bool = True,
   workers: workers_lib.Workers | None = None,
 ) -> BestCheckpointExporter | None:
-  """Makes the exporter of the configuration; None if there is none.
+  """Makes the exporter of the configuration; None if it keeps no best checkpoints.
 
   Args:
     config: names the metric, and the folder.

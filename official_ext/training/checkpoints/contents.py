@@ -1,10 +1,9 @@
-"""The facts about its run in the manifest of every checkpoint, and how another run differs from them.
+"""Compares a checkpoint with the objects to restore, and its run with another run.
 
-The contents of a checkpoint, and their differences from the objects to restore.
-
-A checkpoint keeps a graph of objects, whose edges are the names of attributes, and TensorFlow restores by walking it
-together with the graph of the present objects. So does this module, without changing anything: an object with two names
-(a backbone that is also a part of the model) matches by either.
+A checkpoint keeps a graph of objects, whose edges are the names of attributes. TensorFlow restores by walking it
+together with the graph of the present objects. This module does the same without changing anything: an object with two
+names (a backbone that is also a part of the model) matches by either. `RunNotes` writes the facts about a run into the
+manifest.
 """
 
 import collections
@@ -53,7 +52,7 @@ class Place:
 
 @dataclasses.dataclass
 class Match:
-  """How a checkpoint fits an object. The names are those of tf.train.Checkpoint, and `SLOT of NAME in OPTIMIZER`.
+  """How a checkpoint fits an object. Names are tf.train.Checkpoint's, and `SLOT of NAME in OPTIMIZER`.
 
   Attributes:
     places: the variables that have a value in it, slots of legacy optimizers among them.
@@ -219,7 +218,7 @@ class Contents:
 def rebuilt(checkpoint: tf.train.Checkpoint) -> tf.train.Checkpoint:
   """The same checkpoint, made by a constructor that gets all of its parts.
 
-  An asynchronous save copies only those: a part that was attached later would be missing, without an error.
+  An asynchronous save copies only these: a part that was attached later would be missing, without an error.
   """
   children = dict(tf.train.TrackableView.children(checkpoint))
   children.pop('save_counter', None)
@@ -274,7 +273,7 @@ class RunNotes:
   Attributes:
     optimizer_config: the configuration of the optimizer, as JSON values.
     data_identity: the identity of the data, by the name of the input: see data/data_identity.py.
-    code_identity: `code`, the digests of modules and files by name, and `versions`, those of packages.
+    code_identity: `code`, the digests of modules and files by name, and `versions`, the versions of packages.
     describe_code_changes: a function of such entries before and now; returns a line, '' if nothing has changed.
   """
 
@@ -288,12 +287,12 @@ class RunNotes:
     return {'optimizer_config': self.optimizer_config, 'data': self.data_identity, **self.code_identity}
 
   def differ_in_constants(self, path: str) -> bool:
-    """Whether the constants of the optimizer differ from those of the run that has saved a checkpoint."""
+    """Whether the optimizer's constants differ from the run that saved a checkpoint."""
     saved = manifests.entries(path).get('optimizer_config')
     return saved is not None and _constants(saved) != _constants(self.optimizer_config)
 
   def report_other_data(self, path: str) -> None:
-    """Prints how the data differ from those of the run that has saved a checkpoint, a line for each difference."""
+    """Prints how the data differ from the run that saved a checkpoint, a line for each difference."""
     before = manifests.entries(path).get('data') or {}
     lines = [
       line
@@ -326,8 +325,8 @@ class RunNotes:
         )
 
   def report_other_code(self, path: str) -> bool:
-    """Prints one line with the modules, files and packages that differ from those of the run that has saved a
-    checkpoint; returns whether any do."""
+    """Prints one line with the modules, files and packages that differ from the run that saved a checkpoint; returns
+    whether any do."""
     changes = self.describe_code_changes(manifests.entries(path), self.code_identity)
     if changes:
       print(f'{path}: other code than before: {changes}', flush=True)

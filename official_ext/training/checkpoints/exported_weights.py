@@ -1,17 +1,10 @@
-"""The weights of checkpoints: raw or averaged, exported for use without the rest of a training.
+"""Writes checkpoints for use, not for resuming: `best/`, `ema_checkpoints/`; with `ema`, of the averaged weights.
 
-Notes which weights a checkpoint holds if `ema` keeps their moving averages, and restores them.
+While a run trains, and in `ckpt-N`, the model has the raw weights and the optimizer has the averages. In checkpoints
+for use the two are swapped. The manifest notes this under `weights`, and a restore swaps them back.
 
-One rule: while a run trains, the model has the raw weights and the optimizer the averages, and so has `ckpt-N`. In
-checkpoints for use (`best/`, `ema_checkpoints/`), averages and raw weights have changed places. The manifest notes
-which, under `weights`, and a restore puts both back to where a training has them.
-
-Writes the checkpoints that a run keeps for use, not to continue from: `best/`, `ema_checkpoints/`.
-
-A run that goes back to an earlier step writes some of them again. The new one is then written whole into the folder
-`PATH_temp`, and moved into the place of the old one, so that one of them exists whenever the power fails.
-
-Checkpoints of the averaged weights: `ema_checkpoints/` of a run whose optimizer keeps a moving average.
+A run that rolls back writes some of these checkpoints again. The new one is written whole into the folder `PATH_temp`,
+then moved into the place of the old one, so that one of them survives a power failure.
 """
 
 from collections.abc import Callable
@@ -65,7 +58,7 @@ def put_back_weights(
     optimizer_is_read: whether the optimizer was restored too; an evaluation reads only a part of it.
 
   Raises:
-    UserError: averages must be evaluated, and the checkpoint lacks those of some or all weights.
+    UserError: averages must be evaluated, and the checkpoint lacks some or all of them.
   """
   ema = ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
   if ema is None:

@@ -1,10 +1,8 @@
 """Lists the checkpoints of a run's folder that count: they have a manifest, and were not rolled back.
 
-The rollbacks of a run: the steps that it went back to, and the batches that it has skipped since.
-
-`rollbacks.json` in the run's folder is their only record. It is synced and renamed into place, and only then has a
-rollback happened: checkpoints of the future that was rolled back are deleted after that, or, if the process is killed
-in between, by the next process.
+`rollbacks.json` is the only record of rollbacks. A rollback has happened when this file is synced and renamed into
+place. The checkpoints that were rolled back are deleted afterwards; if the process is killed in between, the next one
+deletes them.
 """
 
 from collections.abc import Sequence
@@ -27,7 +25,7 @@ class Rollback:
   Attributes:
     from_step: the step at which the run rolled back.
     to_step: the step of the checkpoint that it restored.
-    data_offset: how many updates further than its number a step after `to_step` finds its batches.
+    data_offset: added to the number of a step after `to_step` to choose its batches.
     skipped_updates: how many updates were skipped between the previous rollback and this one.
   """
 
@@ -81,7 +79,7 @@ class Rollbacks:
     self._all = noted
 
   def keep(self, number: int, aside: str) -> None:
-    """Forgets all but the first rollbacks, as those of another line of training.
+    """Forgets all but the first rollbacks: the others are of another line of training.
 
     Args:
       number: how many are kept.
@@ -98,7 +96,7 @@ class Rollbacks:
     return sum(entry.skipped_updates for entry in self._all)
 
   def data_offset(self, step: int) -> int:
-    """How many updates further than its number a step finds its batches, if the run continues from `step`."""
+    """The offset added to a step's number to choose its batches, if the run resumes from `step`."""
     return next((entry.data_offset for entry in reversed(self._all) if entry.to_step <= step), 0)
 
   def is_new_at(self, step: int, num_rollbacks: int) -> bool:
@@ -153,7 +151,7 @@ def newest(directory: str) -> str | None:
 
   Returns:
     If none has a manifest, as with Model Garden's own trainer: the one that the file named `checkpoint` names, or else
-    the newest. None if there is none, or all are damaged.
+    the newest. None without a checkpoint, or if all are damaged.
 
   Raises:
     CheckpointError: the list of rollbacks cannot be read.
@@ -168,7 +166,7 @@ def newest(directory: str) -> str | None:
 def of_another_program(directory: str, counted: Sequence[str]) -> list[str]:
   """The paths of the checkpoints that another program, such as Model Garden's trainer, has saved last, oldest first.
 
-  They are whole, have no manifest, and are newer than those that count. A save that was cut off leaves a mark instead.
+  They are whole, have no manifest, and are newer than the checkpoints that count. An unfinished save leaves a mark.
 
   Args:
     directory: the run's folder.
@@ -185,11 +183,11 @@ def of_another_program(directory: str, counted: Sequence[str]) -> list[str]:
 
 
 def is_rolled_back(path: str, rollbacks: Rollbacks) -> bool:
-  """Whether a rollback went back beyond a checkpoint after it was saved.
+  """Whether a checkpoint was rolled back after it was saved.
 
   Args:
     path: the checkpoint's.
-    rollbacks: those of its folder.
+    rollbacks: of its folder.
   """
   return len(rollbacks) > 0 and rollbacks.leaves_behind(manifests.step_of(path), num_rollbacks(path))
 

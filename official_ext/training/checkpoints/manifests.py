@@ -1,20 +1,16 @@
-"""Manifests: a checkpoint counts if it has a manifest of its files, which is written last.
+"""Writes and verifies manifests: a checkpoint counts if it has a manifest of its files, which is written last.
 
-A checkpoint consists of the files `PATH.index` and `PATH.data-*`. `PATH.manifest.json` holds their sizes and SHA-256
-sums, and one sum over itself, and is renamed into place when all of them are on disk. An unfinished save has none;
-damage shows when the files are compared with it. A manifest can come from anywhere: it may only name the checkpoint's
-own files, beside it, and no other file is read.
+`PATH.manifest.json` holds the sizes and SHA-256 sums of `PATH.index` and `PATH.data-*`, and a sum over itself. It is
+renamed into place when these files are on disk. It may come from anywhere, so it may only name the checkpoint's own
+files, in its folder; no other file is read.
 
-Of a power loss only synced data is certain. The order is therefore: the mark (see below), the data files, their
-names in the folder, the manifest, its name; in a deletion: the mark, the end of the manifest, the end of the data
-files. Each is synced before the next one begins.
+Only synced data survive a power loss. A save syncs, in this order: the mark `PATH.unfinished`, the data files, their
+names in the folder, the manifest, its name. A deletion syncs the mark, then deletes the manifest, then the data files.
+The mark exists while files are written or deleted. It distinguishes an unfinished save from Model Garden's checkpoints,
+which have no manifest either.
 
-Model Garden's own checkpoints have no manifest either. An unfinished save is marked by `PATH.unfinished`, which exists
-while the files are being written or deleted.
-
-The file named `checkpoint` in a folder, by which TensorFlow's tools and Model Garden's tasks find its newest one.
-
-This library goes by manifests (manifests.py), and by this file only in a folder without any.
+The file named `checkpoint`, by which TensorFlow's tools find the newest checkpoint, is written for them, and read only
+in a folder without manifests.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,9 +37,9 @@ def write_state_file(folder: str, newest: str, others: Sequence[str] = ()) -> No
   """Writes the file, which names checkpoints in its own folder: a folder that is copied or moved names its own.
 
   Args:
-    folder: that of the file and the checkpoints.
+    folder: of the file and the checkpoints.
     newest: path of the checkpoint that tools take.
-    others: paths of those that are kept beside it, oldest first; `newest_in_state_file` may be one of them.
+    others: paths of the other checkpoints that are kept, oldest first; `newest` may be one of them.
 
   Raises:
     StorageError: it cannot be written.
@@ -62,11 +58,11 @@ def write_state_file(folder: str, newest: str, others: Sequence[str] = ()) -> No
 def newest_in_state_file(folder: str) -> str | None:
   """The path of the checkpoint that the file in a folder names.
 
-  An absolute path in it may be that of a folder from which this one was copied or moved: a checkpoint of that name
-  beside the file comes first. Without one the path counts, as other programs may name a checkpoint elsewhere.
+  An absolute path in it may name the folder from which this one was copied or moved: a checkpoint of that name in this
+  folder comes first. Without one the path counts, as other programs may name a checkpoint elsewhere.
 
   Returns:
-    None if there is none, or the file is damaged: a crash of another program leaves it empty.
+    None without such a checkpoint, or if the file is damaged: a crash of another program leaves it empty.
   """
   try:
     if not paths_lib.is_remote(folder):
@@ -89,7 +85,7 @@ _CHUNK = 2**20
 
 
 def begin(path: str) -> None:
-  """Marks the checkpoint at `path`, whose files are about to be written; makes its folder if there is none.
+  """Marks the checkpoint at `path`, whose files are about to be written; makes its folder if it does not exist.
 
   A manifest of earlier files of this name is deleted.
 
@@ -135,7 +131,7 @@ def write(path: str, **values: json_values.Json) -> None:
   except OSError:
     storage.remove(path + SUFFIX)  # It may exist, but not on the disk.
     raise
-  storage.remove(path + UNFINISHED)  # If that fails: beside a manifest, it means nothing.
+  storage.remove(path + UNFINISHED)  # If that fails: with a manifest, it means nothing.
 
 
 def read(path: str) -> json_values.JsonObject:
@@ -143,7 +139,7 @@ def read(path: str) -> json_values.JsonObject:
 
   Raises:
     ValueError: it is damaged.
-    tf.errors.NotFoundError: there is none.
+    tf.errors.NotFoundError: it does not exist.
     tf.errors.OpError: it cannot be read.
   """
   name = os.path.basename(path)
@@ -167,7 +163,7 @@ def entries(path: str) -> json_values.JsonObject:
 
 
 def folder_of(path: str) -> str:
-  """The folder of a checkpoint: '.' for that of a name alone."""
+  """The folder of a checkpoint; '.' for a name without a folder."""
   return os.path.dirname(path) or '.'
 
 

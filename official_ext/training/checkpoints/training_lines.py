@@ -1,11 +1,11 @@
-"""Lines of training that start from a checkpoint: `--checkpoint` of a mode that trains.
+"""Starts lines of training from a checkpoint: `--checkpoint` and `--branch` of a mode that trains.
 
 `lines.json` in the run's folder notes the checkpoint, and is renamed into place when that has been restored. The same
-command then continues from its own newest checkpoint, and another `--checkpoint` is refused unless a branch is
-requested: a new line, for which the checkpoints of the previous one are moved to the folder `line_N`. A branch has
-happened when the file contains it; if the process is killed after that, the next start moves the checkpoints.
+command then resumes from its own newest checkpoint. Another `--checkpoint` is refused unless a branch is requested: the
+checkpoints of the previous line move to the folder `line_N`. A branch has happened when the file contains it; the next
+start completes a move that was interrupted.
 
-Finds the checkpoint that a user's path names: --checkpoint, `task.init_checkpoint`, `ext.load`.
+`checkpoint_named` finds the checkpoint that a user's path names, also for `task.init_checkpoint` and `ext.load`.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def checkpoint_named(given: str, source: str) -> str:
     source: who names it: the beginning of an error.
 
   Raises:
-    UserError: there is none, or the folder has only damaged ones.
+    UserError: no checkpoint is found, or the folder has only damaged ones.
   """
   if paths.exists(f'{given}.index'):
     return given
@@ -159,7 +159,7 @@ def begin_line(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> 
   Args:
     model_dir: the run's folder.
     start: the result of `choose_start`.
-    subfolders: those in which a line keeps further checkpoints: they are set aside with it.
+    subfolders: further folders of a line's checkpoints, which are set aside with it.
 
   Returns:
     Whether a previous line was set aside.
@@ -262,7 +262,7 @@ def _step_of(checkpoint: str) -> int:
 
 
 def _num_rollbacks(model_dir: str, checkpoint: str) -> int:
-  if os.path.dirname(_name(model_dir, checkpoint)):  # Its rollbacks are those of another run.
+  if os.path.dirname(_name(model_dir, checkpoint)):  # Its rollbacks are another run's.
     return 0
   return listing.num_rollbacks(checkpoint)
 

@@ -33,7 +33,7 @@ def find(path: str) -> str:
     Its path.
 
   Raises:
-    UserError: there is none, or it is damaged.
+    UserError: it does not exist, or is damaged.
   """
   path = training_lines.checkpoint_named(path, f'{_FIELD}: {path}')
   if paths.exists(path + manifests.SUFFIX):

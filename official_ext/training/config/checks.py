@@ -1,21 +1,17 @@
-"""The conditions on an experiment's values beyond their types.
+"""Checks an experiment's values beyond their types, and the files and folders that they name.
 
-A configuration class owns its part of this, at any depth, and need not be known here:
+A configuration class states its own conditions, at any depth:
 
-  RANGES                          field -> the interval of its numbers: see ranges.py
-  CHOICES                         field -> the values that it takes
-  check_values(path) combinations of fields check_run(path,
-  params, mode) requirements of a run: other parts, the environment, installed packages
-  check_given(path, params, given)   which values may be set at all, though any would be right: `given` are the dotted
-                                  paths of the fields that the command line names
-  unread_now(path, params)        fields that this configuration does not read: dotted path -> why; for forms
-  unset_entries(path, params)     the dotted paths of entries that its mappings may have, and have not; for forms
+  RANGES                            field -> the interval of its numbers: see ranges.py
+  CHOICES                           field -> the values that it takes
+  check_values(path)                combinations of fields
+  check_run(path, params, mode)     requirements of a run: other parts, the environment, installed packages
+  check_given(path, params, given)  which fields may be set at all: `given` are the dotted paths on the command line
+  unread_now(path, params)          fields that this configuration does not read: dotted path -> reason; for forms
+  unset_entries(path, params)       dotted paths of the entries that its mappings may have and lack; for forms
 
-The methods raise a UserError that begins with a field's dotted path; `path` is that of the configuration itself.
-`check_run` is called when `params` are about to be used in a mode; None is a rehearsal, which trains, and sends nothing
-to anybody.
-
-Checks, before a model is built, that the files and folders of a run exist or can be made.
+The methods raise a UserError that begins with a field's dotted path; `path` is the configuration's. `check_run` is
+called before `params` are used in a mode; None is a rehearsal, which trains and sends no messages.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -247,12 +243,12 @@ _NEEDED_BY_SCHEDULES = (
   'step_size',
   'first_decay_steps',
 )
-# How many more values than boundaries these schedules take. Those of others may mean something else.
+# How many more values than boundaries these schedules take. In others, they may mean something else.
 _VALUES_BEYOND_BOUNDARIES = {'stepwise': 1, 'step_cosine_with_offset': 0}
 
 
 def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
-  """Checks ranges, choices and combinations, see above, and rules across classes.
+  """Checks ranges, choices and combinations, see the module's docstring, and rules across classes.
 
   Args:
     params: an upgraded experiment.
@@ -355,7 +351,7 @@ def configs(config: base_config.Config, path: str = '') -> Iterator[tuple[str, b
 
 
 def choices_of(config_class: type[base_config.Config]) -> Mapping[str, tuple[object, ...]]:
-  """The choices of a configuration class's fields, those of its bases included, as ranges are."""
+  """The choices of a configuration class's fields, including its bases, as for ranges."""
   found: dict[str, tuple[object, ...]] = {}
   for cls in reversed(config_class.__mro__):
     found.update(vars(cls).get('CHOICES', {}))

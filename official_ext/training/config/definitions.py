@@ -1,15 +1,9 @@
-"""The configuration dataclasses: Model Garden's, and the fields that this library adds.
+"""Defines the configuration dataclasses: Model Garden's, and the fields that this library adds.
 
-An experiment is registered with these classes or with Model Garden's own: `upgrade` turns the latter into the former,
-so that every field here exists for every experiment.
-
-Classes state in `UNREAD_FIELDS` which fields nothing reads, and why, and in `SECRET_FIELDS` whose values no message may
-repeat. The conditions on their values: see checks.py.
-
-The configurations of small parts of the training loop, each with its checks.
-
-A part is one class: its fields, which values they take (`RANGES` and `CHOICES`, see checks.py), the combinations of
-fields that it refuses (`check_values`), and the runs that it refuses (`check_run`).
+First the parts of the training loop, then task, data, runtime, trainer and experiment. An experiment is registered with
+these classes or with Model Garden's: `upgrade` turns the latter into the former, so that every field exists for every
+experiment. `UNREAD_FIELDS` states which fields nothing reads, and why; `SECRET_FIELDS`, whose values no message may
+repeat. checks.py lists the other conditions that a class may state.
 """
 
 from collections.abc import Mapping
@@ -289,7 +283,7 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
       the workers' inputs are not distinguished: with input that is indexed by step all of them take the same batches.
     enable_xla: true, false, or 'auto': XLA on GPU and TPU, on one CPU by a rule over the traced step
       (where it multiplies bfloat16 itself, the products of a model that is not small stay outside: in bfloat16, and in
-      float32 those of this library's decoders), not on several replicas on CPUs.
+      float32 this library's decoders' products), not on several replicas on CPUs.
     num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
     mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: docs/how_to/mesh.md.
@@ -376,7 +370,7 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     checkpoint_interval_epochs: Epochs between checkpoints, instead of `checkpoint_interval`. 0: unset.
     summary_interval_epochs: Epochs between summaries, instead of `summary_interval`. 0: unset.
     async_checkpointing: Whether to write checkpoints during training.
-    keep_every: Checkpoints at multiples of this step are kept beside the `max_to_keep` newest. 0: none.
+    keep_every: Checkpoints at multiples of this step are kept in addition to the `max_to_keep` newest. 0: none.
     best_checkpoint_metric_comp: Which values of `best_checkpoint_eval_metric` are better, 'higher' or 'lower'. 'auto':
       as the metric's name says, and 'higher', with a warning, if it says nothing. A direction that contradicts the name
       is refused.
@@ -546,7 +540,7 @@ def upgrade(params: object) -> ExperimentConfig:
   The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
   with all their values. A class that an experiment derived from Model Garden's stays a base, and its values win. The
   task's own configurations are unchanged. `distribution_strategy='mirrored'`, `enable_xla=False` and
-  `best_checkpoint_metric_comp='higher'` are Model Garden's defaults, which nobody chose: they become 'auto'.
+  `best_checkpoint_metric_comp='higher'` are Model Garden's defaults, not a choice: they become 'auto'.
 
   Args:
     params: an experiment made of Model Garden's classes or of this library's, which is not changed. An object with the
@@ -562,7 +556,7 @@ def upgrade(params: object) -> ExperimentConfig:
 
 
 def _from_attributes(params: object) -> ExperimentConfig:
-  """An experiment with the fields of a stand-in; those that it lacks have their defaults."""
+  """An experiment with the fields of a stand-in; missing fields have their defaults."""
   experiment = ExperimentConfig()
   parts = {name: copy.deepcopy(getattr(params, name)) for name in ('task', 'trainer', 'runtime')}
   for name, config_class in (('trainer', TrainerConfig), ('runtime', RuntimeConfig)):

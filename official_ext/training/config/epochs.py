@@ -35,7 +35,7 @@ def in_steps(config: definitions.TrainerConfig, task_config: object, task: proto
     task: knows the number of its training examples, by `num_examples`.
 
   Returns:
-    The trainer's fields that change, among them those in epochs, which become 0; {} if these already are.
+    The trainer's fields that change. Fields in epochs become 0; {} if they already are.
 
   Raises:
     UserError: the number of examples is not known.

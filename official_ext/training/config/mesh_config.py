@@ -55,7 +55,7 @@ class MeshConfig(base_config.Config):
     return math.prod(sizes.values()) if sizes else 0
 
   def batch_axis(self) -> str:
-    """The axis over which batches are split; '' if there is none."""
+    """The axis over which batches are split; '' for none."""
     sizes = self.sizes()
     return max((name for name in BATCH_AXES if name in sizes), key=lambda name: sizes[name], default='')
 
@@ -137,8 +137,8 @@ class ShardingConfig(base_config.Config):
   """The tensors split over the axes of `runtime.mesh`. Of several patterns that match a name, the first counts.
 
   Attributes:
-    parameters: Of the model's variables, by their names ('dense/kernel'). The optimizer's follow them. Those that no
-      pattern matches are whole on every device.
+    parameters: Of the model's variables, by their names ('dense/kernel'). The optimizer's follow them. Without a
+      matching pattern, a variable is whole on every device.
     activations: Of the outputs of layers, by their paths ('encoder/dense'). DTensor chooses where no pattern matches.
   """
 

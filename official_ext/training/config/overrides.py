@@ -55,12 +55,12 @@ class Field(NamedTuple):
 
 @functools.cache
 def class_hints(config_class: object) -> Mapping[str, object]:
-  """The type hints of a configuration class's fields, those of its bases included."""
+  """The type hints of a configuration class's fields, including its bases."""
   return typing.get_type_hints(config_class)
 
 
 def type_hints(config: params_dict.ParamsDict) -> Mapping[str, object]:
-  """The type hints of a configuration's fields, those of its class's bases included."""
+  """The type hints of a configuration's fields, including its class's bases."""
   config_class: object = type(config)
   return class_hints(config_class)
 
@@ -102,7 +102,7 @@ def walk(
 
 
 def leaves(config: base_config.Config, path: str = '', selected: bool = True) -> Iterator[Field]:
-  """Yields those fields of `walk` that hold no configuration with fields.
+  """Yields the fields of `walk` that hold no configuration with fields.
 
   Args:
     config: where to start.
@@ -128,7 +128,7 @@ def override(config: base_config.Config, values: Mapping[str, object], path: str
     config: the configuration, not locked.
     values: nested dicts, lists, scalars and `config_text.Literal`, by field.
     path: the dotted path of `config`, for error messages.
-    others: the type of fields that the class does not have; they may be added. None: there are none.
+    others: the type of fields that the class does not have and that may be added. None: no field may.
 
   Raises:
     UserError: no such field, a value of another type, a field that nothing reads; of all fields that are wrong.
@@ -281,7 +281,7 @@ def _same(value: object, current: object) -> bool:
 
 
 def members(hint: object) -> tuple[Any, ...]:
-  """The types that a hint allows: those of a Union, or itself; NoneType for null."""
+  """The types that a hint allows: a Union's members, or itself; NoneType for null."""
   if typing.get_origin(hint) in (Union, types.UnionType):
     return tuple(member for argument in typing.get_args(hint) for member in members(argument))
   if hint is None:
@@ -334,7 +334,7 @@ def _shown(value: object) -> str:
 
 
 def _no_such_field(config: base_config.Config, name: object, path: str) -> str:
-  """The message, with the nearest name beside it or, failing that, below it."""
+  """The message, with the nearest name at the same level or, failing that, below it."""
   field_path = f'{path}.{name}' if path else str(name)
   here = names(config)
   below: dict[str, str] = {}

@@ -52,7 +52,7 @@ def factory_of(experiment: str) -> Any:
 
 
 def no_such_experiment(experiment: str, reason: str) -> errors.UserError:
-  """The error about an experiment that nobody registers, with near names and a reason, which is a sentence."""
+  """The error about an unregistered experiment, with near names and a reason, which is a sentence."""
   known = experiment_names()
   near = errors.nearest_names(experiment, known, count=3) or [name for name in known if experiment in name][:3]
   hint = f'did you mean {" or ".join(near)}? ' if near else ''

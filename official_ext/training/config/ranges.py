@@ -163,7 +163,7 @@ def interval(text: str) -> Interval:
 
 @functools.cache
 def of_class(config_class: type) -> Mapping[str, str]:
-  """The ranges of a configuration class's fields, those of its bases included: name -> interval."""
+  """The ranges of a configuration class's fields, including its bases: name -> interval."""
   ranges: dict[str, str] = {}
   for cls in reversed(config_class.__mro__):
     ranges.update(_OF_MODEL_GARDEN.get(cls, {}))

@@ -35,14 +35,14 @@ def import_experiments(names: Sequence[str] | None = None, experiment: str | Non
   """Imports the modules that register experiments: registry_imports, then `import_registries(names)`.
 
   The modules that registry_imports leaves for last are imported between the two if it may have the experiment, by their
-  sources, and after them if nobody has it.
+  sources, and after them if no module has it.
 
   Args:
     names: the values of --registry.
     experiment: the only one needed; None: all are.
 
   Raises:
-    UserError: see `import_own` and `import_registries`; or modules are named, and nobody registers `experiment`.
+    UserError: see `import_own` and `import_registries`; or modules are named, and none registers `experiment`.
   """
   import_own()
   if experiment is None or experiment in model_garden_internals.experiments_in_source():
@@ -89,7 +89,7 @@ def _registered_by(name: str) -> list[str]:
 
 
 def import_own() -> None:
-  """Imports the user's registry_imports, if one is beside the program, in the current folder or in PYTHONPATH.
+  """Imports the user's registry_imports, if one is in the program's folder, the current folder or PYTHONPATH.
 
   A module of that name in site-packages belongs to another package, and is ignored.
 
@@ -103,7 +103,7 @@ def import_own() -> None:
 
 
 def import_shipped() -> None:
-  """Imports the experiments of this library, except for those whose name is taken or whose file is imported already.
+  """Imports this library's experiments, except if their name is taken or their file is imported already.
 
   In a checkout, registry_imports has imported them from `experiments`. One that cannot be imported is skipped with a
   warning on stderr.

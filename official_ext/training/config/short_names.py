@@ -120,7 +120,7 @@ def _as_meaning(value: str | Sequence[str] | Meaning) -> Meaning:
 
 
 def _meanings(experiment: str | None) -> dict[str, Meaning]:
-  """All short names of an experiment, those that it refuses among them."""
+  """All short names of an experiment, including the ones that it refuses."""
   standard = {name: _as_meaning(meaning) for name, meaning in STANDARD.items()}
   return {**standard, **_registered.get(experiment or '', {})}
 
@@ -138,7 +138,7 @@ def vocabulary(params: base_config.Config, experiment: str | None = None) -> dic
 
 
 def resolve(name: str, params: base_config.Config, experiment: str | None = None) -> tuple[str, ...]:
-  """The dotted paths of a short name: first that of its field, then those of its followers.
+  """The dotted paths of a short name: first its field's, then its followers'.
 
   Args:
     name: the short name.
@@ -192,14 +192,14 @@ def _paths(params: base_config.Config, meaning: Meaning) -> tuple[str, ...]:
 
 
 def _nearest(name: str, candidates: Sequence[str]) -> str:
-  """The candidate most similar to a name, else the shortest that contains it as a word; '' if there is none."""
+  """The candidate most similar to a name, else the shortest that contains it as a word; else ''."""
   near = errors.nearest_names(name, candidates, cutoff=0.7)
   holding = [other for other in candidates if name in other.split('_')]
   return near[0] if near else min(holding, key=len, default='')
 
 
 def _nearest_field(name: str, params: base_config.Config) -> str:
-  """The dotted path of the field whose own name is most similar to `name`; '' if there is none."""
+  """The dotted path of the field whose own name is most similar to `name`; '' for none."""
   paths: dict[str, str] = {}
   for field in overrides.leaves(params):
     paths.setdefault(field.name, field.path)

@@ -1,14 +1,12 @@
-"""Lets the workers of a run meet, with a deadline, before TensorFlow connects them.
+"""Finds the workers of a run, and lets them meet, with a deadline, before TensorFlow connects them.
 
-Each worker connects to the chief's port, gives its number, and waits for the answer that all have come. The chief reads
-nothing but that line, and a connection from elsewhere delays nobody. There are no credentials, as TensorFlow's
-connections afterwards have none: docs/concepts/security.md.
+TF_CONFIG names the workers' addresses, and this process among them. In a SLURM job step of several tasks it is derived
+from the step's variables, so that `srun python train.py ...` is enough. The first worker, or the one called chief, is
+the chief: it writes, and decides for all.
 
-The workers of one run: who they are, from TF_CONFIG or from SLURM.
-
-TF_CONFIG names the workers' addresses and which of them this process is. A SLURM job step of several tasks needs none:
-this module derives it from the step's variables, so that `srun python train.py ...` is enough. The first worker, or the
-one called chief, is the chief: it writes, and decides for all.
+To meet, each worker connects to the chief's port, sends its number, and waits for the answer that all have come. The
+chief reads only that line; other connections delay no worker. There are no credentials, as in TensorFlow's connections
+afterwards: docs/concepts/security.md.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -262,7 +260,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class _Guests:
-  """The connections to the chief: those of workers by number, and those that have given none yet.
+  """The connections to the chief: the workers' by number, and others that have sent no number yet.
 
   Attributes:
     workers: by their numbers.
@@ -270,7 +268,7 @@ class _Guests:
   """
 
   def __init__(self, server: socket.socket, others: range):
-    """Accepts nobody yet.
+    """Accepts no connection yet.
 
     Args:
       server: the chief's port.

@@ -35,7 +35,7 @@ _WITH_BFLOAT16 = ('AVX512_CORE_BF16', 'AVX512_CORE_FP16', 'AVX512_CORE_AMX', 'AV
 
 @functools.cache
 def fast_products() -> frozenset[str]:
-  """The dtypes in which TensorFlow's own products of matrices (oneDNN's) are at least as fast here as those of XLA."""
+  """The dtypes in which TensorFlow's own matrix products (oneDNN's) are at least as fast here as XLA's."""
   try:
     text = pathlib.Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace')
   except OSError:  # Not Linux.

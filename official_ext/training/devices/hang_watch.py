@@ -1,9 +1,8 @@
-"""Notices a run that hangs, writes the stacks of all threads, and ends it, so that it can be started again.
+"""Ends a run that hangs, after writing the stacks of all threads, so that it can be restarted.
 
-A data source that blocks, a Python function in a pipeline that never returns, a collective operation that waits for a
-worker: in each case the main thread is in C++, and cannot react. So another thread watches for signs of life, and ends
-the process. A native function that holds Python's interpreter lock stops that thread too; so it lets the launcher know
-that it runs.
+The main thread hangs in C++ and cannot react: in a data source that blocks, in a Python function of a pipeline, in a
+collective operation that waits for a worker. So another thread watches for signs of life and ends the process. A native
+function that holds Python's interpreter lock stops that thread too; the thread therefore reports to the launcher.
 """
 
 from collections.abc import Callable
@@ -81,7 +80,7 @@ class HangWatch:
     self._num_beats += 1
     self._stage = stage
     if stage == 'train':
-      self._step = None  # Read anew: a restore is not a step.
+      self._step = None  # Read again: a restore is not a step.
 
   def __enter__(self) -> 'HangWatch':
     if self._seconds > 0:

@@ -17,7 +17,7 @@ def device_type() -> str:
 
 
 class Mesh:
-  """A grid of devices with named axes: the GPUs, or the virtual CPUs, of this process and of those joined with it.
+  """A grid of devices with named axes: the GPUs, or the virtual CPUs, of this process and the processes joined with it.
 
   The processes follow each other in the order of the devices. All of them call the same methods, in the same order.
 

@@ -1,7 +1,7 @@
-"""The strategy of a run whose mesh spans several processes.
+"""Defines the strategy of a run whose mesh spans several processes.
 
 Every process runs the same program: it reads the whole global batch, holds a copy of all variables on its host and
-evaluates by itself. Only the steps communicate, on the mesh (mesh.py), and only the chief writes files.
+evaluates by itself. Only the steps communicate, on the mesh (mesh.py). Only the chief writes files.
 """
 
 import os
@@ -16,7 +16,7 @@ JOB = 'worker'  # Of all processes: DTensor has one job.
 
 
 class _Extended(tf_internals.OneDeviceExtended):
-  """That of `tf.distribute.OneDeviceStrategy`, for one of several processes."""
+  """The `extended` of `tf.distribute.OneDeviceStrategy`, for one of several processes."""
 
   def __init__(self, strategy: tf.distribute.Strategy, device: str, is_chief: bool):
     super().__init__(strategy, device)

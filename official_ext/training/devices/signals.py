@@ -14,8 +14,6 @@ from absl import logging
 from official_ext.base import processes
 
 # `timeout` signals a process and then its group, and a terminal that closes sends SIGHUP from the shell and the kernel.
-
-# `timeout` signals a process and then its group, and a terminal that closes sends SIGHUP from the shell and the kernel.
 _SAME_REQUEST_SECONDS = 0.5
 _END = b'\0'  # In place of the number of a signal.
 _SAVING = (
@@ -42,7 +40,7 @@ class PreemptionWatch:
     """Watches nothing yet.
 
     Args:
-      told: logged when the signal comes, behind its name.
+      told: logged when the signal comes, after its name.
     """
     self._told = told
     self.requested: str | None = None
@@ -82,7 +80,7 @@ class PreemptionWatch:
       self.requested = signal.Signals(number).name
 
   def _listen(self, descriptor: int) -> None:
-    first: float | None = None  # When a signal came that somebody has sent, which SIGHUP may not be.
+    first: float | None = None  # When the first signal came, except SIGHUP, which no one may have sent.
     told = False
     while (received := os.read(descriptor, 1)) not in (b'', _END):
       number = received[0]
@@ -122,7 +120,7 @@ def interrupting() -> Iterator[None]:
       signal.signal(number, handler)
 
 
-_entered: 'weakref.WeakSet[PreemptionWatch]' = weakref.WeakSet()  # Those whose handlers are in force.
+_entered: 'weakref.WeakSet[PreemptionWatch]' = weakref.WeakSet()  # Watches whose handlers are in force.
 
 
 def _leave_to_parent() -> None:

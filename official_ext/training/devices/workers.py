@@ -1,8 +1,8 @@
-"""Lets the workers of a run talk to each other, and ends all of them when one is lost.
+"""Connects the workers of a run, exchanges values between them, and ends all of them when one is lost.
 
-It uses TensorFlow's coordination service, which the chief hosts: a key-value store that all workers see, and
-heartbeats. A worker that dies breaks the collective operations of the others, at once or, if none was under way, when
-its heartbeats have been missing for `runtime.worker_timeout_seconds`.
+The chief hosts TensorFlow's coordination service: a key-value store that all workers see, and heartbeats. A lost worker
+breaks the collective operations of the others: at once, or, if none is running, when its heartbeats have been missing
+for `runtime.worker_timeout_seconds`.
 """
 
 import atexit
@@ -53,7 +53,7 @@ def connect(
     make_strategy: connects them.
     start_timeout: seconds until all workers must have been started.
     worker_timeout: seconds without a sign of life after which a worker counts as lost.
-    jobs: TensorFlow's jobs -> their tasks, the chief's first; None for those of TF_CONFIG.
+    jobs: TensorFlow's jobs -> their tasks, the chief's first; None: from TF_CONFIG.
 
   Raises:
     WorkerError: not all of them came, or one was lost.
@@ -84,7 +84,7 @@ def connect(
 
 
 def get(strategy: tf.distribute.Strategy) -> 'Workers':
-  """Returns the workers that share a strategy: those that `connect` has met, or this process alone."""
+  """Returns the workers that share a strategy: all that `connect` has met, or this process alone."""
   if _current is not None and are_several(strategy):
     return _current
   return Workers()
@@ -113,7 +113,7 @@ def sum_over(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:
 
   Args:
     strategy: the strategy. All of its workers must call, with the same shape and dtype.
-    values: of this worker. On a mesh every worker has those of all.
+    values: of this worker. On a mesh every worker has the values of all.
   """
   if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
     return values
@@ -127,7 +127,7 @@ def gather(strategy: tf.distribute.Strategy, outputs: Any) -> tuple[Any, int]:
     strategy: the strategy. All of its workers must call, with the same structure.
     outputs: of this worker: a nested structure in which tuples and lists of tensors hold the values of its replicas, as
       `experimental_local_results` makes them. The values may have other shapes on each replica; ragged and sparse
-      tensors are taken. On a mesh every worker has those of all.
+      tensors are taken. On a mesh every worker has the outputs of all.
 
   Returns:
     (The structure, with the values of all replicas in each tuple and list; the bytes that this worker has sent to each
@@ -240,7 +240,7 @@ def _sum_over_replicas(strategy, values):
 
 @functools.cache
 def _gather_from_workers(strategy):
-  """A function of int32 tensors of shape [n >= 1], n of each worker, to those of all workers, one after the other."""
+  """Makes a function of each worker's int32 [n], n >= 1 and its own; returns all workers' values, concatenated."""
   num_local = len(strategy.extended.worker_devices)
 
   def of_replica(words):

@@ -1,6 +1,6 @@
-"""Looks at as many examples of a task as a few seconds and some megabytes allow.
+"""Checks a task's data on as many examples as a few seconds and some megabytes allow.
 
-The first batches of an experiment's input, for previews and the log of a start.
+`data_of` and `open_batches` serve previews and the log of a start too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -77,8 +77,8 @@ class Sample:
   Attributes:
     kept: the first ones.
     size: the number of examples in a batch; 0 if that is not clear.
-    partial: a batch with fewer examples, such as the last; None if there is none.
-    extreme: those with the smallest and the largest integers of all that were read, as (number from 0, batch).
+    partial: a batch with fewer examples, such as the last; None if all have the same number.
+    extreme: the batches with the smallest and the largest integers of all that were read, as (number from 0, batch).
   """
 
   kept: list[Any]
@@ -98,7 +98,7 @@ class _Reading:
     num_examples: the number of examples that were read.
     num_batches: the number of batches that were read.
     ended: whether the input has no more.
-    shapes: by the names of tensors, the shapes that were seen, without those of the last batch of the input.
+    shapes: by the names of tensors, the shapes that were seen, except in the last batch of the input.
     examples: the hashes of the examples, by the names of their tensors.
     repeats: whether the first batch came again.
   """
@@ -244,7 +244,7 @@ def cut(batch: object, start: int, end: int, size: int) -> object | None:
 
 
 def _dataset(task: protocols.Task, data: object) -> Any:
-  """The input of a data configuration; None if there is none, or it cannot be built."""
+  """The input of a data configuration; None without one, or if it cannot be built."""
   if data is None:
     return None
   try:

@@ -39,7 +39,7 @@ def run(params: definitions.ExperimentConfig) -> None:
     params: the experiment.
 
   Raises:
-    UserError: the experiment cannot run; or the last of the errors in its task, after those before it are printed.
+    UserError: the experiment cannot run; or the last of the errors in its task, after the others are printed.
   """
   found: list[findings.Finding] = []
   mistakes: list[str] = []
@@ -117,7 +117,7 @@ def _explain(error: BaseException) -> str:
 
 
 def _report(found: list[findings.Finding], mistakes: list[str]) -> None:
-  """Prints warnings, errors and the verdict; raises the last of the errors, after those before it are printed."""
+  """Prints warnings, errors and the verdict; raises the last of the errors, after the others are printed."""
   warnings = [finding for finding in found if finding.level == 'warning']
   mistakes = [*(str(finding) for finding in found if finding.level == 'error'), *mistakes]
   for finding in warnings:

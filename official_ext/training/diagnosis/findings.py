@@ -55,7 +55,7 @@ def explain_label(
     path: 'task.train_data' or 'task.validation_data'.
     task: the task.
     model: its model.
-    batches: those that the error may be about.
+    batches: the ones that the error may be about.
     numbers: their numbers, from 0.
   """
   found = input_faults.out_of_range(error)

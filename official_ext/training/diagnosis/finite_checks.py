@@ -1,8 +1,7 @@
 """--debug: runs one step eagerly, and names the first operation and layer whose numbers are not finite.
 
-Finds the operation that made a number that is not finite: records eager operations one by one, and goes back.
-
-Finds the operation that makes the numbers of a step that are not finite.
+`OpTrace` records eager operations one by one. `origin` goes back from a value that is not finite to the operation that
+made it out of finite ones. `debug_step` is the mode.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,8 +37,8 @@ from official_ext.training.step import gradient_tap
 from official_ext.training.step import observers
 from official_ext.training.writers import writers
 
-# The code between that of a task and the operation.
 _identity = tf_internals.tensor_id
+# Code between a task's own and the operation.
 _HIDDEN = (*tf.__path__, *tf_keras.__path__, os.path.dirname(__file__), contextlib.__file__, '<frozen')
 
 
@@ -333,7 +332,7 @@ def debug_step(
 ) -> None:
   """Runs one step eagerly, on one device, and prints its values that are not finite. Writes nothing to `model_dir`.
 
-  It trains up to that step, from the newest checkpoint before it, or from step 0 if there is none.
+  It trains up to that step, from the newest checkpoint before it, or else from step 0.
 
   Args:
     params: the experiment.
@@ -489,7 +488,7 @@ def _report_origin(trace, tensors, before) -> str:
   line = f'the first operation whose result is not finite is {first}' + (f' ({first.source})' if first.source else '')
   _say('first', first)
   _describe(first)
-  if first_nan is not None and not first.has_nan:  # An infinity may be intended, such as that of a mask.
+  if first_nan is not None and not first.has_nan:  # An infinity may be intended, as in a mask.
     _say('first NaN', first_nan)
     _describe(first_nan)
     line += f'; the first NaN is that of {first_nan}'

@@ -1,8 +1,7 @@
 """Runs the steps of a task eagerly, a few times, and looks for mistakes.
 
-Finds a task whose `forward` adds the model's own losses (regularizers), which `ext.Task` adds as well.
-
-Checks that dropout, noise and batch normalisation are active when the model trains, and only then.
+Among them: a `forward` that adds the model's own losses, which `ext.Task` adds as well; dropout, noise or batch
+normalisation that is off in training or on in evaluation.
 """
 
 import ast
@@ -340,7 +339,7 @@ class StepRun:
       self._not_finite.insert(0, ('the loss', loss))
 
   def _check_update(self, changed: bool, logs: Any) -> None:
-    """Reports weights that get no gradient, or a step that changes no weights. `logs` are those of the last step."""
+    """Reports weights that get no gradient, or a step that changes no weights. `logs` are the last step's."""
     place = tracebacks.of_function(self._task.train_step)
     weights = list(getattr(self.model, 'trainable_variables', ()))
     unused = [v for v in weights if not self._gradients.get(id(v), False)]

@@ -1,7 +1,4 @@
-"""Watches metrics for updates.
-
-Watches the Python code of a step that runs eagerly, for effects that a compiled one would not have.
-"""
+"""Watches the Python code of an eager step for effects that a compiled step lacks, and metrics for updates."""
 
 import builtins
 from collections.abc import Callable, Iterator, Sequence

@@ -1,15 +1,9 @@
 """Finds the commonest mistakes in a task, on a few batches: the first half of `official-ext check`.
 
-Errors cannot be intended: a loss that is not a scalar, a metric that nothing updates, class numbers that are cut off or
-out of range, dtypes that do not fit, a compiled step that needs the value of a tensor, training data that end too
-early, validation data that never end, a loss of `forward` that includes the model's losses, a step that changes no
-weight, is not finite or cannot take the last batch.
-Warnings may be intended: a weight without a gradient, Python code that runs only once, when a step is traced (print,
-counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
-not finite or are sorted, dropout or batch normalisation that is off in training or on in evaluation, a loss that is a
-sum.
-
-Runs a task's steps on unusual batches: the last, smaller one, and those with extreme labels.
+Errors are never intended: a loss that is not a scalar, a metric that nothing updates, a step that changes no weight.
+Warnings may be intended: a weight without a gradient, Python code that runs only when a step is traced, a loss that is
+a sum. data_checks.py and step_checks.py find most of them; this module adds unusual batches: the last, smaller one,
+and batches with extreme labels.
 """
 
 import contextlib
@@ -48,7 +42,7 @@ def find_in_batches(
   trains = path.endswith('train_data')
   for number, batch in sample.extreme:
     try:
-      with tf.device('CPU:0'):  # Its kernels refuse labels that those of a GPU turn into NaN.
+      with tf.device('CPU:0'):  # Its kernels refuse labels that a GPU's turn into NaN.
         run.try_batch(batch, trains)
     except Exception as error:  # pylint: disable=broad-except  # Only errors that labels cause are reported here.
       finding = findings.explain_label(error, path, task, run.model, [batch], [number])
@@ -124,7 +118,7 @@ def find_in_task(params: definitions.ExperimentConfig, logging_dir: str = '') ->
     logging_dir: for the task.
 
   Returns:
-    The findings, errors first; [] if there are none.
+    The findings, errors first; [] for none.
 
   Example:
 

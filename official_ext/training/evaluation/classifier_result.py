@@ -1,10 +1,6 @@
-"""Figures of classifiers, their tables and pictures.
+"""Computes the result of a classifier, of images or of texts: figures, the table of its classes, pictures.
 
-Figures of classifiers: of each class, calibration, and intersection over union of pixels. No TensorFlow.
-
-Draws a reliability diagram.
-
-The result of a classifier, of images or of texts: figures, the table of its classes, pictures.
+The figures: of each class; calibration; intersection over union of pixels.
 """
 
 from collections.abc import Sequence
@@ -87,7 +83,7 @@ def figures_of_pixels(matrix: np.ndarray, names: Sequence[str]) -> tuple[json_va
   """Intersection over union of each class, and the table of the classes.
 
   Args:
-    matrix: `[classes, classes]`; row i counts pixels of class i, column j those predicted as class j.
+    matrix: `[classes, classes]`; row i counts pixels of class i, column j pixels predicted as class j.
     names: of the classes.
   """
   right, true, predicted = np.diag(matrix), matrix.sum(1), matrix.sum(0)
@@ -122,7 +118,7 @@ def draw_calibration(calibration: json_values.JsonMapping) -> np.ndarray:
   """Draws accuracy over confidence, as figure 1 of Guo et al. 2017, arXiv:1706.04599.
 
   Args:
-    calibration: of `classifier_result.calibration`.
+    calibration: the result of `calibration`.
 
   Returns:
     uint8 `[480, 480, 3]`.

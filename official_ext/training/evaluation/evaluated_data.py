@@ -110,7 +110,7 @@ def _folder_of(data: Any) -> str:
 
 
 def _checked_names(folder: str, on: str, own: Any, num_classes: int) -> input_files.ClassNames:
-  """The names of the classes of a folder, which must be those of the run."""
+  """The names of the classes of a folder, which must equal the run's."""
   found = input_files.class_names_in(folder)
   if len(found) != num_classes:
     raise errors.UserError(f'--on: {on}: has {len(found)} classes, the model of the run {num_classes}')
@@ -126,7 +126,7 @@ def _checked_names(folder: str, on: str, own: Any, num_classes: int) -> input_fi
 
 
 def _check_vocabulary(prepared: input_files.PreparedFolder, on: str, own: Any) -> None:
-  """Refuses rows of another vocabulary than that of the run, if both are known."""
+  """Refuses rows of another vocabulary than the run's, if both are known."""
   folder = _folder_of(own)
   if not folder:
     return

@@ -1,8 +1,6 @@
-"""The result of an evaluation, and its files: report.json, report.html, pictures, an event file of TensorBoard.
+"""Defines the result of an evaluation, and writes its files.
 
-The result of an evaluation, as evaluators return it. No TensorFlow.
-
-Files of an evaluation: report.json, report.html, pictures as PNG, and an event file of TensorBoard.
+The files are report.json, report.html, pictures as PNG, and an event file of TensorBoard.
 """
 
 import base64

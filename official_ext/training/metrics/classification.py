@@ -1,6 +1,6 @@
 """Metrics of a classifier by name: accuracy, precision, recall, F1, AUC and the confusion matrix.
 
-They take class numbers and logits, and are those of tf_keras if it has them. Their state consists of sums, which a
+They take class numbers and logits, and are tf_keras' own if it has them. Their state consists of sums, which a
 strategy adds up over its replicas: every example counts once, on any number of replicas. The sums are float32, as in
 tf_keras, and exact up to 2**24 examples of a class.
 
@@ -24,8 +24,8 @@ from official_ext.base import registry
 class _PerClass(tf_keras.metrics.FBetaScore):
   """Counts true and false positives and negatives of every class: see base class.
 
-  The predicted class of an example is that of its largest logit, the first of equal ones; for a single logit, it is
-  class 1 if the logit is above 0.
+  The predicted class of an example has the largest logit, the first of equal ones; for a single logit, it is class 1 if
+  the logit is above 0.
   """
 
   def __init__(self, num_classes: int, average: str | None, name: str):
@@ -62,7 +62,7 @@ class _PerClass(tf_keras.metrics.FBetaScore):
     return {'num_classes': self._num_classes, 'average': self.average, 'name': self.name}
 
   def _averaged(self, positives: tf.Variable) -> tf.Tensor:
-    """True positives divided by `positives`; 0 if there are none."""
+    """True positives divided by `positives`; 0 if these are 0."""
     values = tf.math.divide_no_nan(self.true_positives, positives)
     if self.average == 'weighted':
       return tf.math.divide_no_nan(
@@ -79,7 +79,7 @@ class F1(_PerClass):
 
 
 class Precision(_PerClass):
-  """The fraction of the examples predicted as a class that belong to it; 0 if there are none."""
+  """The fraction of the examples predicted as a class that belong to it; 0 without such examples."""
 
   def result(self):
     """A float32 scalar, averaged over the classes; float32 [num_classes] if `average` is None."""
@@ -87,7 +87,7 @@ class Precision(_PerClass):
 
 
 class Recall(_PerClass):
-  """The fraction of the examples of a class that are predicted as it; 0 if there are none."""
+  """The fraction of the examples of a class that are predicted as it; 0 without such examples."""
 
   def result(self):
     """A float32 scalar, averaged over the classes; float32 [num_classes] if `average` is None."""
@@ -136,9 +136,9 @@ class Auc(tf_keras.metrics.AUC):
 
 
 class ConfusionMatrix(tf_keras.metrics.Metric):
-  """Counts of examples: row i is for class i, column j for those predicted as class j.
+  """Counts of examples: row i is for class i, column j for predictions of class j.
 
-  TensorBoard shows that of an evaluation as an image, if its name is 'confusion_matrix'.
+  TensorBoard shows an evaluation's matrix as an image, if its name is 'confusion_matrix'.
   """
 
   def __init__(self, num_classes: int, name: str = 'confusion_matrix'):
@@ -195,9 +195,9 @@ def build(names: Sequence[str], num_classes: int, average: str | None = 'macro')
 
   Args:
     names: any of 'accuracy', 'auc', 'confusion_matrix', 'f1', 'precision' and 'recall'.
-    num_classes: of the logits. 1: a single logit, that of class 1 of two.
+    num_classes: of the logits. 1: a single logit, of class 1 of two.
     average: how precision, recall and F1 average over the classes: 'macro', 'micro', 'weighted', or None for a value of
-      each class. With two classes or more, 'micro' is the accuracy. With a single logit, they are those of class 1.
+      each class. With two classes or more, 'micro' is the accuracy. With a single logit, they describe class 1.
 
   Returns:
     Metrics with these names.

@@ -1,12 +1,10 @@
-"""Parts between products of matrices, each compiled by XLA by itself in a graph that is not.
+"""Compiles parts between matrix products by XLA, each by itself, in a graph that is not compiled.
 
-TensorFlow's own kernels multiply bfloat16 several times as fast as XLA on some CPUs, and make a pass over memory for
-each of the many small operations between two products. Inside `compiled` these become one program each.
+On some CPUs TensorFlow's own kernels multiply bfloat16 several times as fast as XLA. They make a pass over memory for
+each of the many small operations between two products; inside `compiled` these become one program each.
 
-Values that XLA may compute only after others.
-
-XLA merges equal computations into one, and its scheduler for CPUs computes as early as possible, so that cores
-have work; it heeds no control dependency. Values that are to take memory late, or again, must depend on earlier ones.
+`after` and `all_after` order computations. XLA merges equal ones, its scheduler for CPUs computes as early as possible,
+and it ignores control dependencies. So values that are to take memory late, or again, must depend on earlier ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +100,7 @@ def cluster(function: Callable[..., tf.Tensor], num_constants: int = 0) -> Calla
 
 
 def constant_cluster(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-  """`cluster` of a function of constants, from which no gradient is asked, that is to run late: see clusters.py.
+  """`cluster` of a function of constants, from which no gradient is asked, that is to run late: see `all_after`.
 
   Args:
     function: tensors to a tensor, without variables and randomness.

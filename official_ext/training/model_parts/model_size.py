@@ -1,8 +1,7 @@
-"""The numbers and the memory of a model's weights, gradients and optimizer slots.
+"""Computes the numbers and the memory of a model's weights, gradients and optimizer slots.
 
-Finds the frozen weights of a model, which no gradient reaches and checkpoints leave out.
-
-A layer has some if its attribute `is_frozen` is true; its method `own_weights` returns them by attribute.
+Also finds the frozen weights of a model, which no gradient reaches and checkpoints leave out. A layer has some if its
+attribute `is_frozen` is true; its method `own_weights` returns them by attribute.
 
 Example:
 
@@ -36,7 +35,7 @@ def constants(model: Any) -> list[object]:
   return [variable for part in frozen for variable in part.own_weights().values()]
 
 
-_PACKED = 0.9  # Weights that take less than this part of their memory in float32 are reported beside it.
+_PACKED = 0.9  # Weights that take less than this part of their memory in float32 are reported with it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +44,7 @@ class ModelSize:
 
   Attributes:
     parameters: floating-point numbers in its weights; of packed weights the numbers that they represent.
-    trained_parameters: those of trainable variables.
+    trained_parameters: the numbers in trainable variables.
     weight_bytes: the memory of all its variables.
     gradient_bytes: the memory of the gradients of its trainable variables.
     slot_bytes: the memory of the optimizer's variables: moments, moving averages.

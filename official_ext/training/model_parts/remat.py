@@ -1,18 +1,12 @@
-"""Computing a part of the network once more for its gradient, instead of keeping its activations.
+"""Computes a part of the network again for its gradient, instead of keeping its activations.
 
-`tf.recompute_grad` does the same, with traps: it calls its function again when the gradient is made (a lambda in a loop
-sees the loop's last layer), redraws dropout outside of this library's steps, and finds variables by looking at the
-tape. Here weights are arguments.
+`tf.recompute_grad` has traps: it calls its function again when the gradient is made (a lambda in a loop sees the loop's
+last layer), redraws dropout outside of this library's steps, and finds variables by looking at the tape. Here weights
+are arguments: a layer reads its variables by `value_of`, and code that runs it again, or for every row of stacked
+weights, passes tensors within `handed_in`.
 
-Reports of layers beside their output, such as how a router spreads tokens: tensors, which may have gradients.
-
-A layer deep inside calls `report`; a reader calls the layers within `collected`. Code that runs layers a
-second time for their gradient, or in a loop, returns their reports as additional outputs.
-
-Weights that are handed to a layer from outside, instead of its variables.
-
-A layer of the decoder reads its variables by `value_of`. Code that runs it once more for its gradient, or once for
-every row of stacked weights, passes tensors: so all dependencies are known to the gradient.
+A layer reports tensors other than its output, such as how a router spreads tokens, by `report`; a reader calls the
+layers within `collected`. Code that runs layers again, or in a loop, returns their reports as additional outputs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +29,7 @@ _LOCAL = _Local()
 
 
 def is_wanted() -> bool:
-  """Whether somebody collects reports here."""
+  """Whether reports are collected here."""
   return _LOCAL.found is not None
 
 
@@ -102,7 +96,7 @@ def seed_here() -> tf.Tensor | None:
 
 
 def split_weights(parts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-  """The variables of layers: (those that are trained, the others: frozen ones, and integers such as packed weights).
+  """The variables of layers: (the trained ones, the others: frozen ones, and integers such as packed weights).
 
   Args:
     parts: Keras layers, whose `trainable` counts.

@@ -1,14 +1,12 @@
-"""One block, run once for every row of stacked weights: the program does not grow with the depth.
+"""Runs one block for every row of stacked weights: the program does not grow with the depth.
 
-Rows of stacked weights in a loop that TensorFlow differentiates: each row's gradient is written once.
-
-rows = listed_rows(stacks)
-... in the loop: values, rows = read_row(rows, i, stacks)
-y = closed_rows(y, rows, stacks)          # after the loop
+    rows = listed_rows(stacks)
+    ... in the loop: values, rows = read_row(rows, i, stacks)
+    y = closed_rows(y, rows, stacks)          # after the loop
 
 TensorFlow's own gradient of an array that a loop reads starts with zeros, and adds an array for every read. Here the
 array of gradients passes backwards through the reads, each of which sets its row: the gradient of a stack costs one
-copy more than those of separate weights. The rows share the memory of their stack.
+copy more than the gradients of separate weights. The rows share the memory of their stack.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -98,8 +96,8 @@ def scan(
     part: a `layers.Part` with stacked weights. Its frozen weights get no gradient.
     num_layers: how many rows.
     extras: tensors by name, the same for all layers; floating ones have gradients.
-    reports: of each layer, see remat.py, if requested. Those of all layers are reported as one
-      tensor, with a row for each.
+    reports: of each layer, see remat.py, if requested. The layers' reports of one name become one tensor, with a row
+      for each.
     keeps_activations: whether the activations of all blocks are kept, if clusters are compiled (see clusters.py). XLA
       cannot compile such a loop inside of a loop of steps: TensorListReserve of a size that it does not know.
   """
@@ -236,7 +234,7 @@ def _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers):
     tuple(tf.zeros_like(value) for value in shared),
     tuple(tf.TensorArray(stack.dtype, num_layers, element_shape=stack.shape[1:]) for stack in stacks),
   )
-  # The inputs of all layers are known: without XLA more iterations would keep the values of so many layers.
+  # The inputs of all layers are known: without XLA each further iteration would keep another layer's values.
   _, dx, shared_gradients, stack_gradients = tf.while_loop(
     lambda i, *_: i >= 0, body, start, maximum_iterations=num_layers, parallel_iterations=1
   )

@@ -1,11 +1,8 @@
-"""The optimizers and schedules that `trainer.optimizer_config` can name: Model Garden's, and this library's.
+"""Configures the optimizers and schedules that `trainer.optimizer_config` can name: Model Garden's, and this library's.
 
-The classes behind the names are registered with Model Garden's factories, so that its OptimizerFactory builds them from
-these configurations for any task.
-
-Refuses limits of gradients that an optimizer cannot combine.
-
-Finds learning rates that cannot train, before training.
+Their classes are registered with Model Garden's factories, so that its OptimizerFactory builds them from these
+configurations for any task. Limits of gradients that an optimizer cannot combine, and learning rates that cannot train,
+are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +29,7 @@ from official_ext.training.optimization import schedules
 def check_clipping(path: str, config: base_config.Config) -> None:
   """Checks `clipnorm`, `global_clipnorm` and `clipvalue` of an optimizer's configuration; others pass.
 
-  No optimizer of tf_keras takes both norms. New ones (not `legacy`) ignore `clipvalue` beside a norm.
+  No optimizer of tf_keras takes both norms. New ones (not `legacy`) ignore `clipvalue` if a norm is set.
 
   Args:
     path: the dotted path of the configuration, which ends in the name of the optimizer.
@@ -63,7 +60,7 @@ def _refuse(path: str, config: base_config.Config, name: str, other: str, reason
 def rate_problem(optimizer: tf_keras.optimizers.Optimizer, first: int, end: int) -> str:
   """Describes the learning rate of updates `first` to `end` - 1 if it cannot train.
 
-  A constant of 0 is not a problem, with or without a warm-up: somebody has chosen it.
+  A constant of 0 is not a problem, with or without a warm-up: it is a choice.
 
   Args:
     optimizer: a tf_keras optimizer, without wrappers around it.
@@ -89,7 +86,7 @@ def rate_problem(optimizer: tf_keras.optimizers.Optimizer, first: int, end: int)
 
 
 def _first_nonzero(schedule: Any, first: int, end: int) -> int:
-  """The first step whose learning rate is not 0; `end` if there is none."""
+  """The first step whose learning rate is not 0, or else `end`."""
   for step in range(first, min(first + 2, end)):  # Nearly all schedules end here, without a trace.
     if float(schedule(tf.constant(step, tf.int64))):
       return step
@@ -217,8 +214,8 @@ class CosineRestartsLrConfig(base_config.Config):
     name: The name of the schedule.
     initial_learning_rate: The maximum of the first cycle.
     first_decay_steps: The length of the first cycle in steps.
-    t_mul: The length of a cycle divided by that of the one before it.
-    m_mul: The height of a cycle above the minimum divided by that of the one before it.
+    t_mul: The length of a cycle divided by the previous cycle's.
+    m_mul: The height of a cycle above the minimum divided by the previous cycle's.
     alpha: The minimum as a fraction of initial_learning_rate.
     offset: The step at which the first cycle begins.
   """
@@ -448,7 +445,7 @@ class OptimizationConfig(optimization.OptimizationConfig):
   parameter_groups: tuple[ParameterGroupConfig, ...] = ()
 
   def check_run(self, path: str, params: base_config.Config, mode: str | None) -> None:
-    """See `checks.check_run`."""
+    """See `check_run` in checks.py."""
     del params, mode
     name = self.optimizer.type
     # Model Garden's SLIDE and Adafactor: a text is in the place of the class.

@@ -116,7 +116,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 
 
 def find(optimizer: tf_keras.optimizers.Optimizer) -> ExponentialMovingAverage | None:
-  """The moving average in an optimizer, also inside a LossScaleOptimizer; None if there is none.
+  """The moving average in an optimizer, also inside a LossScaleOptimizer; None without one.
 
   One that Model Garden's factory made is found after `adopt`.
   """

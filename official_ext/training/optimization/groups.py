@@ -1,17 +1,15 @@
-"""Groups of variables with another learning rate, without weight decay, or frozen.
+"""Groups variables that have another learning rate, no weight decay, or are frozen; and names variables for this.
 
-They work inside any tf_keras optimizer, legacy or new, at the point where it updates one variable:
+Groups work inside any tf_keras optimizer, legacy or new, at the point where it updates one variable:
 
 - learning_rate_scale s: if the optimizer changes a variable from x to x + d, it becomes x + s * d instead. That is the
   update under s times the learning rate, because every update is proportional to it, weight decay included.
 - weight_decay false: the optimizer does not decay the variable.
 - frozen: the optimizer never sees the variable, and its gradient does not count in the norm for clipping.
 
-Names of variables, for patterns and for people: 'dense/kernel', and in containers 'encoder/dense/kernel'.
-
-A model that is a container of networks, as in manual optimization, has no `call` that calls them: variables
-of two networks may have the same name, which does not say whose they are. So the name of the attribute that holds a
-network precedes the names of its variables.
+Names are 'dense/kernel', and in containers 'encoder/dense/kernel'. A container of networks, as in manual optimization,
+has no `call` that calls them: variables of two networks may have the same name, so the attribute of the network
+precedes it.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -109,7 +107,7 @@ class ParameterGroups:
     Args:
       groups: `trainer.optimizer_config.parameter_groups`, checked.
       model: if it is a container, its attributes precede the names of variables, and so do its `checkpoint_items`: see
-        groups.py.
+        `by_attribute` and `by_part`.
     """
     self._groups = tuple(groups)
     self._model = model
@@ -237,7 +235,7 @@ def install(
   optimizer: tf_keras.optimizers.Optimizer,
   model: tf.Module | None = None,
 ) -> ParameterGroups | None:
-  """Makes an optimizer follow a configuration's groups, and returns them, None if there are none."""
+  """Makes an optimizer follow a configuration's groups, and returns them; None for no groups."""
   if not groups:
     return None
   installed = ParameterGroups(groups, model)

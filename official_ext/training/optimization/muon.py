@@ -63,7 +63,7 @@ class Muon(optimizers.Optimizer):
     o  = orthogonalize(g + momentum * b)                 without nesterov: orthogonalize(b)
     x -= learning_rate * (rms_scale * sqrt(max(r, c)) * o + weight_decay * x)
 
-  AdamW updates variables with fewer than two axes, and those whose names match one of `adamw_patterns`.
+  AdamW updates variables with fewer than two axes, or with names that match one of `adamw_patterns`.
   """
 
   def __init__(

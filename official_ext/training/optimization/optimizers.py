@@ -1,15 +1,10 @@
-"""AdamW with the epsilon of PyTorch, for comparisons with its training loops.
+"""Implements this library's own optimizers, except Muon (muon.py).
 
-Rounds float32 to bfloat16, at random or to the nearest.
-
-Adam's update, traced once for all variables of a shape.
+In this order: rounding to bfloat16; `share_updates`, which traces Adam's update once for all variables of a shape; the
+base class; StableAdamW; AdamW with PyTorch's epsilon, for comparisons.
 
 tf_keras adds 40 operations to the graph for each variable, half of them for numbers that all variables share. For the
 300 variables of a decoder of 24 layers that takes a third of the seconds before the first step.
-
-The base of this library's own optimizers: values to log, slots of any dtype, weight decay.
-
-AdamW with update clipping, and slots in bfloat16.
 """
 
 import threading
@@ -86,7 +81,7 @@ class _SharedUpdate:
   def step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable) -> None:
     """Updates a variable: see tf_keras."""
     slots = tf_internals.adam_slots(self._optimizer, variable)
-    # A function that takes slots with a part for each replica or device would take those of the first call for all.
+    # A function that takes slots with a part for each replica or device would take the first call's for all.
     are_plain = all(map(tf_internals.is_resource_variable, (variable, *slots)))
     if tf.executing_eagerly() or isinstance(gradient, tf.IndexedSlices) or not are_plain:
       self._original(gradient, variable)

@@ -1,13 +1,11 @@
-"""Schedules of the learning rate that Model Garden lacks.
+"""Implements schedules of the learning rate that Model Garden lacks, and a factor that changes a rate during training.
 
-Each is a function of the number of updates alone. `offset` shifts it, as in Model Garden's: before that step it has its
-first value. A warm-up (`optimizer_config.warmup`) replaces the schedule's first steps; if `offset` equals its
+A schedule is a function of the number of updates alone. `offset` shifts it, as in Model Garden's: before that step it
+has its first value. A warm-up (`optimizer_config.warmup`) replaces the schedule's first steps; if `offset` equals its
 `warmup_steps`, the schedule begins when the warm-up ends.
 
-A factor on an optimizer's learning rate that can be changed during training.
-
-It works for a constant rate and for any schedule, in legacy and new tf_keras optimizers, in compiled steps and on
-several replicas. A checkpoint has the same variables with it as without it.
+The factor works for any schedule or constant rate, in legacy and new tf_keras optimizers, in compiled steps and on
+several replicas. It adds no variable to checkpoints.
 """
 
 import dataclasses
@@ -181,7 +179,7 @@ class OneCycle(_Schedule):
   """One rise to a maximum and one fall to almost 0 (Smith and Topin 2018, https://arxiv.org/abs/1708.07120).
 
   Rises from `maximal_learning_rate / div_factor` to the maximum during the first `pct_start` of the steps, and falls to
-  `maximal_learning_rate / (div_factor * final_div_factor)` at `total_decay_steps`. The parameters are those of
+  `maximal_learning_rate / (div_factor * final_div_factor)` at `total_decay_steps`. The parameters are as in
   PyTorch's OneCycleLR with two phases. Momentum does not change.
 
   Attributes:

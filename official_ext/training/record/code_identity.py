@@ -32,7 +32,7 @@ from official_ext.data import data_identity
 Digests = dict[str, str]
 
 _LIBRARY = 'official_ext'
-_SHIPPED = 'experiments'  # In the library's package if it is installed, beside it in a checkout: the same code.
+_SHIPPED = 'experiments'  # In the library's package if it is installed, next to it in a checkout: the same code.
 _LIBRARY_FOLDER = pathlib.Path(__file__).resolve().parents[2]
 _LIBRARIES = frozenset({_LIBRARY, 'official', 'orbit', 'tensorflow', 'tf_keras', 'keras', 'numpy', 'gin', 'absl'})
 _INSTALLED = frozenset({'site-packages', 'dist-packages'})
@@ -53,7 +53,7 @@ _TENSORFLOW = ('tensorflow', 'tensorflow-cpu', 'tensorflow-gpu', 'tensorflow-int
 
 
 def versions() -> dict[str, str | None]:
-  """The versions of Python and of the packages that decide the result of a run; None for those that are missing."""
+  """The versions of Python and of the packages that decide the result of a run; None for missing ones."""
   found: dict[str, str | None] = {'python': platform.python_version()}
   for package in _PACKAGES:
     of_names = map(package_imports.version, _TENSORFLOW if package == 'tensorflow' else (package,))
@@ -109,7 +109,7 @@ def describe_changes(before: json_values.JsonMapping, now: json_values.JsonMappi
   """One line about code that has changed since a checkpoint was saved; '' if none has.
 
   Args:
-    before: the manifest's entries `code` and `versions`, or those of run.json. Packages without an entry in
+    before: the entries `code` and `versions` of the manifest or of run.json. Packages without an entry in
       `versions` are not compared.
     now: the same of this process.
   """
@@ -195,7 +195,7 @@ class _UserModules:
     return found
 
   def _find(self, name: str) -> pathlib.Path | None:
-    """The file of a module of user code; None for other modules and for those without a file."""
+    """The file of a module of user code; None for other modules and for modules without a file."""
     parts = name.split('.')
     top = parts[0]
     if parts[:2] == [_LIBRARY, _SHIPPED]:

@@ -1,10 +1,8 @@
 """--profile_steps: writes a trace of some steps for TensorBoard, and prints a table of where their time went.
 
-Cuts a training loop into parts: at programs that compile, and at those that are watched.
-
-A loop runs whole programs of some steps, then the remaining steps: one by one, or, if one program can run any number of
-steps, by that. In the first case, cuts are only between programs, so that a loop runs the same programs on the same
-batches however it is cut.
+`cut` cuts a training loop into parts: at programs that compile, and at programs that are watched. A loop runs whole
+programs of some steps, then the remaining steps: one by one, or by the same program if it can run any number of steps.
+In the first case it is cut only between programs, so that it runs the same programs on the same batches.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,8 +47,8 @@ def cut(
     first_step: the number of steps done before it.
     num_steps: its length.
     length: the number of steps in one program; the remaining steps are run by a program of one step.
-    programs_run: the lengths of the programs that have run in this process. Those that run here are added.
-    is_alone: whether the program that runs so many steps after so many must be a part by itself.
+    programs_run: the lengths of the programs that have run in this process. The ones that run here are added.
+    is_alone: of (step, num_steps): whether the program of `num_steps` steps after `step` must be a separate part.
     any_number: whether the program runs any number of steps up to `length`: then it compiles for a single one.
 
   Yields:
@@ -86,7 +84,7 @@ _ROWS = (_COMPUTE, _INPUT_WAIT, _COMPILATION, SAVE, EVALUATION, _HOST)
 
 
 class Profiler:
-  """Profiles whole programs: those that run the steps of a range.
+  """Profiles the whole programs that run the steps of a range.
 
   Attributes:
     steps: (first, last), counted from 1; None profiles nothing.
@@ -107,7 +105,7 @@ class Profiler:
     self._first = self._last = self._num_programs = 0
 
   def covers(self, step: int, num_steps: int) -> bool:
-    """Whether to profile the program of `num_steps` steps that comes after so many."""
+    """Whether to profile the program of `num_steps` steps after `step`."""
     return not self._done and self.steps is not None and step < self.steps[1] and step + num_steps >= self.steps[0]
 
   @contextlib.contextmanager
@@ -168,7 +166,7 @@ class Profiler:
     return {**self._seconds, _HOST: max(0.0, seconds - sum(self._seconds.values()))}
 
   def _write(self, seconds: float) -> None:
-    """Writes the table as JSON, for whoever shows the run later; without room for it, it is only printed."""
+    """Writes the table as JSON, for later display; without room for it, it is only printed."""
     rows = {name: value for name in _ROWS if (value := self._rows(seconds).get(name)) is not None}
     table = {'first': self._first, 'last': self._last, 'programs': self._num_programs, 'seconds': seconds, 'rows': rows}
     try:

@@ -1,9 +1,6 @@
-"""The events of a run: passed to its writers first, then to the actions that wait for them; the logs of the loop
-itself.
+"""Passes the events of a run to its writers first, then to the actions that wait for them.
 
-Passes the events of a run to its writers first, then to the actions that wait for them.
-
-The logs that the loop itself adds: the speed of training, how its step is run, on how many replicas.
+Also makes the logs that the loop adds: the speed of training, how its step is run, on how many replicas.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,8 +35,8 @@ class RunEvents:
     """Initializes it, and receives the actions' own events.
 
     Args:
-      writers: those of the run; on a worker that is not the chief there are none.
-      actions: those of the run.
+      writers: of the run; none on a worker that is not the chief.
+      actions: of the run.
       was_finished: whether the run had finished before it was started again. Then its events are held back, and its
         actions are not taken, until there is something to train, or it fails.
     """
@@ -65,13 +62,13 @@ class RunEvents:
     self.actions.take(event, step, values)
 
   def print_lines(self, lines: Iterable[str]) -> None:
-    """Prints lines about the start; those of a run that had finished before together with the events held back."""
+    """Prints lines about the start; for a run that had finished before, together with the events held back."""
     self._held_lines += lines
     if self._held is None:
       self._print_held()
 
   def tell_anew(self, step: int = 0) -> None:
-    """Reports that a run begins anew, without a checkpoint: earlier reports of later steps do not count any more."""
+    """Reports a start without a checkpoint: earlier reports of later steps no longer count."""
     self.tell('restored', step, {'checkpoint': 'nothing: it begins anew'})
 
   def begin(self, step: int) -> None:
@@ -104,7 +101,7 @@ def speed(trainer: Any, step: int, train_steps: int, tokens: Mapping[str, float]
 
   Args:
     trainer: one without a `speed` has no logs of it.
-    step: that of the run.
+    step: of the run.
     train_steps: the step at which training ends; 0 if it is not known.
     tokens: of an example, from the logs of the loop: see `run_files.TOKENS`.
   """
@@ -153,7 +150,7 @@ def report_replicas(strategy: tf.distribute.Strategy, before: int | None) -> Non
   """Prints the effects of another number of replicas on a resumed run.
 
   Args:
-    strategy: that of the run.
+    strategy: of the run.
     before: the number before; None if it is not known.
   """
   now = strategy.num_replicas_in_sync
@@ -166,7 +163,7 @@ def report_replicas(strategy: tf.distribute.Strategy, before: int | None) -> Non
 
 
 def note_seconds(trainer: protocols.Trainer, kind: str, seconds: float) -> None:
-  """Counts time that was spent beside the steps, if a trainer keeps a profile: see profiling.py for the kinds."""
+  """Counts time that was spent outside of the steps, if a trainer keeps a profile: see profiling.py for the kinds."""
   profiler = getattr(trainer, 'profiler', None)
   if profiler is not None:
     profiler.add(kind, seconds)

@@ -1,6 +1,6 @@
-"""A context around everything that a run does: its record and events say how it ended, for any end.
+"""Keeps the record of a run: run.json, params.yaml and its earlier versions.
 
-The record of a run: run.json, params.yaml and its earlier versions.
+`RecordedRun` is a context around everything that a run does: record and events say how it ended, for any end.
 """
 
 from collections.abc import Mapping
@@ -45,19 +45,19 @@ _FILES_OF_FOLDERS = ('checkpoint', 'history.json', 'info.json')
 class RunRecord:
   """The file with the state of a run, for people and for programs that watch it.
 
-  A mode that trains keeps `run.json`; any other keeps `run.{mode}.json`, as it may run beside a training in the same
-  folder. The file is always whole: each version is written beside it and renamed into place.
+  A mode that trains keeps `run.json`; any other keeps `run.{mode}.json`, as it may run during a training in the same
+  folder. The file is always whole: each version is written to a temporary file and renamed into place.
 
   Keys: status (one of run_status.STATUSES), stage (the run's activity), step, error (None, or the message), mode,
   pid, host, pid_start, boot_id, pid_namespace, machine_id (see processes.py), command, cwd, the folder in which
-  it was given, environment, those of its variables that matter (see launcher.py), launcher (the identity of what has
-  started the workers, if something has), git_commit (with `+changes` if tracked files differ from it, None outside of a
+  it was given, environment (the variables that matter: see launcher.py), launcher (the identity of the process that
+  started the workers, if any), git_commit (with `+changes` if tracked files differ from it, None outside of a
   repository), versions, code (digests: see code_identity.py), devices, seed, train_steps, attempt (1, and one more each
   time the same run is started again), started, updated, heartbeat and finished (UTC, ISO 8601), and the further entries
   of `update`. `updated` is when the run itself last reached another stage or step; `heartbeat` is when its process last
   reported to be alive, which a thread does every ten seconds independently of the run: a run that hangs in a living
   process has a new heartbeat and an old `updated`. `monotonic` has both in seconds of the host's monotonic clock, since
-  the clock that dates them may be set anew.
+  the clock that dates them may be reset.
 
   Attributes:
     is_chief: whether this process writes.
@@ -188,13 +188,13 @@ class RunRecord:
 
   def give_folder_back(self) -> None:
     """Lets another training have the folder."""
-    self._was_lost = self.is_anothers  # A lock that was given back belongs to nobody.
+    self._was_lost = self.is_anothers  # A lock that was given back has no owner.
     if self._folder_lock is not None:
       self._folder_lock.release()
 
 
 def check_writable(model_dir: str, where: str = '') -> None:
-  """Makes sure that `model_dir` is, or can become, a folder to write to. Leaves nothing behind.
+  """Makes sure that `model_dir` is, or can become, a folder to write to. Leaves no files.
 
   Args:
     model_dir: the folder.
@@ -245,7 +245,7 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
       raise errors.UserError(
         f'--model_dir={model_dir}: {path} {error.strerror}, and a run keeps a file there; move it away'
       ) from None
-    except OSError:  # There is none, or it is only written.
+    except OSError:  # It does not exist, or is only written.
       pass
 
 
@@ -331,7 +331,7 @@ def _differences_from_bytes(old: bytes, new_text: str) -> list[str]:
 
 
 def _keep(path: str, content: bytes) -> str:
-  """Writes `content` beside `path`, as params.N.yaml, if it is in none of these files; returns where it is."""
+  """Writes `content` as params.N.yaml next to `path`, if it is in none of these files; returns where it is."""
   folder, name = os.path.split(path)
   stem, extension = os.path.splitext(name)
   for earlier in paths.matching(folder, rf'{re.escape(stem)}\.\d+{re.escape(extension)}'):
@@ -446,7 +446,7 @@ class RecordedRun:
     """Starts to count skipped updates. Call it when the run is restored, if it may skip updates.
 
     Args:
-      rollbacks: those of the run.
+      rollbacks: of the run.
     """
     self._rollbacks = rollbacks
 

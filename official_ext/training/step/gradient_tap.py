@@ -1,21 +1,15 @@
-"""Catches the gradients that a task hands to `optimizer.apply_gradients`, and applies it later, once, reduced and
-clipped.
+"""Catches the gradients that a task hands to `optimizer.apply_gradients`, and applies them later, reduced and clipped.
 
-A task's `train_step` computes gradients and ends in `optimizer.apply_gradients(...)`. Everything that a trainer may
-need to own is between the two: accumulation, reduction over replicas, the test for finite values, clipping. While a
-step is traced inside `GradientTap.capture`, `apply_gradients` on that optimizer instance only records its pairs, so
-that a task's step, unmodified, becomes a function from inputs to gradients.
+A task's `train_step` ends in `optimizer.apply_gradients(...)`. Accumulation, reduction over replicas, the test for
+finite values and clipping come before that. While a step is traced inside `GradientTap.capture`, `apply_gradients` of
+the optimizer instance only records its pairs: an unmodified step becomes a function from inputs to gradients.
 
-Lets replicas meet inside a model without a search of the whole graph for each of their meetings.
+`without_searches` speeds up the trace of a step in which replicas meet, as in synchronised batch normalisation.
+`ReplicaContext.all_reduce` and `all_gather` have a custom gradient, for which TensorFlow walks backwards through all
+that other replicas have computed so far, looking for variables. These functions use none, and would fail if the walk
+found one. Of the 170 s to trace DeepLab v3 on MobileNet v2 for two replicas, 546 walks took 155 s.
 
-`ReplicaContext.all_reduce` and `all_gather`, which synchronised batch normalisation and contrastive losses call, have a
-custom gradient. For each call, and for the gradient of each, TensorFlow walks backwards from the result to find the
-variables behind it. The walk stops at this replica's own values: it goes through all that the other replicas have
-computed so far, and compares each operation with all those that it has met. These functions use no variables,
-and would fail if the walk found one. Tracing DeepLab v3 on MobileNet v2 for two replicas took 170 s, of which 546
-walks took 155 s.
-
-Statistics that each replica gathers separately, such as those of batch normalisation.
+`ReplicaStatistics` are variables that each replica updates separately, as in batch normalisation.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -112,7 +106,7 @@ GradientsAndVariables = list[tuple[Gradient, tf.Variable]]
 def other_updates() -> Iterator[list[Any]]:
   """Lists the optimizers without a tap with which this thread updates, one entry for each update.
 
-  A tapped optimizer's `apply_gradients` does not reach that of the class.
+  A tapped optimizer's `apply_gradients` does not call its class's method.
   """
   optimizers: list[Any] = []
 
@@ -202,7 +196,7 @@ class GradientTap:
   def _clip_by_global_norm(self, gradients, limit):
     """Multiplies gradients (see `global_norm`) by `limit / norm` if the norm is larger; all NaN if it is not finite."""
     known, norm = getattr(self._local, 'known', ((), None))
-    # An optimizer may clip others than it was given: transformed ones, or those of a group.
+    # An optimizer may clip other gradients than it was given: transformed ones, or a group's.
     if norm is None or [id(gradient) for gradient in gradients] != [id(gradient) for gradient in known]:
       norm = global_norm(gradients, self.on_cpu)
     return tf.clip_by_global_norm(gradients, limit, use_norm=norm)[0]
@@ -234,12 +228,12 @@ def with_shape_of(variable: tf.Variable, gradient: Gradient) -> Gradient:
 def without_duplicates(gradient: Gradient, in_xla: bool = False) -> Gradient:
   """Sums the values of equal indices in an IndexedSlices; returns any other gradient unchanged.
 
-  The norm and clipping of an embedding's gradient equal those of the dense gradient only if no row is in it twice.
+  An embedding's gradient has the norm and clipping of the dense gradient only if no row is in it twice.
 
   Args:
     gradient: of one variable.
     in_xla: whether XLA compiles this. There `tf.unique` is a loop of one round for each index, which takes a second for
-      32,768 tokens on a GPU. Instead, the first of equal indices gets the sum, and the others 0 and an index behind the
+      32,768 tokens on a GPU. Instead, the first of equal indices gets the sum, and the others 0 and an index after the
       last row, which XLA's gather clamps and its scatter ignores.
   """
   if not isinstance(gradient, tf.IndexedSlices):
@@ -318,7 +312,7 @@ def build_optimizer(optimizer: tf_keras.optimizers.Optimizer, variables: Sequenc
 
 
 def variables_of(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
-  """All variables that an optimizer writes, including those of the optimizers inside it."""
+  """All variables that an optimizer, or one inside it, writes."""
   found: dict[int, tf.Variable] = {}
   while optimizer is not None:
     for name in ('variables', 'weights'):
@@ -341,6 +335,6 @@ def logs_of(optimizer: tf_keras.optimizers.Optimizer) -> dict[str, tf.Tensor]:
 
 
 def hyperparameters(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
-  """The variables in which an optimizer, and those inside it, keep constants of the configuration: the learning rate
+  """The variables in which an optimizer, and inner ones, keep constants of the configuration: the learning rate
   of a new optimizer; learning rate, momentum and decay of a legacy one."""
   return tf_internals.hyperparameter_variables(inner_optimizer(optimizer))

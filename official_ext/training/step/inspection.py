@@ -1,9 +1,8 @@
 """`trainer.inspect`: norms of gradients, weights and updates, statistics of activations, layer by layer.
 
-In front of a program of steps that is to be inspected, its first step is rehearsed: on the batches that it is about to
-take, with the random numbers that it is about to draw, uncompiled and watched. Then every variable that the rehearsal
-could write gets its value back, and the program runs on these batches as it would have. Nothing is added to the
-programs of the training.
+Before a program of steps that is to be inspected, its first step is rehearsed, uncompiled and watched, on the batches
+that the program will take, with its random numbers. Then every variable that the rehearsal could write gets its value
+back, and the program runs on these batches. Nothing is added to the programs of the training.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +63,7 @@ class Inspector:
     self._rehearsal = tf.function(self._rehearse, autograph=False)
 
   def is_due(self, step: int, num_steps: int) -> bool:
-    """Whether the program of `num_steps` steps that comes after so many holds a multiple of `every`."""
+    """Whether the program of `num_steps` steps after `step` holds a multiple of `every`."""
     every = self._config.every
     return every > 0 and (step + num_steps) // every > step // every
 
@@ -89,7 +88,7 @@ class Inspector:
     run(batches)
 
   def look(self, iterator: tf.data.Iterator, step: int) -> None:
-    """Inspects the step after so many, whose batches can be taken again. Cross-replica context, outside of a graph.
+    """Inspects the step after `step`, whose batches can be taken again. Cross-replica context, outside of a graph.
 
     Args:
       iterator: the training iterator.

@@ -1,4 +1,4 @@
-"""Refuses objects of Keras 3 (`import keras`): models, optimizers and metrics are those of tf_keras."""
+"""Refuses objects of Keras 3 (`import keras`): models, optimizers and metrics must be tf_keras'."""
 
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib

@@ -1,12 +1,14 @@
-"""Steps on a mesh of devices: variables, collective operations, execution.
+"""Runs steps on a mesh of devices, which `trainer.sharding` splits parameters, slots, batches and activations over.
 
-From patterns to layouts: which axis of a mesh splits which dimension of a tensor, by the tensor's name.
+A step is traced as for one device, with the ordinary variables. The traced function is then called on the mesh, with a
+twin in the place of every variable: DTensor splits each operation and adds the communication. So a step computes the
+same as on one device, for any task, except rounding. A loop of steps begins by copying the variables into the twins,
+and ends by copying them back: between loops, checkpoints, evaluations and actions read the ordinary variables.
 
-Pure functions of names, shapes and sizes; nothing here knows of devices.
+The parts of this module: `axes_of` to `slot_axes`, pure functions from patterns, names and shapes to axes; replacements
+of operations that DTensor cannot split; `Written`, the values that a step writes; `MeshExecution`.
 
-Operations that DTensor cannot split, made of others that it can, while a step is traced for a mesh.
-
-TensorFlow 2.20's DTensor fails on them, takes the process with it, or does not promise the same numbers
+TensorFlow 2.20's DTensor fails on these operations, takes the process with it, or does not promise the same numbers
 (docs/reference/mesh_operations.md has the messages):
 
 | operation | as of | instead |
@@ -19,21 +21,9 @@ TensorFlow 2.20's DTensor fails on them, takes the process with it, or does not 
 | a loop over stacked layers | scan_layers | the layers one by one: DTensor has no layout for TensorLists |
 | random numbers that are split | dropout, `tf.random.*` | all of them on every device, of which each takes its part |
 
-Lets a step that is traced for a mesh return the values that it would write, instead of writing it.
-
-DTensor of TensorFlow 2.20 loses the order of operations on one variable where a value has to be gathered first: a read
-behind an assignment may give the value from before it, and an optimizer's update is wrong by a whole step. So inside
-`Written.in_use` an assignment only notes the new value, and reads that follow take it from there. The variables are
-written when the step has run.
-
-Runs steps on a mesh of devices: parameters, slots, batches and activations are split as `trainer.sharding` says.
-
-The step is traced as for one device, with the ordinary variables of model and optimizer. Then the traced function is
-called on the mesh, with a twin in the place of every variable: DTensor splits each of its operations, and adds the
-communication of the devices. So a step computes the same as on one device, for any task, except rounding.
-
-The twins live as long as the execution. A loop of steps begins by copying the ordinary variables into them, and ends by
-copying them back: between loops, checkpoints, evaluations and actions find everything where it always is.
+It also loses the order of operations on one variable if a value has to be gathered first: a read after an assignment
+may give the earlier value, and an optimizer's update is wrong by a whole step. So inside `Written.in_use` an assignment
+only notes the new value, and later reads take it from there. The variables are written when the step has run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -109,7 +99,7 @@ def parameter_axes(rules: Rules, shapes: Mapping[str, Sequence[int]], sizes: Map
     sizes: of the axes of the mesh.
 
   Raises:
-    UserError: a pattern matches no parameter that is left by those before it, or a rule does not fit a shape.
+    UserError: a pattern matches no parameter that earlier ones leave, or a rule does not fit a shape.
   """
   indices = {name: index_of_rule(rules, name) for name in shapes}
   check_matches(rules, shapes, {index for index in indices.values() if index is not None}, PARAMETERS)
@@ -159,7 +149,7 @@ def nearest_names(pattern: str, names: Sequence[str], count: int = 3) -> list[st
 
 
 def slot_axes(name: str, shape: Sequence[int], parameters: Mapping[str, tuple[Sequence[int], Axes]]) -> Axes:
-  """The axes of a variable that is not a parameter: those of the parameter that it belongs to.
+  """The axes of a variable that is not a parameter: as of the parameter that it belongs to.
 
   An optimizer names its slots after the parameter: 'Adam/m/dense/kernel' or 'dense/kernel/m'.
 
@@ -321,7 +311,7 @@ def _drawn_whole(replicated: Callable[[tf.Tensor], tf.Tensor]) -> Callable[..., 
   return wrap
 
 
-# (module, name) of the functions that draw random numbers: those that tf.random.stateless_* calls.
+# (module, name) of the functions that draw random numbers, which tf.random.stateless_* calls.
 _DRAWS: Sequence[tuple[Any, str]] = (
   (keyed_random, 'random_bits'),
   (tf_internals.stateless_random_ops, 'stateless_multinomial'),
@@ -547,7 +537,7 @@ class MeshExecution:
         twin.of.assign(self._mesh.whole(value))
 
   def _groups(self) -> list[_Group]:
-    """All twins, in groups that are copied by one call each, and whose whole values fit beside them."""
+    """All twins, in groups that are copied by one call each, and whose whole values fit into memory with them."""
     if sum(len(group.twins) for group in self._made_groups) != len(self._twins):  # A further program has others.
       twins: list[list[_Twin]] = []
       num_bytes = _GROUP_BYTES
@@ -594,7 +584,7 @@ class MeshExecution:
       pass  # Zeros may be invalid examples: a division by them means nothing.
 
   def _call(self, program, micro_batches):
-    """The values of `program.written` behind a step."""
+    """The values of `program.written` after a step."""
     inputs = [self._mesh.split(tensor, self._axes_of_input(tensor)) for tensor in tf.nest.flatten(micro_batches)]
     with _explained():
       return tf_internals.call_with_captures(program.function, inputs, program.captures)
@@ -721,7 +711,7 @@ def _check_input(value: Any, kind: Any) -> None:
 
 
 def _shape_for(spec: tf.TensorSpec, batch_size: int) -> tf.TensorShape:
-  """The shape of a tensor in a batch of so many examples; not fully defined if a spec leaves more open."""
+  """The shape of a tensor in a batch of `batch_size` examples; not fully defined if a spec leaves more open."""
   shape = spec.shape
   if shape.rank and shape[0] is None and batch_size:
     shape = tf.TensorShape([batch_size, *shape[1:]])

@@ -1,10 +1,8 @@
 """Observes layers, updates and methods of other libraries while a step is traced.
 
-Replaces a method for a while, in all threads; replicas are traced in threads that take turns.
-
-The one place that observes the updates that a thread makes with any optimizer, and may hold them back.
-
-Follows which Keras layer is being called, and its result.
+In this order: `MethodPatch` replaces a method in all threads, as replicas are traced in threads that take turns;
+`observed` watches a thread's updates with any optimizer, and may hold them back; `followed` watches the calls of Keras
+layers. No other module observes updates.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -102,7 +100,7 @@ def _announcing(original: Callable[..., object]) -> Callable[..., Any]:
 
 
 def _announcing_of(optimizer: tf_keras.optimizers.Optimizer) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-  """The same for one object, whose `apply_gradients` is not that of its class."""
+  """The same for one object with an own `apply_gradients`."""
 
   def announcing(original):
     @tf.autograph.experimental.do_not_convert

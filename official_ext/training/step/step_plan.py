@@ -1,10 +1,7 @@
 """Chooses how a training step is executed: from its trace, the configuration, the devices.
 
-Chooses how a training step is executed, as a pure function of the traced step and the configuration.
-
-Nothing is timed: a resumed run has the same execution as the run that it continues.
-
-Chooses how a training step is run, from the configuration and the trainer: see step_plan.py.
+`choose_plan` is a pure function of these; `plan_step` collects its arguments. Nothing is timed: a resumed run has the
+same execution as the run that it continues.
 """
 
 from collections.abc import Collection
@@ -38,7 +35,7 @@ class StepTraits:
 
   Attributes:
     num_updates: how often the step called `apply_gradients` of the trainer's optimizer.
-    num_other_updates: how often it called that of other optimizers.
+    num_other_updates: how often it called `apply_gradients` of other optimizers.
     convolutions: whether the step contains convolutions.
     bfloat16_products: whether most of its products of matrices take bfloat16.
     clusters: whether layers mark parts between products: see training/model_parts/clusters.py.
@@ -79,7 +76,7 @@ class StepPlan:
       backward on each replica, all-reduce and update outside), 'plain' (TensorFlow graph; on TPU the strategy's own
       compilation) or 'mesh' (a TensorFlow graph, each of whose operations DTensor splits over a mesh of devices).
     jit_compile: whether XLA compiles the step's forward and backward.
-    steps_per_execution: steps in one program, at most so many if `gathers`.
+    steps_per_execution: steps in one program; an upper bound if `gathers`.
     unroll: whether these steps are unrolled instead of looped over.
     gathers: whether a program gathers its batches by itself, and so runs any number of steps.
     manual_optimization: whether the task owns its updates.
@@ -280,7 +277,7 @@ def _nodes(graph):
 
 
 def num_weights(model: object) -> int:
-  """The numbers in all weights of a model; those that it has not made yet do not count."""
+  """The numbers in all weights of a model that exist already."""
   return sum(variable.shape.num_elements() or 0 for variable in getattr(model, 'variables', ()))
 
 
@@ -320,7 +317,7 @@ def plan_step(
     runtime: of the devices.
     strategy: the strategy.
     task_name: the class of the task, for messages.
-    batch_size: the `global_batch_size` of the training data; 0 if there is none.
+    batch_size: the `global_batch_size` of the training data; 0 for none.
     single_trace: see `StepParts.single_trace`.
     owns_loop: whether the loop may run several steps as one program.
     inputs_by: see `choose_plan`.
@@ -349,7 +346,7 @@ def plan_step(
 def step_may_have_clusters(
   model: tf.Module, runtime: definitions.RuntimeConfig, strategy: tf.distribute.Strategy
 ) -> bool:
-  """Whether a step of the model is likely to be planned with clusters, before its trace: see step_plan.py."""
+  """Whether a step of the model is likely to be planned with clusters, before its trace: see `may_have_clusters`."""
   return not runtime.mesh.sizes() and may_have_clusters(
     num_weights(model),
     enable_xla=runtime.enable_xla,

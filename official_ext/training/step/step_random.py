@@ -1,12 +1,8 @@
-"""Randomness as a function of (seed, step, replica).
+"""Makes randomness a function of (seed, step, replica).
 
 A draw that takes its seed from here is the same whenever the same step runs again: after a restart, in another step
-shape, on another machine. Nothing about it is stored.
-
-Lets a function that is run again for its gradient draw the same random numbers as before.
-
-`tf.recompute_grad` calls a function again when the gradient is made. The seeds of its first run are remembered, as
-tensors, and given to the second.
+shape, on another machine. Nothing about it is stored. Inside `draws_the_same`, a function that `tf.recompute_grad` runs
+again for its gradient draws the same numbers: the seeds of its first run, tensors, are given to the second.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -94,7 +90,7 @@ def warn_of_other_draws() -> None:
 
 
 def seed_of(graph: tf.Graph, salt: str | None, make_seed: Callable[[], tf.Tensor]) -> tf.Tensor:
-  """The seed of a draw: `make_seed()`, or if a function is run again, that of its first run.
+  """The seed of a draw: `make_seed()`, or if a function is run again, the seed of its first run.
 
   Args:
     graph: the present graph; None if Python runs the step.
@@ -247,7 +243,7 @@ def make_seed(salt: str | None = None) -> tf.Tensor:
 
 
 def _seed_here(salt: str | None) -> tf.Tensor:
-  """`make_seed`, for the present graph: the body of a loop draws anew in every iteration."""
+  """`make_seed`, for the present graph: the body of a loop draws other numbers in every iteration."""
   graph = graph_here()
   seed = seed_of(graph, salt, lambda: _seed_in(graph, salt))
   element = _vectorized_element(graph)

@@ -1,10 +1,7 @@
 """Traces a task's step, and turns it from a function that updates into one from inputs to gradients.
 
-The state that steps keep from one to the next, as variables in the checkpoint.
-
-The objects and settings that all parts of a training step share.
-
-The means that a training loop logs, over the updates that were made.
+Before it: the state that steps keep, as variables in the checkpoint; the objects and settings that all parts of a step
+share; the means that a training loop logs, over the updates that were made.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +59,7 @@ class StepState(tf.Module):
     return [int(ring[i % NUM_REMEMBERED_SKIPS]) for i in range(total - number, total)]
 
   def forget_skips(self) -> None:
-    """Starts to count anew."""
+    """Restarts the count at 0."""
     self.num_skips.assign(0)
     self.skipped_steps.assign([0] * NUM_REMEMBERED_SKIPS)
 
@@ -274,7 +271,7 @@ class TaskStep:
 
   @contextlib.contextmanager
   def _around_task(self, micro_step):
-    """A context for the task's step: its random key, AutoGraph if a graph is traced, no search behind all-reduces."""
+    """A context for the task's step: its random key, AutoGraph if a graph is traced, no search at all-reduces."""
     with tf_internals.autograph_in_graphs(), step_random.step_key(self._key(micro_step)):
       with gradient_tap.without_searches():
         yield

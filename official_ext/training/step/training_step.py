@@ -67,7 +67,7 @@ class TrainingStep:
   ) -> None:
     """Fixes how the step is run and makes its parts, after `probe`.
 
-    A fused update that XLA cannot compile, such as that of some optimizers for sparse gradients, is split off.
+    A fused update that XLA cannot compile, as some optimizers' for sparse gradients, is split off.
 
     Args:
       plan: how the step is run.

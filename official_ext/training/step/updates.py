@@ -1,16 +1,12 @@
-"""One update, and the ways to execute it: graph, fused, compiled by XLA.
+"""Makes one update, and executes it: in the graph, fused, or partly compiled by XLA.
 
-The arithmetic of one update: forward and backward, accumulate, all-reduce, test for finite, clip, apply.
-
-The order is a contract, and the same in every execution (see updates.py). A step is one update: it takes
-`gradient_accumulation_steps` micro-batches and applies their mean once, over all replicas: weighted by
-`Task.micro_batch_weight`, or by their numbers of examples if these vary.
+The order is a contract, and the same in every execution: forward and backward, accumulate, all-reduce, test for finite,
+clip, apply. A step is one update: it takes `gradient_accumulation_steps` micro-batches and applies their mean once,
+over all replicas, weighted by `Task.micro_batch_weight`, or by their numbers of examples if these vary.
 
 A step whose loss or reduced gradient is not finite, or whose loss is a spike if that rule is on, changes nothing but
 `global_step`: weights, slots, `optimizer.iterations`, the model's own state (batch normalisation) and the metrics are
 unchanged, on all replicas.
-
-Runs steps: one class for each execution that a plan can name, behind `run(batches)`.
 
 | execution | compiled by XLA | update |
 |---|---|---|
@@ -129,7 +125,7 @@ class GuardedUpdate:
     """Runs forward and backward on every micro-batch, accumulates, and sums over the replicas.
 
     Args:
-      *micro_batches: those of one step.
+      *micro_batches: of one step.
       in_xla: whether XLA compiles all of this.
     """
     before = [variable.read_value() for variable in self.step_local_variables]

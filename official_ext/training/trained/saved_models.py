@@ -1,6 +1,6 @@
-"""A SavedModel that is tried: its signatures, and its answer to values as people write them.
+"""Loads a SavedModel to try it: its signatures, and its answer to values as people write them.
 
-Pictures of outputs: the classes of pixels in colours, the masks of objects.
+Outputs may have pictures: the classes of pixels in colours, the masks of objects.
 """
 
 import base64
@@ -135,7 +135,7 @@ class SavedModel:
       signature: its name.
       inputs: by name, {'text': JSON, or the text itself for a tensor of texts}, or {'image': a file in base 64,
         'range': '0..255', '0..1' or '-1..1'}. The dimension of the batch may be left out. The default of `range` is
-        that of export.json, or else '0..255'.
+        in export.json, or else '0..255'.
 
     Returns:
       By name: {dtype, shape, values: nested lists, or null if there are too many}. The logits of a segmentation have

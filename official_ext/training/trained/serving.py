@@ -1,8 +1,8 @@
-"""The signatures of a trained model, with which a SavedModel is written that needs none of this code.
+"""Builds the signatures of a trained model, for a SavedModel that needs none of this code.
 
-The default signature computes, in this order: the task's `serving_function`; Model Garden's own module for serving its
-task (which prepares images too); a Keras model on its inputs. Signatures take tensors by name and return a dictionary
-of tensors.
+The default signature is the first of: the task's `serving_function`; Model Garden's own module for serving its task
+(which prepares images too); a Keras model on its inputs. Signatures take tensors by name and return a dictionary of
+tensors.
 """
 
 from collections.abc import Callable, Mapping
@@ -71,7 +71,7 @@ def input_size(params: Any) -> list[int]:
 
   Args:
     params: an experiment of Model Garden's vision tasks. If `task.model.input_size` is open, as in experiments of
-      segmentation, the size is that of the evaluated images, `task.validation_data.output_size`.
+      segmentation, the evaluated images have the size: `task.validation_data.output_size`.
 
   Raises:
     UserError: neither has a size.
@@ -177,7 +177,7 @@ def text_module(trained: trained_model.TrainedModel, **values: object) -> Any | 
 
   Args:
     trained: the model.
-    **values: of the module's `Params`; those that it lacks are ignored.
+    **values: of the module's `Params`; unknown ones are ignored.
 
   Returns:
     The module; None for other tasks.

@@ -1,8 +1,6 @@
-"""Loads the model of a run, with its weights, outside of any strategy and on any machine: `official_ext.load`.
+"""Loads the model of a run, with its weights, by its folder: `official_ext.load`.
 
-Loads the model that a run has trained, with its weights, outside of any strategy and on any machine.
-
-Loads the model of a run by its folder: `official_ext.load`.
+No strategy is needed, and any machine will do.
 """
 
 import argparse
@@ -89,7 +87,7 @@ def load_model(
     model_dir: the run's folder.
     which: see `find_checkpoint`.
     ema: whether to use the moving averages of the weights, if the run has kept any.
-    dtype: the model's arithmetic, such as 'float32'; None: that of the run.
+    dtype: the model's arithmetic, such as 'float32'; None: the run's.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged, or it is not one of this model.
@@ -111,7 +109,7 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
   Args:
     model_dir: the run's folder.
     params: its experiment.
-    which: 'best': that of the best evaluation; 'latest': the newest that is not damaged; the step of one, or the path
+    which: 'best': of the best evaluation; 'latest': the newest that is not damaged; the step of one, or the path
       of any or of a folder (see `training_lines.checkpoint_named`). None: the best, if the experiment names the metric
       for it, or else the latest.
 
@@ -207,8 +205,7 @@ def _restore(model: tf_keras.Model, task: protocols.Task, path: str, ema: bool) 
 def create_variables(task: Any, model: tf_keras.Model) -> None:
   """Lets a model that makes variables at its first call make them: traces the task's evaluation step, runs nothing.
 
-  The inputs of the step are those of the task's data, validation data first. If there are none, as on another machine,
-  nothing happens.
+  The step takes the task's data, validation data first. Without data, as on another machine, nothing happens.
   """
   for name in ('validation_data', 'train_data'):
     data = getattr(task.task_config, name, None)
@@ -284,7 +281,7 @@ def read_params(
   """Reads the configuration of the run in a folder, after importing the modules that register its experiment.
 
   Raises:
-    UserError: the folder is not that of a run, or the experiment is not available.
+    UserError: the folder is not a run's, or the experiment is not available.
   """
   path = os.path.join(model_dir, 'params.yaml')
   if not paths.exists(path):
@@ -321,7 +318,7 @@ def _origin(model_dir: str) -> json_values.JsonObject:
 
 
 def _register(experiment: str, registry: Sequence[str]) -> None:
-  """Imports the modules that register experiments: installed packages, those named, registry_imports if needed."""
+  """Imports the modules that register experiments: installed packages, the named ones, registry_imports if needed."""
   registries.import_registries()
   for name in dict.fromkeys(registry):
     registries.import_registry(name, 'the run was started with --registry')

@@ -29,7 +29,7 @@ class NotificationsConfig(base_config.Config):
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'timeout_seconds': '[0, inf)'}
-  SECRET_FIELDS: ClassVar[tuple[str, ...]] = ('urls',)  # Somebody may write the URLs themselves in this field.
+  SECRET_FIELDS: ClassVar[tuple[str, ...]] = ('urls',)  # A user may write the URLs themselves in this field.
 
   urls: tuple[str, ...] = ()
   events: tuple[str, ...] = ('start', 'finished', 'failed')

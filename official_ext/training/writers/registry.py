@@ -1,6 +1,6 @@
-"""Registers writers by name: see builtin.py for those of this library.
+"""Registers writers by name; builtin.py lists this library's.
 
-Lets writers that talk to other programs work in a separate thread: training does not wait for them.
+`BackgroundWriter` runs a writer that talks to other programs in a separate thread: training does not wait for it.
 """
 
 from collections.abc import Callable, Mapping

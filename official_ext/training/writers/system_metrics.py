@@ -23,8 +23,8 @@ _GB, _MB = 1e9, 1e6
 class SystemMetrics:
   """A context manager: while it is open, a thread appends a line to `FILE` at an interval.
 
-  Lines are `{"time": ..., "event": "system", "step": ..., ...}`, see `sample` for the values. Where the step is below
-  that of the line before, a line `restored` comes first: it supersedes lines of higher steps, as in events.jsonl.
+  Lines are `{"time": ..., "event": "system", "step": ..., ...}`, see `sample` for the values. If the step is below
+  the previous line's, a line `restored` comes first: it supersedes lines of higher steps, as in events.jsonl.
 
   A failure to sample or to write is logged, and does not end the run.
   """

@@ -1,13 +1,8 @@
-"""TensorBoard: scalars and images under train/ and validation/.
+"""Writes scalars, images, tables of completions and confusion matrices for TensorBoard.
 
-Event files of TensorBoard that stay readable when storage fails.
-
-After a failed write, TensorFlow continues behind the incomplete record, and TensorBoard does not read beyond it. This
-module cuts off the rest of a failed write, and begins another file as soon as there is room for it.
-
-A table of completions in Markdown, for TensorBoard's text.
-
-Draws a confusion matrix.
+`SummaryFile` keeps event files readable when storage fails. After a failed write, TensorFlow continues after the
+incomplete record, and TensorBoard does not read beyond it. So the rest of a failed write is cut off, and another file
+begins as soon as there is room for it.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -60,7 +55,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     self._untold: errors.StorageError | None = None
     self._folder = folder
     self._unwritten: list[tuple[str, Any, int]] = []  # The numbers since the last flush that succeeded.
-    self._unsynced: list[tuple[str, Any, int]] = []  # Those before them, since the last sync that succeeded.
+    self._unsynced: list[tuple[str, Any, int]] = []  # Earlier ones, since the last sync that succeeded.
     self._is_writing = False
     self._checked = 0  # The number of bytes in whole records.
     known = self._files()
@@ -194,7 +189,7 @@ class SummaryFile(tf.summary.SummaryWriter):
       self._write(tf.summary.scalar, name, value, step=step)
 
   def _wait_for_another_second(self) -> None:
-    """Waits until a new file's name is after that of the present one: TensorBoard reads files in the order of names.
+    """Waits until a new file's name is after the present one's: TensorBoard reads files in the order of names.
 
     Names begin with the second. Files of one second are numbered without leading zeros, so 10 is before 9.
     """
@@ -216,7 +211,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     with tf.device('CPU:0'):
       try:
         tf.raw_ops.CloseSummaryWriter(writer=self._resource)
-      except storage.FAILURES:  # There is none, or it could not write its last records.
+      except storage.FAILURES:  # It does not exist, or could not write its last records.
         pass
       if folder is not None:
         number = len(self._files())
@@ -225,7 +220,7 @@ class SummaryFile(tf.summary.SummaryWriter):
         )
 
   def _cut(self) -> None:
-    """Cuts the file after its last whole record; removes it if its only record is that of the version."""
+    """Cuts the file after its last whole record; removes it if it holds only the record of the version."""
     if self._path is None or not os.path.exists(self._path):
       return
     try:
@@ -253,7 +248,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     return {entry.path for entry in os.scandir(self._folder) if f'.{os.getpid()}.' in entry.name}
 
   def _new_file(self, known: set[str]) -> str | None:
-    """The file that was made after those of `known`, if it is local."""
+    """The file that was made after the `known` ones, if it is local."""
     return max(self._files() - known, default=None)
 
 
@@ -308,8 +303,8 @@ def _cell(value: object) -> str:
 
 
 CONFUSION_MATRIX = 'confusion_matrix'  # The name of the metric that is drawn.
-_MAX_NUMBERS = 32  # Up to so many classes, cells show their counts.
-_MAX_LABELS = 64  # Up to so many classes, every one is named.
+_MAX_NUMBERS = 32  # The most classes with counts in the cells.
+_MAX_LABELS = 64  # The most classes that are all named.
 _DOTS_PER_INCH = 100
 _MAX_LABEL_LENGTH = 16
 
@@ -328,7 +323,7 @@ def draw_confusion_matrix(matrix: np.ndarray, class_names: Sequence[str] = ()) -
   """Draws a confusion matrix as an image: the shade of a cell is its fraction of its row, its text the count.
 
   Args:
-    matrix: [classes, classes]; row i counts the examples of class i, column j those predicted as class j.
+    matrix: [classes, classes]; row i counts the examples of class i, column j the predictions of class j.
     class_names: the labels, if there are as many as classes; else the labels are numbers.
 
   Returns:
@@ -388,7 +383,7 @@ class TensorBoardWriter(writers.Writer):
   same names. A curve has the name of its value, except that `training_loss` and `validation_loss` are both `loss`, and
   so in one chart, and that values about the progress of the run (rate, epoch, ...) begin with `progress/`. Scalars
   become scalar summaries; arrays of four dimensions, [images, height, width, channels], and of three,
-  [height, width, channels], image summaries. An evaluation's confusion matrix is drawn, see tensorboard.py.
+  [height, width, channels], image summaries. An evaluation's confusion matrix is drawn.
   Anything else is omitted. Files are made when they are first written to.
 
   With `summary_names='model_garden'`, values that Model Garden writes too have its names: `training_loss`,
@@ -396,7 +391,7 @@ class TensorBoardWriter(writers.Writer):
   (orbit/controller.py).
 
   A run that continues from an earlier step writes the steps in between again: of two values for a step, TensorBoard
-  shows the later one. If a file cannot be written, as on a full disk, another is begun later: see tensorboard.py.
+  shows the later one. If a file cannot be written, as on a full disk, another is begun later: see `SummaryFile`.
   """
 
   def __init__(
@@ -548,8 +543,8 @@ def tag_of(name: str, values: Container[str], summary_names: str = SUMMARY_NAMES
   both; unless another value has the name `loss`.
 
   Args:
-    name: that of the value.
-    values: the names of the values beside it.
+    name: of the value.
+    values: the names of the event's values.
     summary_names: one of SUMMARY_NAMES: with 'model_garden', losses and `steps_per_second` keep their names.
   """
   if summary_names == 'model_garden' and name in (*_LOSSES, _RATE):

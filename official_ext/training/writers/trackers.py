@@ -1,8 +1,6 @@
-"""Weights & Biases: the parameters and metrics of a run, in files that `wandb sync` sends, or at once.
+"""Writes to trackers and tables: train.csv and validation.csv, MLflow, Weights & Biases.
 
-train.csv and validation.csv: the metrics of a run as tables, for spreadsheets and pandas.
-
-MLflow: the parameters and metrics of a run in a tracking server or a local database.
+MLflow's runs go to a tracking server or a local database; W&B's files are sent by `wandb sync`, or at once.
 """
 
 from collections.abc import Mapping
@@ -204,7 +202,7 @@ class MlflowConfig(base_config.Config):
 class MlflowWriter(writers.Writer):
   """Logs to one MLflow run, which a run that is started again continues.
 
-  Its id is kept in mlflow.json, in the run's folder. Parameters are those of the first start. Metrics are 'train'
+  Its id is kept in mlflow.json, in the run's folder. Parameters are from the first start. Metrics are 'train'
   values under their names and 'eval' values as `validation/<name>`. A run that rolls back to an earlier step logs the
   steps in between again: MLflow keeps both values, and shows the later one as the step's last.
   """
@@ -275,7 +273,7 @@ class MlflowWriter(writers.Writer):
 
 
 def make_mlflow(run: registry.RunInfo) -> writers.Writer:
-  """Makes the writer of `trainer.mlflow`, if the run trains: an evaluation beside it would take over its MLflow run."""
+  """Makes the writer of `trainer.mlflow`, if the run trains: a parallel evaluation would take over its MLflow run."""
   if not run.trains:
     return writers.Writers([])
   config = run.params.trainer.mlflow
@@ -376,7 +374,7 @@ class WandbWriter(writers.Writer):
 
 
 def make_wandb(run: registry.RunInfo) -> writers.Writer:
-  """Makes the writer of `trainer.wandb`, if the run trains: an evaluation beside it would take over its W&B run."""
+  """Makes the writer of `trainer.wandb`, if the run trains: a parallel evaluation would take over its W&B run."""
   if not run.trains:
     return writers.Writers([])
   config = run.params.trainer.wandb

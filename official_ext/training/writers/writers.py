@@ -1,6 +1,6 @@
-"""events.jsonl: the events of a run, one flat JSON object per line.
+"""Defines the interface of the writers, which receive a run's events; and writes events.jsonl.
 
-The interface of the writers, which receive a run's events.
+events.jsonl has one flat JSON object per line for each event.
 """
 
 from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ class Writers(Writer):
           report('%s failed to %s; training continues: %s', type(writer).__name__, method, e)
 
   def _has_recovered(self, writer: Writer, method: str) -> bool:
-    """Whether the success of a method shows that a writer has storage again. That of `write` does not: it may wait."""
+    """Whether the success of a method shows that a writer has storage again; not `write`, which may wait."""
     needed = self._without_storage.get(writer)
     return method in {None: (), 'flush': ('flush', 'sync', 'close'), 'sync': ('sync', 'close')}[needed]
 
@@ -148,7 +148,7 @@ class EventsWriter(Writer):
   `time` is in seconds since 1970. The names of nested values are joined by '/'; '_' is appended to a name that equals
   one of the first three keys. Every line is strict JSON: a number that is not finite is written as one of the strings
   "NaN", "Infinity" and "-Infinity", which float() and JavaScript's Number() convert back, so that the metric is kept.
-  Arrays of one dimension become lists; those of more, such as images, are omitted.
+  Arrays of one dimension become lists; arrays of more, such as images, are omitted.
 
   The writer only ever appends to the file, and each line at once: the lines of a killed process stay. A power loss
   may lose the lines after the last `sync`. If that fails, the same bytes are written again in their place.
@@ -265,7 +265,7 @@ class EventsWriter(Writer):
     self._pending = b''
 
   def _identity(self) -> tuple[int, int] | None:
-    """The identity of the file at the path now, if it is local; None if there is none."""
+    """The identity of the file at the path now, if it is local; else None."""
     if paths.is_remote(self._path):
       return (0, 0)
     try:
@@ -313,7 +313,7 @@ class EventsWriter(Writer):
 def read_events(path: str) -> list[dict[str, Any]]:
   """Reads the events of a run that are still valid.
 
-  Those that were superseded when the run went back to an earlier step are skipped (see run_files.py), and so is a
+  Events that were superseded when the run rolled back are skipped (see run_files.py), and so is a
   line that a dying machine has cut short.
 
   Args:
@@ -347,7 +347,7 @@ def _is_torn(path: str) -> bool:
 
 
 def _size_of(path: str) -> int:
-  """The length of a file in bytes; 0 if there is none."""
+  """The length of a file in bytes; 0 without a file."""
   found = tf.io.gfile.stat(path) if paths.exists(path) else None
   return 0 if found is None or found.is_directory else found.length
 

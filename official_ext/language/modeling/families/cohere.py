@@ -22,7 +22,7 @@ _FIXED = {
 
 
 def _rotated(fields):
-  """The layers with a rotation are those with a window."""
+  """Layers with a window have a rotation, others none."""
   types, _ = layer_fields.THREE_OF_FOUR.read(fields, fields['num_hidden_layers'])
   return {'no_rope_layers': tuple(int(kind == decoder_config.SLIDING) for kind in types)}
 

@@ -70,10 +70,10 @@ class Tensor:
   """A tensor of their files.
 
   Attributes:
-    ours: the weights that lie in it, one behind the other along the outputs.
+    ours: the weights that lie in it, one after the other along the outputs.
     is_transposed: whether it is [out, in], as PyTorch's nn.Linear has it.
-    is_grouped: whether the outputs are those of the first group of heads, of the second, and so on, with the weights
-      one behind the other within each group (Falcon).
+    is_grouped: whether the outputs are ordered by groups of heads, with the weights one after the other within each
+      group (Falcon).
     block_types: the decoders that have it, by `DecoderConfig.block_type`; empty for all.
   """
 
@@ -99,7 +99,7 @@ def parted(value: np.ndarray, sizes: list[int], num_groups: int = 1) -> list[np.
 
 @dataclasses.dataclass(frozen=True)
 class OtherFields:
-  """Fields of which several together define those of `DecoderConfig`.
+  """Fields of which several together define fields of `DecoderConfig`.
 
   Attributes:
     names: of the fields.
@@ -124,12 +124,12 @@ class Family:
     architecture: its class in transformers.
     fields: their name -> ours.
     prefix: the prefix of every tensor's name but the head's; files of the bare decoder lack it.
-    block_prefix: the prefix of a layer's tensors, behind `prefix`, with `{}` for the layer's number.
+    block_prefix: the prefix of a layer's tensors, after `prefix`, with `{}` for the layer's number.
     tensors: their name -> ours, of tensors outside of layers.
     block_tensors: the same within a layer; ours begin at the block. {} is the number of an expert.
     fixed: fields of `DecoderConfig` that all models of the family share.
-    neutral: fields that are implemented for one value alone, beside `NEUTRAL`.
-    ignored: fields that change nothing, beside `IGNORED`.
+    neutral: fields that are implemented for one value alone, in addition to `NEUTRAL`.
+    ignored: fields that change nothing, in addition to `IGNORED`.
     layers: the fields of layer types and windows.
     rope: the fields of rotations; None for a family without them.
     others: fields that are not `fields`, one by one.
@@ -161,7 +161,7 @@ class Family:
 
 
 def linear(theirs: str, *ours: str, is_grouped: bool = False) -> dict[str, Tensor]:
-  """The tensors of an nn.Linear: the products of several layers lie one behind the other."""
+  """The tensors of an nn.Linear: the products of several layers lie one after the other."""
   kernels, biases = (tuple(f'{name}/{kind}' for name in ours) for kind in ('kernel', 'bias'))
   return {
     f'{theirs}.weight': Tensor(kernels, is_transposed=True, is_grouped=is_grouped),
@@ -204,7 +204,7 @@ def check_classifier(family: Family, where: str) -> None:
 
 
 def of_experts(tensors: Mapping[str, Tensor], num_experts: int) -> Iterator[tuple[str, Tensor]]:
-  """Yields tensors by name, those whose name has a {} once for each expert."""
+  """Yields tensors by name; names with a {} once for each expert."""
   for name, tensor in tensors.items():
     for number in range(num_experts) if '{}' in name else [None]:
       ours = tuple(path.format(number) for path in tensor.ours)
@@ -246,7 +246,7 @@ def read(
 
 
 def _refuse_others(family, fields, where, ignore_fields):
-  """Raises for a field that nobody reads."""
+  """Raises for a field that is not read."""
   rope_names = () if family.rope is None else family.rope.names
   read_here = {*family.fields, *family.layers.names, *family.others.names, *rope_names, *family.ignored, *IGNORED}
   read_here.update(ignore_fields)

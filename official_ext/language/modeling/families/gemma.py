@@ -9,7 +9,7 @@ def _fields(max_position_embeddings, attention_cap, final_cap):
   fields = family.llama_fields(
     num_key_value_heads=4, head_dim=256, max_position_embeddings=max_position_embeddings, tie_word_embeddings=True
   )
-  del fields['hidden_act']  # Early files of Gemma 2 have it beside the other, and nobody reads it.
+  del fields['hidden_act']  # Early files of Gemma 2 have both; this one is not read.
   return {
     **fields,
     'hidden_activation': family.Field(('hidden_act',), 'gelu_pytorch_tanh'),

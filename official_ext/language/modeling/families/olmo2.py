@@ -1,4 +1,4 @@
-"""OLMo 2: norms behind attention and MLP alone, and over whole queries and keys."""
+"""OLMo 2: norms after attention and MLP alone, and over whole queries and keys."""
 
 from official_ext.language.modeling.families import family
 from official_ext.language.modeling.families import rope_fields

@@ -33,7 +33,7 @@ class RopeFields:
     may_be_partial: whether a part of a head may stay without rotation.
     partial: partial_rotary_factor of a configuration without it.
     kinds: the rotations that it may have; empty for all.
-    original: original_max_position_embeddings of a configuration without it beside the rotation, in families that
+    original: original_max_position_embeddings of a configuration without it next to the rotation, in families that
       read it nowhere else; 0 in others.
     default: the rotations of a configuration without any.
     scales_queries: whether a rotation may have llama_4_scaling_beta.
