@@ -36,7 +36,7 @@ LABELS_FILE = 'labels.txt'
 
 def labels_of(trained: trained_model.TrainedModel) -> list[str]:
   """The names of the classes in the order of their numbers, of the task or beside its data; [] if there are none."""
-  own = [str(name) for name in getattr(trained.task, 'class_names', ())]
+  own = [str(name) for name in trained.task.class_names]
   if own:
     return own
   config = trained.params.task

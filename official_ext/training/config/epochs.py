@@ -21,11 +21,6 @@ def effective_batch_size(config: definitions.TrainerConfig, task_config: object)
   return (getattr(data, 'global_batch_size', 0) or 0) * config.gradient_accumulation_steps
 
 
-def num_examples_of(task: protocols.Task, data: object) -> int | None:
-  """The number of examples in an epoch of a data configuration; None if the task, as Model Garden's, does not know."""
-  return task.num_examples(data) if hasattr(task, 'num_examples') else None
-
-
 def in_steps(config: definitions.TrainerConfig, task_config: object, task: protocols.Task) -> dict[str, object]:
   """Computes the steps for fields in epochs, rounded up to whole steps, and prints them.
 
@@ -44,7 +39,7 @@ def in_steps(config: definitions.TrainerConfig, task_config: object, task: proto
   if not given:
     return {}
   data, batch_size = getattr(task_config, 'train_data', None), effective_batch_size(config, task_config)
-  num_examples = num_examples_of(task, data)
+  num_examples = task.num_examples(data)
   if not (num_examples and batch_size):
     name = next(iter(given))
     raise errors.UserError(

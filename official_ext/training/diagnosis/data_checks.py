@@ -19,7 +19,6 @@ from official_ext.data import bad_examples
 from official_ext.data import input_faults
 from official_ext.data import pipelines
 from official_ext.training.config import definitions
-from official_ext.training.config import epochs
 from official_ext.training.diagnosis import findings
 
 SPLITS = {'train': 'train_data', 'validation': 'validation_data'}
@@ -213,9 +212,9 @@ def find(task: protocols.Task, params: definitions.ExperimentConfig) -> tuple[li
   validation = _read(validating, trainer.validation_steps if trainer.validation_steps > 0 else _MAX_BATCHES)
   if validation is not None:
     if trainer.validation_steps == -1:
-      found += _check_endless(validating, validation, epochs.num_examples_of(task, params.task.validation_data))
+      found += _check_endless(validating, validation, task.num_examples(params.task.validation_data))
     if train is not None:
-      found += _check_same(params.task, train, validation, epochs.num_examples_of(task, params.task.train_data))
+      found += _check_same(params.task, train, validation, task.num_examples(params.task.train_data))
   for name, reading in (('task.train_data', train), ('task.validation_data', validation)):
     found += _check_finite(name, reading) if reading is not None else ()
   return found, train.sample() if train else Sample([]), _validation_sample(task, params, validating, validation)
@@ -227,7 +226,7 @@ def _validation_sample(
   """The sample of validation data; it has a smaller last batch only if an evaluation has one."""
   if reading is None:
     return Sample([])
-  num_examples = epochs.num_examples_of(task, params.task.validation_data)
+  num_examples = task.num_examples(params.task.validation_data)
   steps = params.trainer.validation_steps
   is_reached = steps < 0 or steps * reading.size > (num_examples or 0)
   return reading.sample(num_examples if _has_sizes(dataset) and is_reached else None)

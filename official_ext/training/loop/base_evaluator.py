@@ -33,6 +33,7 @@ from official_ext.training.step import keras_version
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
 from official_ext.training.tasks import base_task
+from official_ext.training.tasks import model_garden
 from official_ext.training.writers import tensorboard
 
 _MARGIN = 10  # An evaluation may be this many times as long as expected before its batches no longer count as progress.
@@ -198,6 +199,7 @@ class Evaluator(garden.ModelGardenTrainer):
     self.length = EvaluationLength()
     self.stop_requested: Callable[[], bool] = lambda: False  # Called after every batch; a caller may replace it.
     makes_averages = self._ema is not None and not self._ema.has_shadow_copy  # The base class makes an incomplete one.
+    task = model_garden.adapt_task(task)
     super().__init__(definitions.upgrade(config), task, model, optimizer, **kwargs)
     if makes_averages:
       self._make_averages()
@@ -462,8 +464,7 @@ class Evaluator(garden.ModelGardenTrainer):
         if not isinstance(reduced, Mapping):
           raise TypeError(f'must return a dictionary of logs; it returned {reduced!r}')
         logs.update(reduced)
-    if hasattr(self.task, 'evaluation_end'):
-      logs.update(self.task.evaluation_end(self.model))
+    logs.update(self.task.evaluation_end(self.model))
     if self._checkpoint_exporter:  # While the averaged weights are in place, because they were evaluated.
       self._checkpoint_exporter.maybe_export_checkpoint(self.checkpoint, logs, self.global_step.numpy())
       metric_name = self.config.trainer.best_checkpoint_eval_metric

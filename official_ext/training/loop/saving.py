@@ -175,7 +175,7 @@ class Saving:
     try:
       yield
     except Exception as error:
-      is_done = not self._steps_are_under_way or getattr(self._trainer, 'steps_are_done', False)
+      is_done = not self._steps_are_under_way or self._trainer.steps_are_done
       if is_done and self._step_now() == step and self.is_possible_after(error):
         pending = {'evaluation_pending': True} if evaluation_is_due() else {}
         self._save_on_the_way_out(save, stage, step, {**extra, **pending})

@@ -39,10 +39,10 @@ from official_ext.data import pipelines
 from official_ext.data.service import worker
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
-from official_ext.training.config import epochs
 from official_ext.training.step import step_random
 from official_ext.training.tasks import base_task
 from official_ext.training.tasks import loop_task
+from official_ext.training.tasks import model_garden
 
 SKIPS = 'examples_skipped'
 _MAX_NAMED = 3
@@ -82,7 +82,7 @@ class InputReport:
     self.log = bad_examples.ExampleLog()  # Examples that an abandoned input reads ahead must not be counted.
     self._is_built = True
     self._found = None
-    with bad_examples.logged_in(self.log), worker.belonging_to(getattr(self._task, 'task_config', None)):
+    with bad_examples.logged_in(self.log), worker.belonging_to(self._task.task_config):
       yield
 
   def identity(self) -> list[json_values.JsonObject]:
@@ -99,7 +99,7 @@ class InputReport:
 
   def _identify(self) -> list[json_values.JsonObject]:
     found = data_identity.of_config(self._data)
-    num_examples = epochs.num_examples_of(self._task, self._data)
+    num_examples = self._task.num_examples(self._data)
     found = {**found, 'num_examples': num_examples} if num_examples is not None else found
     return [found] if found else []
 
@@ -468,11 +468,11 @@ def build_served_inputs(params: definitions.ExperimentConfig) -> Mapping[str, wo
   Raises:
     UserError: the data allow no run, or the task has no input that is indexed by step.
   """
-  task = task_factory.get_task(params.task)
+  task = model_garden.adapt_task(task_factory.get_task(params.task))
   found: Mapping[str, worker.ServedInput] = {}
   if not isinstance(task, loop_task.LoopTask):
     with worker.collected() as found:
-      if hasattr(task, 'evaluates'):  # Of runs that do not evaluate: nothing is held out.
+      if isinstance(task, base_task.Task):  # Of runs that do not evaluate: nothing is held out.
         task.evaluates = False
         _build_input(task, params, 'train_data')
         task.evaluates = True

@@ -36,6 +36,7 @@ from official_ext.training.config import definitions
 from official_ext.training.config import parser as parser_lib
 from official_ext.training.config import registries
 from official_ext.training.step import keras_version
+from official_ext.training.tasks import model_garden
 
 BEST, LATEST = 'best', 'latest'
 _GLOBAL_STEP = 'global_step/.ATTRIBUTES/VARIABLE_VALUE'  # In a checkpoint of a trainer.
@@ -96,7 +97,7 @@ def load_model(
   """
   path = find_checkpoint(model_dir, params, which)
   with _mixed_precision(dtype or params.runtime.mixed_precision_dtype or 'float32'):
-    task = task_factory.get_task(params.task)
+    task = model_garden.adapt_task(task_factory.get_task(params.task))
     task.weights_folder = manifests.folder_of(path)
     with keras_version.building(task):
       model = task.build_model()

@@ -13,6 +13,7 @@ from official_ext.data import input_files
 from official_ext.training.config import definitions
 from official_ext.training.devices import distribute
 from official_ext.training.diagnosis import data_checks
+from official_ext.training.tasks import model_garden
 from official_ext.vision.preview import pictures as pictures_lib
 
 ENDINGS = ('.png', '.html')
@@ -53,7 +54,7 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
     raise errors.UserError(f'--output: {output}: expected a name that ends with {" or ".join(ENDINGS)}')
   distribute.configure(params.runtime)
   data, path = data_checks.data_of(params.task, options.split)
-  task = task_factory.get_task(params.task)
+  task = model_garden.adapt_task(task_factory.get_task(params.task))
   pictures, how = _pictures(task, data, path, options.rows * options.columns)
   names = input_files.find_class_names(data)
   if output.lower().endswith('.html'):
