@@ -33,6 +33,7 @@ from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
+from official_ext.data import data_fields
 from official_ext.data import data_identity
 from official_ext.data import input_faults
 from official_ext.data import pipelines
@@ -114,7 +115,8 @@ class InputReport:
       counts = [f'{known[f"num_{name}"]} {name}' for name in ('examples', 'files') if f'num_{name}' in known]
       text = ' in '.join(counts) + ('' if 'num_examples' in known else ', number of examples unknown')
       text = text.removeprefix(', ')
-    if getattr(self._data, 'drop_remainder', False) and not getattr(self._data, 'is_training', True):
+    fields = data_fields.read(self._data)
+    if fields.drop_remainder and not fields.is_training:
       text += f'; those behind the last whole batch are dropped: {self.path}.drop_remainder'
     return text
 
@@ -157,7 +159,7 @@ class InputReport:
     Args:
       end: the position up to which examples have been used; None: all.
     """
-    if getattr(self._data, 'on_bad_example', 'error') != 'skip' or self.log.describe is None:
+    if data_fields.read(self._data).on_bad_example != 'skip' or self.log.describe is None:
       return {}
     return {SKIPS: self.log.take_skips(end)}
 
@@ -312,7 +314,7 @@ class TrainingInput:
       type(self._task).__name__,
       num_batches,
       ''
-      if getattr(self._data, 'deterministic', None) is not False
+      if data_fields.read(self._data).deterministic is not False
       else ' With task.train_data.deterministic=false the order of the examples differs.',
     )
 
@@ -327,7 +329,7 @@ class TrainingInput:
 
 def _is_from_a_service(data: object) -> bool:
   """Whether Model Garden's InputReader takes the batches of a data configuration from a tf.data service."""
-  return bool(getattr(data, 'enable_tf_data_service', False) and getattr(data, 'tf_data_service_address', None))
+  return data_fields.read(data).is_served
 
 
 def ended(step: int) -> errors.UserError:
@@ -344,7 +346,7 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserErro
     (
       f'task.{name}'
       for name in ('train_data', 'validation_data')
-      if data is not None and getattr(config.task, name, None) is data
+      if data is not None and data_fields.of_task(config.task, name) is data
     ),
     None,
   )
@@ -359,9 +361,7 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserErro
   if pattern is not None:
     return errors.UserError(f'{path}.input_path: no file matches {pattern!r}')
   # A task may provide the examples of our DataConfig itself: then its own error says more.
-  if isinstance(data, definitions.DataConfig) or (
-    getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)
-  ):
+  if isinstance(data, definitions.DataConfig) or data_fields.read(data).names_data:
     return None
   return errors.UserError(
     f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
@@ -492,7 +492,7 @@ def build_served_inputs(params: definitions.ExperimentConfig) -> Mapping[str, wo
 
 
 def _build_input(task: protocols.Task, params: definitions.ExperimentConfig, name: str) -> None:
-  data = getattr(params.task, name, None)
+  data = data_fields.of_task(params.task, name)
   if data is None or not data.global_batch_size:
     return
   try:

@@ -26,6 +26,7 @@ from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.base.files import storage
 from official_ext.base.run_folder import run_status
+from official_ext.data import data_fields
 from official_ext.training.checkpoints import best
 from official_ext.training.checkpoints import contents as contents_lib
 from official_ext.training.checkpoints import exported_weights
@@ -212,7 +213,7 @@ def create_variables(task: Any, model: tf_keras.Model) -> None:
   nothing happens.
   """
   for name in ('validation_data', 'train_data'):
-    data = getattr(task.task_config, name, None)
+    data = data_fields.of_task(task.task_config, name)
     if data is None:
       continue
     try:
