@@ -18,7 +18,7 @@ to anybody.
 Checks, before a model is built, that the files and folders of a run exist or can be made.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 import os
 import re
 import socket
@@ -176,7 +176,7 @@ def check_inputs(
   """
   with errors.Mistakes() as mistakes:
     for path, config in data:
-      if 'input_path' not in getattr(type(config), 'UNREAD_FIELDS', {}):
+      if 'input_path' not in overrides.unread_fields(type(config)):
         for pattern in input_files.input_patterns(vars(config).get('input_path')):
           mistakes.check(_check_pattern, pattern, f'{path}.input_path')
     for path, value in _files(params, [path for path, _ in data], evaluates):
@@ -274,6 +274,11 @@ def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
       mistakes.check(check_complete, params, mode)
 
 
+def _stated(config: base_config.Config, name: str) -> list[Callable[..., Any]]:
+  """The method in which a configuration states a rule, in a list; [] if its class has none, as Model Garden's."""
+  return [getattr(config, name)] if hasattr(config, name) else []
+
+
 def check_values(config: base_config.Config, path: str = '') -> None:
   """Checks the rules of classes in RANGES, CHOICES and `check_values`, at all depths of a configuration.
 
@@ -289,16 +294,16 @@ def check_values(config: base_config.Config, path: str = '') -> None:
     for part_path, part in configs(config, path):
       mistakes.check(_check_choices, part_path, part)
       mistakes.check(configs_lib.check_clipping, part_path, part)
-      if hasattr(part, 'check_values'):
-        mistakes.check(part.check_values, part_path)
+      for check in _stated(part, 'check_values'):
+        mistakes.check(check, part_path)
 
 
 def unread_now(params: base_config.Config) -> dict[str, str]:
   """The classes' `unread_now`: dotted paths of fields that are not read with these `params`, and the reasons."""
   found: dict[str, str] = {}
   for path, part in configs(params):
-    if hasattr(part, 'unread_now'):
-      found.update(part.unread_now(path, params))
+    for state in _stated(part, 'unread_now'):
+      found.update(state(path, params))
   return found
 
 
@@ -306,8 +311,8 @@ def unset_entries(params: base_config.Config) -> list[str]:
   """The results of the classes' `unset_entries`: the dotted paths of entries that mappings may have, and have not."""
   found: list[str] = []
   for path, part in configs(params):
-    if hasattr(part, 'unset_entries'):
-      found += part.unset_entries(path, params)
+    for state in _stated(part, 'unset_entries'):
+      found += state(path, params)
   return found
 
 
@@ -323,8 +328,8 @@ def check_given(params: base_config.Config, given: Collection[str]) -> None:
   """
   with errors.Mistakes() as mistakes:
     for path, part in configs(params):
-      if hasattr(part, 'check_given'):
-        mistakes.check(part.check_given, path, params, given)
+      for check in _stated(part, 'check_given'):
+        mistakes.check(check, path, params, given)
 
 
 def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> None:
@@ -452,8 +457,8 @@ def check_complete(params: definitions.ExperimentConfig, mode: str | None = None
       builtin.check, [name for name in params.trainer.writers if trains or name not in builtin.OF_TRAINING]
     )
     for path, config in configs(params):
-      if hasattr(config, 'check_run'):
-        mistakes.check(config.check_run, path, params, mode)
+      for check in _stated(config, 'check_run'):
+        mistakes.check(check, path, params, mode)
     mistakes.check(_check_schedules, params.trainer.optimizer_config)
     mistakes.check(check_restrictions, params)
 
@@ -477,7 +482,7 @@ def check_restrictions(params: base_config.Config) -> None:
 def data_configs(task_config: base_config.Config) -> Iterator[tuple[str, base_config.Config]]:
   """Yields the dotted path and the configuration of each training and validation data set of the task or tasks."""
   tasks = [('task', task_config)]
-  for index, routine in enumerate(getattr(task_config, 'task_routines', None) or ()):
+  for index, routine in enumerate(vars(task_config).get('task_routines') or ()):
     tasks.append((f'task.task_routines.{index}.task_config', routine.task_config))
   for path, task in tasks:
     for name in ('train_data', 'validation_data'):
@@ -497,7 +502,7 @@ def check_data_service(params: base_config.Config) -> None:
   able = {path: each for path, each in data.items() if name in vars(each)}
   if not able:
     raise errors.UserError('--tf_data_service: this experiment has no data that could come from there; leave it out')
-  unread = {path for path, each in able.items() if name in getattr(each, 'UNREAD_FIELDS', ())}
+  unread = {path for path, each in able.items() if name in overrides.unread_fields(type(each))}
   if not unread and not any(getattr(each, name) for each in able.values()):
     flag = f'--set={next(iter(able))}.{name}=true'
     raise errors.UserError(f'--tf_data_service: nothing is read from there; give {flag} as well, or leave it out')

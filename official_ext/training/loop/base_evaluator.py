@@ -194,6 +194,7 @@ class Evaluator(garden.ModelGardenTrainer):
     self._ema = ema_optimizer.adopt(optimizer)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
+    self._trains, self._evaluates = kwargs.get('train', True), kwargs.get('evaluate', True)
     self._num_eval_batches = 0
     self._num_sent_bytes = 0  # In the present evaluation, by this worker to each other one.
     self._batch_axes: batch_axes.BatchAxes | None = None  # Of the input of evaluations; found in the first one.
@@ -204,8 +205,8 @@ class Evaluator(garden.ModelGardenTrainer):
     super().__init__(definitions.upgrade(config), task, model, optimizer, **kwargs)
     if makes_averages:
       self._make_averages()
-    for part in ('train_metrics', 'validation_metrics'):  # Of what it does: it trains, evaluates, or both.
-      keras_version.check_metrics(task, getattr(self, part, ()))
+    keras_version.check_metrics(task, self.train_metrics if self._trains else ())
+    keras_version.check_metrics(task, self.validation_metrics if self._evaluates else ())
     self._evaluation_state = EvaluationState()
     self._named_not_finite = False
     self._assumed_is_reported = self._sent_bytes_are_reported = False
@@ -226,9 +227,9 @@ class Evaluator(garden.ModelGardenTrainer):
     No iterator is made. The second iterator over a dataset may draw other random numbers than the first one, as it does
     for Model Garden's detection data. A resumed run builds another dataset, and trains by its first iterator.
     """
-    dataset = getattr(self, '_train_dataset', None) or getattr(self, '_eval_dataset', None)
-    if dataset is None or self._is_async:  # Parameter servers trace no step.
+    if not (self._trains or self._evaluates) or self._is_async:  # Parameter servers trace no step.
       return
+    dataset = self.train_dataset if self._trains else self.eval_dataset
 
     def one_step(inputs):
       first = lambda inputs: inputs[0] if isinstance(inputs, tuple) else inputs
@@ -503,7 +504,7 @@ class Evaluator(garden.ModelGardenTrainer):
     Returns:
       Whether all variables that the steps use exist now; false if the steps cannot be traced.
     """
-    if hasattr(self, '_eval_dataset'):
+    if self._evaluates:
       self.validation_log_names()
     if self._ema is not None:
       self._ema.check_covers(self.model)
