@@ -228,7 +228,7 @@ def _names_in_distributions() -> frozenset[str]:
 
 def _file_of(name: str) -> pathlib.Path | None:
   """The file of a module, which is not imported for it; None if it has none."""
-  origin = getattr(sys.modules.get(name), '__file__', None)
+  origin = package_imports.file_of_module(sys.modules.get(name))
   if origin is None and name != '__main__':
     spec = _spec_of(name)
     origin = spec.origin if spec is not None and spec.has_location else None
