@@ -107,6 +107,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
   ),
   'training.tasks': (
     'base_task',
+    'model_garden',
     'loop_task',
   ),
   'training.loop': (

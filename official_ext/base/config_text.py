@@ -203,8 +203,8 @@ def load(text: str, source: str) -> json_values.Json:
 
 
 def _one_line(error: yaml.YAMLError) -> str:
-  problem = getattr(error, 'problem', None) or ' '.join(str(error).split())
-  mark = getattr(error, 'problem_mark', None)
+  marked = error if isinstance(error, yaml.MarkedYAMLError) else yaml.MarkedYAMLError()
+  problem, mark = marked.problem or ' '.join(str(error).split()), marked.problem_mark
   where = f' in line {mark.line + 1}, column {mark.column + 1}' if mark else ''
   is_sentence = problem.startswith(('the key', 'an alias', 'aliases'))
   return problem if is_sentence else f'malformed YAML: {problem}{where}'

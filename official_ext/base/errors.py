@@ -81,7 +81,17 @@ class UserErrors(UserError):  # noqa: N818  # Several.
 def lines_of(error: BaseException) -> Sequence[str]:
   """The lines of one of this module's errors: one line, or several for `UserErrors`."""
   # gin adds lines that name the configurable called.
-  return getattr(error, 'lines', None) or [str(error).strip().split('\n')[0]]
+  return error.lines if isinstance(error, UserErrors) else [str(error).strip().split('\n')[0]]
+
+
+def reason_of(error: BaseException) -> str:
+  """The system's words for the error of a file or socket, such as 'Permission denied'; the message of another error."""
+  return (error.strerror if isinstance(error, OSError) else '') or str(error)
+
+
+def message_of_model(error: BaseException) -> str:
+  """The message of an error in a model, in one line of bounded length, without TensorFlow's description of the op."""
+  return ' '.join(str(getattr(error, 'message', error)).split())[:300]
 
 
 def origin(error: BaseException) -> str:

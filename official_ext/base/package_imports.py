@@ -183,3 +183,8 @@ def import_optional(package: str, what: str, extra: str = 'language_models') -> 
     raise errors.UserError(
       f"{what}: needs the package {package.partition('.')[0]}: pip install 'official-ext[{extra}]'"
     ) from error
+
+
+def file_of_module(module: object) -> str | None:
+  """The file of a module; None for one without a file, and for None."""
+  return getattr(module, '__file__', None)

@@ -30,10 +30,22 @@ class Optimizer(Protocol):
 
 
 class Task(Protocol):
-  """A task of Model Garden: `official.core.base_task.Task`."""
+  """A task of Model Garden, `official.core.base_task.Task`, adapted: see training/tasks/model_garden.py."""
 
   task_config: object
   loss: str
+
+  @property
+  def class_names(self) -> Sequence[str]:
+    """The names of the classes, in the order of their numbers; () if there are none."""
+
+  @property
+  def trainer_cls(self) -> type | None:
+    """Trains the task; None for the library's trainer."""
+
+  @property
+  def evaluation_end_names(self) -> Sequence[str]:
+    """The names of the metrics of `evaluation_end`."""
 
   def build_model(self) -> object:
     """A Keras model."""
@@ -61,9 +73,36 @@ class Task(Protocol):
   def reduce_aggregated_logs(self, aggregated_logs: object, global_step: object = None) -> Mapping[str, object]:
     """The logs of an evaluation, from its state."""
 
+  def evaluation_end(self, model: Any) -> Mapping[str, Any]:
+    """Further metrics, after the last batch of an evaluation."""
+
+  def num_examples(self, params: object) -> int | None:
+    """The number of examples in an epoch; None if it is not known."""
+
+  def activation_bytes(self, model: Any, num_replicas: int) -> int | None:
+    """An estimate of the memory of a micro-batch's activations; None without one."""
+
+  def least_weights(self) -> tuple[int, int] | None:
+    """(bytes of all weights, numbers in the trained ones), both at least; None if they are not known."""
+
+  def serving_function(self, model: Any) -> Any | None:
+    """The function that an exported model computes; None for the call of the model."""
+
+  def build_actions(self, trainer: Any) -> Sequence[Any]:
+    """Actions besides training."""
+
+  def keep_files(self, model_dir: str) -> None:
+    """Writes data into the run's folder."""
+
+  def example_lines(self) -> Sequence[str]:
+    """Lines about the first training example."""
+
+  def code_files(self) -> Mapping[str, Any]:
+    """Further code and files that decide the result of a step."""
+
 
 class Trainer(Protocol):
-  """A trainer of Model Garden: `official.core.base_trainer.Trainer`."""
+  """A trainer of Model Garden, `official.core.base_trainer.Trainer`, adapted: see training/tasks/model_garden.py."""
 
   model: Any
   optimizer: Any
@@ -73,6 +112,17 @@ class Trainer(Protocol):
   train_loss: Any
   validation_loss: Any
   strategy: Any
+  speed: Any
+  profiler: Any
+  steps_are_done: bool
+
+  @property
+  def plan(self) -> Any:
+    """How the step is compiled; None if that is not decided."""
+
+  @property
+  def data_offset(self) -> int:
+    """How many updates further than its number a step finds its batches."""
 
   def initialize(self) -> None:
     """Restores weights that a new run starts from."""

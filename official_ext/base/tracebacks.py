@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import traceback
+import types
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -162,8 +163,7 @@ def describe_exit(error: SystemExit) -> str:
 
 def of_function(function: Any, with_name: bool = True) -> str:
   """The place of a function or method, as `file:line (name)`, or `file:line`."""
-  function = inspect.unwrap(getattr(function, '__func__', function))
-  code = getattr(function, '__code__', None)
+  function, code = _plain_function(function)
   if code is None:
     return getattr(function, '__qualname__', repr(function))
   name = function.__qualname__.rpartition('<locals>.')[2]
@@ -172,8 +172,14 @@ def of_function(function: Any, with_name: bool = True) -> str:
 
 def is_users_function(function: Any) -> bool:
   """Whether a function or method is the user's code: see `is_users`."""
-  code = getattr(inspect.unwrap(getattr(function, '__func__', function)), '__code__', None)
+  _, code = _plain_function(function)
   return code is not None and is_users(code.co_filename)
+
+
+def _plain_function(function: Any) -> tuple[Any, types.CodeType | None]:
+  """(the function below a method and decorators, its code); no code for what is not written in Python."""
+  function = inspect.unwrap(getattr(function, '__func__', function))
+  return function, getattr(function, '__code__', None)
 
 
 def save_traceback(error: BaseException, folder: str = '', name: str = 'traceback.txt') -> str:

@@ -84,7 +84,7 @@ def descriptions(params: base_config.Config, experiment: str) -> Iterator[Descri
       meaning=meaning,
       choices=choices,
       interval=ranges.interval(interval) if interval else None,
-      is_secret=name in getattr(owner, 'SECRET_FIELDS', ()),
+      is_secret=name in overrides.secret_fields(owner),
     )
 
 

@@ -38,6 +38,7 @@ from official_ext.base import errors
 from official_ext.base import hardware
 from official_ext.base import json_values
 from official_ext.base import model_garden_internals
+from official_ext.base import package_imports
 from official_ext.base import processes
 from official_ext.base import safe_text
 from official_ext.base import tracebacks
@@ -372,7 +373,7 @@ class _Modules:
 def _module_files() -> set[str]:
   """The files of all modules that are not part of Python or an installed package."""
   installed = tuple({sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix)})
-  found = (getattr(module, '__file__', None) for module in list(sys.modules.values()))
+  found = map(package_imports.file_of_module, list(sys.modules.values()))
   return {path for path in found if isinstance(path, str) and not path.startswith(installed)}
 
 

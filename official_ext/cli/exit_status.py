@@ -73,7 +73,7 @@ def _without_folder(error: BaseException) -> errors.UserError | None:
 
 def messages_of(error: BaseException) -> list[str]:
   """The message of `report` for an error with a custom status, without `error: `, and with its passwords."""
-  return list(getattr(error, 'lines', None) or [tracebacks.text_of(error)])
+  return list(error.lines) if isinstance(error, errors.UserErrors) else [tracebacks.text_of(error)]
 
 
 def _tell(message: str, label: str = 'error') -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import json_values
+from official_ext.base import package_imports
 from official_ext.base import safe_text
 from official_ext.base.files import cache
 from official_ext.base.files import paths
@@ -77,7 +78,7 @@ class ExperimentCache:
       return
     files = set(self._files)
     for module in list(sys.modules.values()):
-      path = getattr(module, '__file__', None)
+      path = package_imports.file_of_module(module)
       if isinstance(path, str):
         files.add(path)
         if not path.startswith((sys.prefix, sys.base_prefix)):

@@ -267,7 +267,7 @@ def _cell(value: object) -> str:
 
 def error_lines(error: Exception) -> list[str]:
   """The lines of an error, each harmless for a terminal and a line indeed."""
-  return [harmless(line) for line in getattr(error, 'lines', None) or [str(error)]]
+  return [harmless(line) for line in (error.lines if isinstance(error, errors.UserErrors) else [str(error)])]
 
 
 def number_type(least: float, kind: type = float) -> Callable[[str], float]:

@@ -21,6 +21,7 @@ from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import registry
+from official_ext.data import data_fields
 
 Example = Mapping[str, Any]
 Collate = Callable[[list[Example]], Example]
@@ -119,8 +120,8 @@ def pad(params: base_config.Config) -> Collate:
 
   Without `seq_length` the shape depends on the examples of one replica, and so on the number of replicas.
   """
-  seq_length = getattr(params, 'seq_length', 0) or 0
-  pad_value = getattr(params, 'pad_value', 0)
+  fields = data_fields.read(params)
+  seq_length, pad_value = fields.seq_length or 0, fields.pad_value
 
   def pad_feature(*values):
     arrays = [as_array(value) for value in values]

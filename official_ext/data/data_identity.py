@@ -14,6 +14,7 @@ from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import json_values
+from official_ext.data import data_fields
 from official_ext.data import input_faults
 
 Identity = json_values.JsonObject
@@ -47,7 +48,8 @@ def of_files(files: Sequence[str]) -> Identity:
 def of_config(data: base_config.Config) -> Identity:
   """The identity of the files or the TFDS data set that a Model Garden data configuration names; {} if neither."""
   identity = of_files(input_faults.input_files(data))
-  if getattr(data, 'input_path', None) or not getattr(data, 'tfds_name', None):
+  fields = data_fields.read(data)
+  if fields.input_path or not fields.tfds_name:
     return identity
   try:
     import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top

@@ -14,6 +14,7 @@ from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.base.files import tf_records
+from official_ext.data import data_fields
 
 
 def input_patterns(input_path: object) -> Iterator[str]:
@@ -198,13 +199,13 @@ def find_class_names(data: Any) -> ClassNames:
   Args:
     data: the data configuration.
   """
-  decoder = getattr(data, 'decoder', None)
+  fields = data_fields.read(data)
+  decoder = fields.decoder
   if decoder is not None and getattr(decoder, 'type', '') == 'label_map_decoder':
     found = _read_label_map(decoder.label_map_decoder.label_map)
     if found:
       return ClassNames(found)
-  input_path = getattr(data, 'input_path', None)
-  for pattern in input_patterns(input_path) if input_path else ():
+  for pattern in input_patterns(fields.input_path) if fields.input_path else ():
     for folder in (os.path.dirname(pattern), pattern):
       names = class_names_in(folder)
       if len(names):

@@ -16,6 +16,7 @@ from official_ext.base import tf_internals
 from official_ext.base.files import paths
 from official_ext.base.files import whole_folders
 from official_ext.base.run_folder import model_folders
+from official_ext.data import data_fields
 from official_ext.data import input_files
 from official_ext.deployment import comparing
 from official_ext.deployment import converters
@@ -33,12 +34,12 @@ LABELS_FILE = 'labels.txt'
 
 def labels_of(trained: trained_model.TrainedModel) -> list[str]:
   """The names of the classes in the order of their numbers, from the task or the folder of its data; [] if unnamed."""
-  own = [str(name) for name in getattr(trained.task, 'class_names', ())]
+  own = [str(name) for name in trained.task.class_names]
   if own:
     return own
   config = trained.params.task
   for split in ('validation_data', 'train_data'):
-    data = getattr(config, split, None)
+    data = data_fields.of_task(config, split)
     names = input_files.find_class_names(data)
     if len(names):
       number = getattr(getattr(config, 'model', None), 'num_classes', None)

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.data import data_fields
 from official_ext.data import image_preprocessing
 from official_ext.deployment import export_options
 from official_ext.deployment import run_examples
@@ -59,7 +60,7 @@ def _of_model_garden_images(
   channels = spec.shape[-1]
   if channels not in (1, 3):
     raise errors.UserError(f'--input={kind}: the model takes {channels} channels; use --input={export_options.TENSOR}')
-  as_jpeg = getattr(trained.evaluated_data, 'decode_jpeg_only', True)
+  as_jpeg = data_fields.read(trained.evaluated_data).decode_jpeg_only is not False
   decode = functools.partial(image_preprocessing.decode, channels=channels, as_jpeg=as_jpeg)
   if base.files is not None:
     base = dataclasses.replace(base, files=dataclasses.replace(base.files, as_jpeg=as_jpeg))

@@ -20,6 +20,7 @@ from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base.files import tf_records
 from official_ext.data import bad_examples
+from official_ext.data import data_fields
 from official_ext.data import input_faults
 from official_ext.data import input_files
 from official_ext.data.prepare import planning
@@ -213,7 +214,7 @@ def _prepared_rows(data: Any, files: Sequence[RawFile], folder: str) -> str:
   """
   where = 'task.validation_data.input_path: is not a folder of images; convert the images with official-ext prepare'
   try:
-    found = input_files.find_prepared(getattr(data, 'input_path', ''))
+    found = input_files.find_prepared(data_fields.read(data).input_path or '')
   except errors.UserError as error:
     raise errors.UserError(errors.lines_of(error)[0]) from None
   if found is None or found.kind != 'images':
@@ -318,7 +319,7 @@ def read_examples(
   """
   problems = []
   for split in SPLITS:
-    data = getattr(trained.params.task, split, None)
+    data = data_fields.of_task(trained.params.task, split)
     if data is None:
       continue
     try:

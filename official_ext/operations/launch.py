@@ -56,7 +56,7 @@ def enter_private_network(flag: str) -> None:
     _start_loopback()
   except (OSError, AttributeError) as error:
     raise errors.UserError(
-      f'{flag}: this system gives no network namespace ({getattr(error, "strerror", None) or error}); it needs '
+      f'{flag}: this system gives no network namespace ({errors.reason_of(error)}); it needs '
       'Linux that allows unprivileged user namespaces'
     ) from error
 

@@ -127,7 +127,7 @@ def read_labels(path: str) -> list[str]:
     with open(os.path.expanduser(path), encoding='utf-8-sig') as f:
       names = [line.strip() for line in f if line.strip()]
   except (OSError, UnicodeDecodeError) as error:
-    raise errors.UserError(f'--labels: {path}: cannot be read: {getattr(error, "strerror", None) or error}') from error
+    raise errors.UserError(f'--labels: {path}: cannot be read: {errors.reason_of(error)}') from error
   if not names or len(set(names)) < len(names):
     raise errors.UserError(f'--labels: {path}: expected a name on each line, each once')
   return names

@@ -82,7 +82,7 @@ class ImageRecords(numbered_records.Records):
       with Image.open(io.BytesIO(content)) as image:
         image.verify()  # Checksums, and the data after the pixels.
     except Exception as error:  # Pillow's decoders raise nearly anything.
-      told = getattr(error, 'strerror', None) or 'is not an image that can be decoded'
+      told = (error.strerror if isinstance(error, OSError) else '') or 'is not an image that can be decoded'
       raise bad_examples.BadExampleError(f'{self.place(index)}: {told}') from error
     return {'image': content, 'label': self._labels[os.path.dirname(self._files[index])]}
 

@@ -217,9 +217,10 @@ class Batcher:
         (outputs,) = await loop.run_in_executor(self._thread, self._answers, [one.inputs])
         _set_result(one, outputs)
       except Exception as own:  # pylint: disable=broad-except  # The model may raise anything.
-        reason = ' '.join(str(getattr(own, 'message', own)).split())[:300]
         if not one.answer.done():
-          one.answer.set_exception(errors.UserError(f'inputs: the model fails on these inputs: {reason}'))
+          one.answer.set_exception(
+            errors.UserError(f'inputs: the model fails on these inputs: {errors.message_of_model(own)}')
+          )
 
 
 def _size(inputs: Arrays) -> int:

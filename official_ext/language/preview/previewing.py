@@ -13,6 +13,7 @@ from official_ext.language.text import text_task
 from official_ext.training.config import definitions
 from official_ext.training.devices import distribute
 from official_ext.training.diagnosis import data_checks
+from official_ext.training.tasks import model_garden
 
 ENDINGS = ('.txt', '.html')
 _Shown = list[tuple[str, example_texts.Example]]  # Headings and examples.
@@ -56,7 +57,7 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
     raise errors.UserError(f'--output: {output}: is for texts; expected a name that ends with {" or ".join(ENDINGS)}')
   distribute.configure(params.runtime)
   data, path = data_checks.data_of(params.task, options.split)
-  task = task_factory.get_task(params.task)
+  task = model_garden.adapt_task(task_factory.get_task(params.task))
   examples, layout = task.first_examples(data, path, options.rows)
   if not examples:
     raise errors.UserError(f'{path}: the input of {type(task).__name__} has no rows of tokens to show')

@@ -475,8 +475,7 @@ def _read_vocabulary(path: str) -> bytes:
     content = paths.read(os.path.expanduser(path))
     tokens = [token.strip() for token in content.decode().splitlines()]
   except (OSError, UnicodeDecodeError) as error:
-    reason = getattr(error, 'strerror', None) or error
-    raise errors.UserError(f'--vocab_file: {path}: cannot be read: {reason}') from error
+    raise errors.UserError(f'--vocab_file: {path}: cannot be read: {errors.reason_of(error)}') from error
   missing = [token for token in _SPECIAL if token not in tokens]
   if missing:
     raise errors.UserError(f'--vocab_file: {path}: lacks {missing[0]}; expected the vocab.txt of a BERT checkpoint')

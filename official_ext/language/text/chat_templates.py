@@ -37,7 +37,7 @@ def read(file: str, named: str) -> str:
     with open(os.path.expanduser(file), encoding='utf-8') as f:
       return f.read()
   except (OSError, UnicodeDecodeError) as error:
-    reason = getattr(error, 'strerror', None) or 'is not valid UTF-8'
+    reason = (error.strerror if isinstance(error, OSError) else '') or 'is not valid UTF-8'
     raise errors.UserError(f'{named}: {file}: cannot be read: {reason}') from error
 
 

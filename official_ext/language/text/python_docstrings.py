@@ -110,7 +110,7 @@ def _of_module(module: str) -> Iterator[tuple[str, str]]:
 
 def _public(holder: object) -> list[tuple[str, object]]:
   """The objects that a module or a class defines itself under names without an underscore in front."""
-  names = getattr(holder, '__all__', None) or vars(holder)
+  names = vars(holder).get('__all__') or vars(holder)
   return [(name, vars(holder)[name]) for name in sorted(names) if not name.startswith('_') and name in vars(holder)]
 
 
@@ -120,7 +120,7 @@ def _with_answer(name: str, function: object) -> Iterator[tuple[str, str]]:
   # Libraries replace functions: these names are left out, whether they have or not. A run of W&B replaces sys.exit.
   if package not in sys.stdlib_module_names or name.endswith('hook') or name == 'sys.exit':
     return
-  text = getattr(function, '__doc__', None)
+  text = function.__doc__
   paragraph = ' '.join(inspect.cleandoc(text).partition('\n\n')[0].split()) if isinstance(text, str) else ''
   sentence = re.split(r'(?<=[a-z)\'"`])\. (?=[A-Z])', paragraph)[0].strip()
   is_prose = re.match(r'[A-Z][a-z]+ [a-z(]', sentence) and '->' not in sentence and sentence.isascii()

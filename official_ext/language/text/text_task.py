@@ -15,6 +15,7 @@ from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.base.files import whole_folders
 from official_ext.base.run_folder import model_folders
+from official_ext.data import data_fields
 from official_ext.data import input_faults
 from official_ext.language.text import example_texts
 from official_ext.language.text import text_formats
@@ -230,8 +231,7 @@ class TextTask(base_task.Task):
     Raises:
       UserError: the input is damaged, or has no examples.
     """
-    if hasattr(params, 'enable_tf_data_service'):  # This process makes them.
-      params = params.replace(enable_tf_data_service=False)
+    params = params.replace(**data_fields.known(params, {'enable_tf_data_service': False}))  # This process makes them.
     found: list[tuple[str, example_texts.Example]] = []
     with data_checks.open_batches(self, params, path) as (dataset, log):
       for batch in dataset:

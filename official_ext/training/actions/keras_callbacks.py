@@ -110,11 +110,11 @@ class KerasCallback(triggers.Trigger):
     Raises:
       UserError: the length of an epoch is not known.
     """
-    config, pace = self._trainer.config.trainer, getattr(self._trainer, 'speed', None)
+    config, pace = self._trainer.config.trainer, self._trainer.speed
     if mode == 'train_and_eval':
       self._steps_per_epoch, self._ends_with = config.validation_interval, 'eval'
     elif not self._steps_per_epoch:
-      if pace is None or not (pace.examples_per_epoch and pace.examples_per_step):
+      if not (pace.examples_per_epoch and pace.examples_per_step):
         raise errors.UserError(
           f'build_actions: {self.name}: the task does not know the number of its training examples; give '
           'steps_per_epoch'

@@ -14,7 +14,7 @@ The methods raise a UserError that begins with a field's dotted path; `path` is 
 called before `params` are used in a mode; None is a rehearsal, which trains and sends no messages.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 import os
 import re
 import socket
@@ -33,6 +33,7 @@ from official_ext.base import protocols
 from official_ext.base import safe_text
 from official_ext.base.files import paths
 from official_ext.base.run_folder import metric_direction
+from official_ext.data import data_fields
 from official_ext.data import input_files
 from official_ext.training.config import definitions
 from official_ext.training.config import overrides
@@ -171,7 +172,7 @@ def check_inputs(
   """
   with errors.Mistakes() as mistakes:
     for path, config in data:
-      if 'input_path' not in getattr(type(config), 'UNREAD_FIELDS', {}):
+      if 'input_path' not in overrides.unread_fields(type(config)):
         for pattern in input_files.input_patterns(vars(config).get('input_path')):
           mistakes.check(_check_pattern, pattern, f'{path}.input_path')
     for path, value in _files(params, [path for path, _ in data], evaluates):
@@ -269,6 +270,11 @@ def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
       mistakes.check(check_complete, params, mode)
 
 
+def _stated(config: base_config.Config, name: str) -> list[Callable[..., Any]]:
+  """The method in which a configuration states a rule, in a list; [] if its class has none, as Model Garden's."""
+  return [getattr(config, name)] if hasattr(config, name) else []
+
+
 def check_values(config: base_config.Config, path: str = '') -> None:
   """Checks the rules of classes in RANGES, CHOICES and `check_values`, at all depths of a configuration.
 
@@ -284,16 +290,16 @@ def check_values(config: base_config.Config, path: str = '') -> None:
     for part_path, part in configs(config, path):
       mistakes.check(_check_choices, part_path, part)
       mistakes.check(configs_lib.check_clipping, part_path, part)
-      if hasattr(part, 'check_values'):
-        mistakes.check(part.check_values, part_path)
+      for check in _stated(part, 'check_values'):
+        mistakes.check(check, part_path)
 
 
 def unread_now(params: base_config.Config) -> dict[str, str]:
   """The classes' `unread_now`: dotted paths of fields that are not read with these `params`, and the reasons."""
   found: dict[str, str] = {}
   for path, part in configs(params):
-    if hasattr(part, 'unread_now'):
-      found.update(part.unread_now(path, params))
+    for state in _stated(part, 'unread_now'):
+      found.update(state(path, params))
   return found
 
 
@@ -301,8 +307,8 @@ def unset_entries(params: base_config.Config) -> list[str]:
   """The results of the classes' `unset_entries`: the dotted paths of entries that mappings may have, and have not."""
   found: list[str] = []
   for path, part in configs(params):
-    if hasattr(part, 'unset_entries'):
-      found += part.unset_entries(path, params)
+    for state in _stated(part, 'unset_entries'):
+      found += state(path, params)
   return found
 
 
@@ -318,8 +324,8 @@ def check_given(params: base_config.Config, given: Collection[str]) -> None:
   """
   with errors.Mistakes() as mistakes:
     for path, part in configs(params):
-      if hasattr(part, 'check_given'):
-        mistakes.check(part.check_given, path, params, given)
+      for check in _stated(part, 'check_given'):
+        mistakes.check(check, path, params, given)
 
 
 def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> None:
@@ -447,8 +453,8 @@ def check_complete(params: definitions.ExperimentConfig, mode: str | None = None
       builtin.check, [name for name in params.trainer.writers if trains or name not in builtin.OF_TRAINING]
     )
     for path, config in configs(params):
-      if hasattr(config, 'check_run'):
-        mistakes.check(config.check_run, path, params, mode)
+      for check in _stated(config, 'check_run'):
+        mistakes.check(check, path, params, mode)
     mistakes.check(_check_schedules, params.trainer.optimizer_config)
     mistakes.check(check_restrictions, params)
 
@@ -472,11 +478,11 @@ def check_restrictions(params: base_config.Config) -> None:
 def data_configs(task_config: base_config.Config) -> Iterator[tuple[str, base_config.Config]]:
   """Yields the dotted path and the configuration of each training and validation data set of the task or tasks."""
   tasks = [('task', task_config)]
-  for index, routine in enumerate(getattr(task_config, 'task_routines', None) or ()):
+  for index, routine in enumerate(vars(task_config).get('task_routines') or ()):
     tasks.append((f'task.task_routines.{index}.task_config', routine.task_config))
   for path, task in tasks:
     for name in ('train_data', 'validation_data'):
-      data = getattr(task, name, None)
+      data = data_fields.of_task(task, name)
       if isinstance(data, base_config.Config):
         yield f'{path}.{name}', data
 
@@ -492,7 +498,7 @@ def check_data_service(params: base_config.Config) -> None:
   able = {path: each for path, each in data.items() if name in vars(each)}
   if not able:
     raise errors.UserError('--tf_data_service: this experiment has no data that could come from there; leave it out')
-  unread = {path for path, each in able.items() if name in getattr(each, 'UNREAD_FIELDS', ())}
+  unread = {path for path, each in able.items() if name in overrides.unread_fields(type(each))}
   if not unread and not any(getattr(each, name) for each in able.values()):
     flag = f'--set={next(iter(able))}.{name}=true'
     raise errors.UserError(f'--tf_data_service: nothing is read from there; give {flag} as well, or leave it out')
@@ -511,8 +517,8 @@ def _check_lengths(trainer: definitions.TrainerConfig, mode: str | None) -> None
 
 def _check_evaluation_ends(params: definitions.ExperimentConfig, mode: str | None) -> None:
   """Refuses to evaluate all of data that are read as for training, where they repeat for ever."""
-  data = getattr(params.task, 'validation_data', None)
-  if mode in EVAL_MODES and params.trainer.validation_steps == -1 and getattr(data, 'is_training', False):
+  data = data_fields.read(data_fields.of_task(params.task, data_fields.VALIDATION))
+  if mode in EVAL_MODES and params.trainer.validation_steps == -1 and data.is_training:
     raise errors.UserError(
       'task.validation_data.is_training: is true, so that the data repeat, and trainer.validation_steps=-1 evaluates '
       'all of them; set it to false, or set trainer.validation_steps'

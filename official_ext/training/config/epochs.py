@@ -4,6 +4,7 @@ import math
 
 from official_ext.base import errors
 from official_ext.base import protocols
+from official_ext.data import data_fields
 from official_ext.training.config import definitions
 
 # Field in epochs -> field in steps.
@@ -17,13 +18,8 @@ FIELDS = {'train_epochs': 'train_steps', **INTERVALS}
 
 def effective_batch_size(config: definitions.TrainerConfig, task_config: object) -> int:
   """The examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 if a task has neither."""
-  data = getattr(task_config, 'train_data', None)
-  return (getattr(data, 'global_batch_size', 0) or 0) * config.gradient_accumulation_steps
-
-
-def num_examples_of(task: protocols.Task, data: object) -> int | None:
-  """The number of examples in an epoch of a data configuration; None if the task, as Model Garden's, does not know."""
-  return task.num_examples(data) if hasattr(task, 'num_examples') else None
+  data = data_fields.of_task(task_config, data_fields.TRAIN)
+  return (data_fields.read(data).global_batch_size or 0) * config.gradient_accumulation_steps
 
 
 def in_steps(config: definitions.TrainerConfig, task_config: object, task: protocols.Task) -> dict[str, object]:
@@ -43,8 +39,9 @@ def in_steps(config: definitions.TrainerConfig, task_config: object, task: proto
   given = {name: getattr(config, name) for name in FIELDS if getattr(config, name)}
   if not given:
     return {}
-  data, batch_size = getattr(task_config, 'train_data', None), effective_batch_size(config, task_config)
-  num_examples = num_examples_of(task, data)
+  data = data_fields.of_task(task_config, data_fields.TRAIN)
+  batch_size = effective_batch_size(config, task_config)
+  num_examples = task.num_examples(data)
   if not (num_examples and batch_size):
     name = next(iter(given))
     raise errors.UserError(

@@ -1,7 +1,7 @@
 """Typed overrides: nested values written into a configuration, checked against its dataclasses' type hints."""
 
 import collections.abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import functools
 import types
 import typing
@@ -75,9 +75,19 @@ def is_selected(config: base_config.Config, name: str) -> bool:
   return not isinstance(config, oneof.OneOfConfig) or name in ('type', config.type)
 
 
+def unread_fields(config_class: type) -> Mapping[str, str]:
+  """The fields of a class that nothing reads, and the reasons: `UNREAD_FIELDS`; {} if the class states none."""
+  return getattr(config_class, 'UNREAD_FIELDS', {})
+
+
+def secret_fields(config_class: type) -> Collection[str]:
+  """The fields of a class whose values no message may show: `SECRET_FIELDS`; () if the class states none."""
+  return getattr(config_class, 'SECRET_FIELDS', ())
+
+
 def is_read(config: base_config.Config, name: str) -> bool:
   """Whether something reads a selected field: it is not in UNREAD_FIELDS."""
-  return is_selected(config, name) and name not in getattr(type(config), 'UNREAD_FIELDS', {})
+  return is_selected(config, name) and name not in unread_fields(type(config))
 
 
 def walk(
@@ -134,7 +144,7 @@ def override(config: base_config.Config, values: Mapping[str, object], path: str
     UserError: no such field, a value of another type, a field that nothing reads; of all fields that are wrong.
       `config` then holds the others.
   """
-  selected = getattr(config, 'type', None)
+  selected = config.type if isinstance(config, oneof.OneOfConfig) else None
   with errors.Mistakes() as mistakes:
     for name, value in values.items():
       mistakes.check(_override_field, config, name, value, path, others)
@@ -154,10 +164,10 @@ def _override_field(config: base_config.Config, name: object, value: object, pat
   try:
     new = _convert(value, hint, current, field_path)
   except errors.UserError:
-    if name not in getattr(type(config), 'SECRET_FIELDS', ()):
+    if name not in secret_fields(type(config)):
       raise
     raise errors.UserError(f'{field_path}: expected {type_name(hint)}, got something else') from None
-  unread = getattr(type(config), 'UNREAD_FIELDS', {})
+  unread = unread_fields(type(config))
   if name in unread and not _same(new, current) and _plain(new) != before:
     raise errors.UserError(f'{field_path}: nothing reads this field: {unread[name]}')
   config.__dict__[name] = new

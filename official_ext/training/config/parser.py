@@ -96,14 +96,14 @@ class ExperimentParser(train_utils.ExperimentParser):
 
   def base_experiment(self) -> definitions.ExperimentConfig:
     """The registered experiment, with the fields of this library."""
-    if not self._flag('experiment'):
+    if not self.flag('experiment'):
       raise errors.UserError('--experiment: must be given; `official-ext list` lists all')
-    return definitions.upgrade(factory_of(self._flag('experiment'))())
+    return definitions.upgrade(factory_of(self.flag('experiment'))())
 
   def parse_config_file(self, params):
     """See base class."""
     with errors.Mistakes() as mistakes:
-      for path in self._flag('config_file') or ():
+      for path in self.flag('config_file') or ():
         with mistakes.noted():
           values = config_text.load_file(path, '--config_file')
           with mistakes.noted(f' (in {path})'):
@@ -112,27 +112,27 @@ class ExperimentParser(train_utils.ExperimentParser):
 
   def parse_runtime(self, params):
     """See base class. Without a flag, the files' value stays."""
-    if self._flag('tpu'):
-      _override(params, {'runtime': {'tpu': self._flag('tpu')}})
+    if self.flag('tpu'):
+      _override(params, {'runtime': {'tpu': self.flag('tpu')}})
     return params
 
   def parse_data_service(self, params):
     """See base class."""
-    address = self._flag('tf_data_service')
+    address = self.flag('tf_data_service')
     for path, data in checks.data_configs(params.task) if address else ():
       overrides.override(data, {'tf_data_service_address': address}, path)
     return params
 
   def check_data_service(self, params):
     """Refuses the address of a tf.data service that is not used."""
-    if self._flag('tf_data_service'):
+    if self.flag('tf_data_service'):
       checks.check_data_service(params)
     return params
 
   def parse_params_override(self, params):
     """See base class."""
-    if self._flag('params_override'):
-      values = config_text.load_overrides(self._flag('params_override'), '--params_override')
+    if self.flag('params_override'):
+      values = config_text.load_overrides(self.flag('params_override'), '--params_override')
       self._given.update(_paths(values))
       _override(params, values)
     return params
@@ -146,7 +146,7 @@ class ExperimentParser(train_utils.ExperimentParser):
   def _parse_set(self, params, mistakes):
     by_path: json_values.JsonObject = {}
     by_short_name: json_values.JsonObject = {}
-    for text in self._flag('set') or ():
+    for text in self.flag('set') or ():
       with mistakes.noted():
         name, equals, value = text.partition('=')
         name = name.strip()
@@ -156,7 +156,7 @@ class ExperimentParser(train_utils.ExperimentParser):
         if name in group:
           raise errors.UserError(f'{name}: given twice in --set')
         group[name] = config_text.load_value(value, f'--set={name}')
-    experiment = self._flag('experiment')
+    experiment = self.flag('experiment')
 
     followers: json_values.JsonObject = {}
     shares: list[str] = []
@@ -208,7 +208,8 @@ class ExperimentParser(train_utils.ExperimentParser):
             data.__dict__[name] = value
     return params
 
-  def _flag(self, name: str) -> Any:
+  def flag(self, name: str) -> Any:
+    """The value of a flag; None if the flags lack it: a driver need not define all."""
     return getattr(self._flags_obj, name, None)
 
 
@@ -302,9 +303,9 @@ def parse_configuration(
   """
   parser = ExperimentParser(flags_obj)
   params = parser.base_experiment()
-  mode = getattr(flags_obj, 'mode', None)
-  debugs = getattr(flags_obj, 'debug', False)
-  runs_once = getattr(flags_obj, 'dry_run', False) or debugs
+  mode = parser.flag('mode')
+  debugs = parser.flag('debug')
+  runs_once = parser.flag('dry_run') or debugs
   with errors.Mistakes() as mistakes:
     parser.override(params, mistakes)
     with mistakes.noted():
@@ -312,11 +313,11 @@ def parse_configuration(
       checks.check(params, None if mistakes.lines else mode)
     if runs_once and not mistakes.lines:
       mistakes.check(checks.check_complete, params)
-    model_dir = getattr(flags_obj, 'model_dir', None)
+    model_dir = parser.flag('model_dir')
     if runs_once or (mode and model_dir):
       with mistakes.noted():
         used_for = 'train' if debugs else None if runs_once else mode
-        checks.check_files(params, used_for, model_dir, getattr(flags_obj, 'checkpoint', None))
+        checks.check_files(params, used_for, model_dir, parser.flag('checkpoint'))
   if lock_return:
     definitions.lock(params)
   if print_return and logging.vlog_is_on(logging.INFO):

@@ -16,10 +16,10 @@ from official_ext.base import errors
 from official_ext.base import model_garden_configs
 from official_ext.base import protocols
 from official_ext.data import bad_examples
+from official_ext.data import data_fields
 from official_ext.data import input_faults
 from official_ext.data import pipelines
 from official_ext.training.config import definitions
-from official_ext.training.config import epochs
 from official_ext.training.diagnosis import findings
 
 SPLITS = {'train': 'train_data', 'validation': 'validation_data'}
@@ -32,7 +32,7 @@ def data_of(task_config: Any, split: str) -> tuple[Any, str]:
     UserError: it is not set, or names no file that exists.
   """
   path = f'task.{SPLITS[split]}'
-  data = getattr(task_config, SPLITS[split], None)
+  data = data_fields.of_task(task_config, SPLITS[split])
   if data is None:
     raise errors.UserError(f'{path}: is not set; there are no examples to show')
   missing = input_faults.unmatched(data)
@@ -202,20 +202,20 @@ def find(task: protocols.Task, params: definitions.ExperimentConfig) -> tuple[li
   trainer = params.trainer
   needed = trainer.train_steps * getattr(trainer, 'gradient_accumulation_steps', 1)
   with pipelines.starting_at(0) as start:
-    training = _dataset(task, getattr(params.task, 'train_data', None))
+    training = _dataset(task, data_fields.of_task(params.task, data_fields.TRAIN))
   train = _read(training, needed, start.honoured)
   if train is not None and not start.honoured:
     found += _check_end(training, train, needed)
   if train is not None:
     found += _check_shapes(train, params.runtime.enable_xla)
     found += _check_order(train)
-  validating = _dataset(task, getattr(params.task, 'validation_data', None))
+  validating = _dataset(task, data_fields.of_task(params.task, data_fields.VALIDATION))
   validation = _read(validating, trainer.validation_steps if trainer.validation_steps > 0 else _MAX_BATCHES)
   if validation is not None:
     if trainer.validation_steps == -1:
-      found += _check_endless(validating, validation, epochs.num_examples_of(task, params.task.validation_data))
+      found += _check_endless(validating, validation, task.num_examples(params.task.validation_data))
     if train is not None:
-      found += _check_same(params.task, train, validation, epochs.num_examples_of(task, params.task.train_data))
+      found += _check_same(params.task, train, validation, task.num_examples(params.task.train_data))
   for name, reading in (('task.train_data', train), ('task.validation_data', validation)):
     found += _check_finite(name, reading) if reading is not None else ()
   return found, train.sample() if train else Sample([]), _validation_sample(task, params, validating, validation)
@@ -227,7 +227,7 @@ def _validation_sample(
   """The sample of validation data; it has a smaller last batch only if an evaluation has one."""
   if reading is None:
     return Sample([])
-  num_examples = epochs.num_examples_of(task, params.task.validation_data)
+  num_examples = task.num_examples(params.task.validation_data)
   steps = params.trainer.validation_steps
   is_reached = steps < 0 or steps * reading.size > (num_examples or 0)
   return reading.sample(num_examples if _has_sizes(dataset) and is_reached else None)
@@ -363,8 +363,9 @@ def _check_same(
 ) -> Iterator[findings.Finding]:
   """Finds validation examples that are training examples too."""
   what = ''
+  both = [data_fields.read(data) for data in (task.train_data, task.validation_data)]
   for names in _NAMES_OF_DATA:
-    values = [[getattr(data, name, None) for name in names] for data in (task.train_data, task.validation_data)]
+    values = [[getattr(fields, name) for name in names] for fields in both]
     if values[0][0] and values[0] == values[1]:
       what = f'{" and ".join(names[:2])} are those of task.train_data'
   if not what and train.examples and validation.examples:

@@ -26,6 +26,7 @@ from official_ext.training.model_parts import model_size
 from official_ext.training.step import keras_version
 from official_ext.training.tasks import base_task
 from official_ext.training.tasks import loop_task
+from official_ext.training.tasks import model_garden
 
 _STEPS_OF_OWNED_LOOP = 2
 
@@ -57,7 +58,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
   _say('devices', distribute.describe(strategy, params.runtime))
   with tempfile.TemporaryDirectory(prefix='dry_run-') as folder:
     with strategy.scope():
-      task = task_factory.get_task(params.task, logging_dir=folder)
+      task = model_garden.adapt_task(task_factory.get_task(params.task, logging_dir=folder))
     params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
     _say('task', type(task).__name__)
     if isinstance(task, loop_task.LoopTask):

@@ -35,6 +35,7 @@ from official_ext.training.diagnosis import findings
 from official_ext.training.loop import train_lib
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import observers
+from official_ext.training.tasks import model_garden
 from official_ext.training.writers import writers
 
 _identity = tf_internals.tensor_id
@@ -354,7 +355,7 @@ def debug_step(
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
   with tempfile.TemporaryDirectory(prefix='debug-') as folder, strategy.scope():
-    task = task_factory.get_task(params.task, logging_dir=folder)
+    task = model_garden.adapt_task(task_factory.get_task(params.task, logging_dir=folder))
     task.weights_folder = manifests.folder_of(checkpoint) if checkpoint else ''
     params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
     trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=False)

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import package_imports
 from official_ext.base import protocols
 from official_ext.base import tracebacks
 from official_ext.training.config import definitions
@@ -460,7 +461,7 @@ def _signature(value: object) -> object:
 
 
 def _file_of(cls: type) -> str:
-  return getattr(sys.modules.get(cls.__module__), '__file__', None) or '<unknown>'
+  return package_imports.file_of_module(sys.modules.get(cls.__module__)) or '<unknown>'
 
 
 def _users_classes(owner: object) -> list[type]:

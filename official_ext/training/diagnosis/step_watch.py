@@ -253,7 +253,7 @@ class Metrics:
   def unused(self, task: protocols.Task, step: str, logs: object) -> list[findings.Finding]:
     """The metrics that neither the step nor the task's aggregation of `logs` has updated."""
     unused = [metric for metric in self.all if not self._updates[id(metric)] and self._is_as_before(metric)]
-    if unused and logs and getattr(task, 'aggregate_logs', None) is not None:
+    if unused and logs:
       with contextlib.suppress(Exception):  # It may need the logs of a whole evaluation.
         task.reduce_aggregated_logs(task.aggregate_logs(None, logs), global_step=0)
       unused = [metric for metric in unused if self._is_as_before(metric)]

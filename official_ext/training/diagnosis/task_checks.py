@@ -23,6 +23,7 @@ from official_ext.training.diagnosis import step_checks
 from official_ext.training.loop import train_lib
 from official_ext.training.step import keras_version
 from official_ext.training.tasks import base_task
+from official_ext.training.tasks import model_garden
 
 _TOLERANCE = 1e-4
 
@@ -139,7 +140,7 @@ def find_in_task(params: definitions.ExperimentConfig, logging_dir: str = '') ->
     warning - the loss is the sum over the examples of a batch: ...
     return the mean over the examples, tf.reduce_mean
   """
-  task = task_factory.get_task(params.task, logging_dir=logging_dir)
+  task = model_garden.adapt_task(task_factory.get_task(params.task, logging_dir=logging_dir))
   params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
   found, train, validation = data_checks.find(task, params)
   try:
@@ -171,7 +172,7 @@ def _parts(
 
   The model has the weights that a run begins with, if it can have them: the dry run reports why not.
   """
-  if getattr(task, 'trainer_cls', None) is None or not train.kept:
+  if task.trainer_cls is None or not train.kept:
     model = task.build_model()
     keras_version.check_model(task, model)
     with contextlib.suppress(Exception):

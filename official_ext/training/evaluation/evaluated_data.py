@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.data import data_fields
 from official_ext.data import input_faults
 from official_ext.data import input_files
 from official_ext.data.prepare import conversions
@@ -89,11 +90,10 @@ def find(
     'drop_remainder': False,
     'global_batch_size': own.global_batch_size,
   }
-  if hasattr(own, 'decode_jpeg_only'):
-    changes['decode_jpeg_only'] = prepared.settings.get('image_format') == 'jpeg'
-  if hasattr(own, 'seq_length'):
+  changes |= data_fields.known(own, {'decode_jpeg_only': prepared.settings.get('image_format') == 'jpeg'})
+  if 'seq_length' in vars(own):
     _check_vocabulary(prepared, on, own)
-    changes['seq_length'] = prepared.settings.get('seq_length', own.seq_length)
+    changes['seq_length'] = prepared.settings.get('seq_length', data_fields.read(own).seq_length)
   annotations = os.path.join(folder, f'annotations_{split}.json')
   annotations = annotations if os.path.exists(annotations) else ''
   return EvaluatedData(own.replace(**changes), '--on', names, annotations, f'{split} examples of {on}', folder)

@@ -22,6 +22,7 @@ from official_ext.base import protocols
 from official_ext.base import tracebacks
 from official_ext.data import bad_examples
 from official_ext.data import batch_axes
+from official_ext.data import data_fields
 from official_ext.data import pipelines
 from official_ext.training.checkpoints import best as best_lib
 from official_ext.training.config import definitions
@@ -33,6 +34,7 @@ from official_ext.training.step import keras_version
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
 from official_ext.training.tasks import base_task
+from official_ext.training.tasks import model_garden
 from official_ext.training.writers import tensorboard
 
 _MARGIN = 10  # An evaluation may be this many times as long as expected before its batches no longer count as progress.
@@ -192,17 +194,19 @@ class Evaluator(garden.ModelGardenTrainer):
     self._ema = ema_optimizer.adopt(optimizer)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
+    self._trains, self._evaluates = kwargs.get('train', True), kwargs.get('evaluate', True)
     self._num_eval_batches = 0
     self._num_sent_bytes = 0  # In the present evaluation, by this worker to each other one.
     self._batch_axes: batch_axes.BatchAxes | None = None  # Of the input of evaluations; found in the first one.
     self.length = EvaluationLength()
     self.stop_requested: Callable[[], bool] = lambda: False  # Called after every batch; a caller may replace it.
     makes_averages = self._ema is not None and not self._ema.has_shadow_copy  # The base class makes an incomplete one.
+    task = model_garden.adapt_task(task)
     super().__init__(definitions.upgrade(config), task, model, optimizer, **kwargs)
     if makes_averages:
       self._make_averages()
-    for part in ('train_metrics', 'validation_metrics'):  # Of what it does: it trains, evaluates, or both.
-      keras_version.check_metrics(task, getattr(self, part, ()))
+    keras_version.check_metrics(task, self.train_metrics if self._trains else ())
+    keras_version.check_metrics(task, self.validation_metrics if self._evaluates else ())
     self._evaluation_state = EvaluationState()
     self._named_not_finite = False
     self._assumed_is_reported = self._sent_bytes_are_reported = False
@@ -223,9 +227,9 @@ class Evaluator(garden.ModelGardenTrainer):
     No iterator is made. The second iterator over a dataset may draw other random numbers than the first one, as it does
     for Model Garden's detection data. A resumed run builds another dataset, and trains by its first iterator.
     """
-    dataset = getattr(self, '_train_dataset', None) or getattr(self, '_eval_dataset', None)
-    if dataset is None or self._is_async:  # Parameter servers trace no step.
+    if not (self._trains or self._evaluates) or self._is_async:  # Parameter servers trace no step.
       return
+    dataset = self.train_dataset if self._trains else self.eval_dataset
 
     def one_step(inputs):
       first = lambda inputs: inputs[0] if isinstance(inputs, tuple) else inputs
@@ -462,8 +466,7 @@ class Evaluator(garden.ModelGardenTrainer):
         if not isinstance(reduced, Mapping):
           raise TypeError(f'must return a dictionary of logs; it returned {reduced!r}')
         logs.update(reduced)
-    if hasattr(self.task, 'evaluation_end'):
-      logs.update(self.task.evaluation_end(self.model))
+    logs.update(self.task.evaluation_end(self.model))
     if self._checkpoint_exporter:  # While the averaged weights are in place, because they were evaluated.
       self._checkpoint_exporter.maybe_export_checkpoint(self.checkpoint, logs, self.global_step.numpy())
       metric_name = self.config.trainer.best_checkpoint_eval_metric
@@ -501,7 +504,7 @@ class Evaluator(garden.ModelGardenTrainer):
     Returns:
       Whether all variables that the steps use exist now; false if the steps cannot be traced.
     """
-    if hasattr(self, '_eval_dataset'):
+    if self._evaluates:
       self.validation_log_names()
     if self._ema is not None:
       self._ema.check_covers(self.model)
@@ -595,7 +598,7 @@ class Evaluator(garden.ModelGardenTrainer):
   @property
   def _eval_batch_size(self) -> int:
     """The examples of a batch of all replicas; 0 if the configuration does not say."""
-    return getattr(getattr(self.config.task, 'validation_data', None), 'global_batch_size', 0) or 0
+    return data_fields.read(data_fields.of_task(self.config.task, data_fields.VALIDATION)).global_batch_size or 0
 
   @functools.cached_property
   def _expected_batches(self) -> int | None:

@@ -26,7 +26,7 @@ from official_ext.base import hardware
 from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.data import batch_reader
-from official_ext.training.config import epochs
+from official_ext.data import data_fields
 from official_ext.training.loop import base_evaluator
 from official_ext.training.loop import training_input
 from official_ext.training.optimization import groups as groups_lib
@@ -154,9 +154,9 @@ class Trainer(base_evaluator.Evaluator):
     profiler: the one that was handed in.
     parameter_groups: the groups of `optimizer_config.parameter_groups`; None if there are none.
     steps_are_done: whether the last loop has run all of its steps: a later failure has cost none of them.
-    step_inputs: takes the batches of a step. Like the next two, only of a trainer whose steps this process runs.
+    step_inputs: takes the batches of a step. Like the next, only of a trainer whose steps this process runs.
     step_state: the counters of the finite guard.
-    speed: the speed of the last loop.
+    speed: the speed of the last loop. It stays empty if other processes run the steps.
     num_skips_restored: the number of updates skipped before this process began.
 
   Example:
@@ -178,7 +178,6 @@ class Trainer(base_evaluator.Evaluator):
 
   step_inputs: training_input.StepInputs
   step_state: task_step.StepState
-  speed: TrainingSpeed
 
   def __init__(
     self,
@@ -219,11 +218,12 @@ class Trainer(base_evaluator.Evaluator):
     self.profiler = profiler or profiling.Profiler()
     self.steps_are_done = False
     self.num_skips_restored = 0
+    self.speed = TrainingSpeed()
     self._max_silent_recompilations = max_silent_recompilations
     self._step: training_step_lib.TrainingStep | None = None
     self._input = training_input.TrainingInput(
       task,
-      getattr(self.config.task, 'train_data', None),
+      data_fields.of_task(self.config.task, data_fields.TRAIN),
       self.gradient_accumulation_steps,
       is_custom=train_dataset is not None,
     )
@@ -282,9 +282,9 @@ class Trainer(base_evaluator.Evaluator):
     self._statistics = gradient_tap.ReplicaStatistics(self.model)
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
     self._programs_run: set[int] = set()  # Their lengths, in steps.
-    data = getattr(self.config.task, 'train_data', None)
-    self._batch_size = getattr(data, 'global_batch_size', 0) or 0
-    num_examples = epochs.num_examples_of(self.task, data)
+    data = data_fields.of_task(self.config.task, data_fields.TRAIN)
+    self._batch_size = data_fields.read(data).global_batch_size or 0
+    num_examples = self.task.num_examples(data)
     self.speed = TrainingSpeed(
       examples_per_step=self._batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0
     )

@@ -30,6 +30,7 @@ from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import saving
 from official_ext.training.record import profiling
 from official_ext.training.record import run_events
+from official_ext.training.tasks import model_garden
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,8 +208,9 @@ class Controller(orbit.Controller):
     super().__init__(global_step=global_step, **{**kwargs, 'steps_per_loop': self._boundaries.steps_to_next})
     # Not given to the base class, which restores in its constructor. `_require` reports None.
     self.checkpoint_manager: Any = checkpoint_manager
+    self.trainer, self.evaluator = map(model_garden.adapt_trainer, (self.trainer, self.evaluator))
     self._saving = saving.Saving(checkpoint_manager, self.trainer, global_step, self.strategy, self.events, on_stage)
-    if hasattr(self.evaluator, 'stop_requested'):
+    if self.evaluator is not None:
       self.evaluator.stop_requested = self._after_evaluation_batch
 
   def _after_evaluation_batch(self) -> bool:
@@ -219,7 +221,7 @@ class Controller(orbit.Controller):
 
   def _evaluates_too_long(self) -> bool:
     """Whether the evaluation is past its end, so that its batches are not progress."""
-    return hasattr(self.evaluator, 'length') and self.evaluator.length.is_exceeded
+    return self.evaluator.length is not None and self.evaluator.length.is_exceeded
 
   def _step_now(self) -> int:
     return int(self.global_step.numpy())
@@ -475,8 +477,7 @@ class Controller(orbit.Controller):
     self._is_restored = True
     if path and self.trainer is not None:
       self._evaluation_is_pending = self.checkpoint_manager.evaluation_is_pending(path)
-      if hasattr(self.trainer, 'checkpoint_restored'):
-        self.trainer.checkpoint_restored(**self.checkpoint_manager.continuation(path))
+      self.trainer.checkpoint_restored(**self.checkpoint_manager.continuation(path))
       run_events.report_replicas(self.strategy, self.checkpoint_manager.num_replicas(path))
       self._actions.restore(path)
       self.events.tell('restored', self._step_now(), {'checkpoint': path, **self._pending()})
@@ -494,8 +495,7 @@ class Controller(orbit.Controller):
     """Saves the step at which training starts, if the run may have to roll back to it."""
     if not self._boundaries.saves_at_start or self._saving.holds(self._step_now()):
       return
-    if hasattr(self.trainer, 'prepare_training'):  # Makes variables that a task leaves to its first step.
-      self.trainer.prepare_training()
+    self.trainer.prepare_training()  # Makes variables that a task leaves to its first step.
     self.save_checkpoint(**self._pending())
 
   def save_checkpoint(self, may_fail: bool = False, **extra: object) -> None:

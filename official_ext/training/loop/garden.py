@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
+from official_ext.data import data_fields
 from official_ext.data import pipelines
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.devices import device_types
@@ -30,13 +31,13 @@ class ModelGardenTrainer(base_trainer.Trainer):
   def inputs(self) -> dict[str, training_input.InputReport]:
     """The reports of both inputs, by 'train_data' and 'validation_data'. The base class's constructor uses them."""
     return {
-      name: training_input.InputReport(f'task.{name}', getattr(self.config.task, name, None), self.task)
-      for name in ('train_data', 'validation_data')
+      name: training_input.InputReport(f'task.{name}', data_fields.of_task(self.config.task, name), self.task)
+      for name in (data_fields.TRAIN, data_fields.VALIDATION)
     }
 
   def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
     """See base class. If the configuration names no data, the error names the field that must."""
-    is_validation = bool(args) and args[0] is getattr(self.config.task, 'validation_data', None)
+    is_validation = bool(args) and args[0] is data_fields.of_task(self.config.task, data_fields.VALIDATION)
     if callable(dataset_or_fn) and is_validation:
       dataset_or_fn = self._noting_spec(pipelines.transformed(dataset_or_fn, self._prepared_for_evaluation))
     try:

@@ -110,7 +110,7 @@ def estimate_memory(
     model: the model.
   """
   strategy = experiment.strategy
-  activations = getattr(experiment.task, 'activation_bytes', lambda *_: None)(model, strategy.num_replicas_in_sync)
+  activations = experiment.task.activation_bytes(model, strategy.num_replicas_in_sync)
   if activations is None:
     return None
   copies = 2 if experiment.params.trainer.gradient_accumulation_steps > 1 else 1
@@ -139,7 +139,7 @@ def check_memory(task: Any, optimizer: str | None, strategy: tf.distribute.Strat
     UserError: it cannot fit.
   """
   kind = device_types.device_type(strategy)
-  least = getattr(task, 'least_weights', lambda: None)()
+  least = task.least_weights()
   if least is None or kind == 'TPU':
     return
   weights, trained = least
@@ -312,12 +312,9 @@ def check_learning_rate(experiment: run_options.Experiment, trainer: protocols.T
   Raises:
     UserError: the learning rate cannot train.
   """
-  optimizer = getattr(trainer, 'optimizer', None)
-  if optimizer is None:
-    return
   train_steps = experiment.params.trainer.train_steps
   first = experiment.workers.from_chief('first step', lambda: _first_new_step(experiment.model_dir, experiment.start))
-  wrong = configs.rate_problem(gradient_tap.inner_optimizer(optimizer), first, train_steps)
+  wrong = configs.rate_problem(gradient_tap.inner_optimizer(trainer.optimizer), first, train_steps)
   if wrong:
     raise errors.UserError(
       f'trainer.optimizer_config: {wrong}; lower warmup_steps, or make the schedule as long as trainer.train_steps, '
@@ -369,7 +366,7 @@ def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
   # A task that makes metrics at the end of an evaluation names them only then.
   if name in reports or type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs:
     return
-  reports |= {*trainer.validation_log_names(), *getattr(task, 'evaluation_end_names', ())}
+  reports |= {*trainer.validation_log_names(), *task.evaluation_end_names}
   if name in reports:
     return
   hint = errors.did_you_mean(name, sorted(reports), after=' ')

@@ -53,6 +53,7 @@ from official_ext.training.record import run_record
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import keras_version
 from official_ext.training.tasks import loop_task
+from official_ext.training.tasks import model_garden
 from official_ext.training.writers import builtin
 from official_ext.training.writers import notifications
 from official_ext.training.writers import progress
@@ -137,6 +138,7 @@ def run_experiment(
   if enable_async_checkpointing is not None:
     params = params.replace(trainer={'async_checkpointing': enable_async_checkpointing})
   strategy, model_dir = distribution_strategy or tf.distribute.get_strategy(), paths.local(model_dir)
+  task = model_garden.adapt_task(task)
   return _run(run_options.Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options))
 
 
@@ -185,12 +187,12 @@ def _with_start(experiment: run_options.Experiment) -> run_options.Experiment:
   return experiment
 
 
-def _identify_code(experiment: run_options.Experiment, trainer: protocols.Trainer) -> Mapping[str, Any]:
+def _identify_code(experiment: run_options.Experiment, trainer: Any) -> Mapping[str, Any]:
   """Returns `code` and `versions` of the run; refuses workers with other packages, code or data than the chief's."""
   options = experiment.options
   versions = code_identity.versions()
   code = code_identity.of_task(experiment.task, type(experiment.params), options.origin)
-  data = trainer.data_identity() if hasattr(trainer, 'data_identity') else {}
+  data = trainer.data_identity()
   flags = {name: (options.origin or {}).get(name) for name in ('experiment', 'registry')}
   flags['run_post_eval'] = experiment.run_post_eval
   run_checks.check_same_on_workers(experiment.workers, flags, versions, code, data)
@@ -272,7 +274,7 @@ def build_trainer(
   """
   if isinstance(task, loop_task.LoopTask):
     raise errors.UserError(f'--experiment: {type(task).__name__} trains in a custom loop, and has no step to run')
-  trainer_cls = getattr(task, 'trainer_cls', None) or base_trainer.Trainer
+  trainer_cls: Callable[..., Any] = task.trainer_cls or base_trainer.Trainer
   run_options.check_trainer_class(f'{type(task).__name__}.trainer_cls', trainer_cls)
   if profiler is not None:
     trainer_cls = _with_profiler(trainer_cls, profiler)
@@ -313,7 +315,7 @@ def build_event_actions(
 ) -> list[Any]:
   """Makes the actions that the task and the configuration take at the events of a training."""
   with trainer.strategy.scope():
-    found = list(task.build_actions(trainer)) if hasattr(task, 'build_actions') else []
+    found = list(task.build_actions(trainer))
   if config.reduce_lr_on_plateau.metric and mode == 'train_and_eval':
     found.append(make_reduce_lr(config.reduce_lr_on_plateau, trainer))
   if config.early_stopping.metric and 'eval' in mode:
@@ -409,7 +411,7 @@ def _make_events(
   experiment: run_options.Experiment, actions: Sequence[object], was_finished: bool
 ) -> run_events.RunEvents:
   params, is_chief = experiment.params, experiment.is_chief
-  classes = tuple(getattr(experiment.task, 'class_names', ()))
+  classes = tuple(experiment.task.class_names)
   run_info = registry.RunInfo(experiment.model_dir, experiment.mode, params, classes)
   writes_summaries = experiment.save_summary and is_chief and 'tensorboard' in params.trainer.writers
   summaries = tensorboard.make(run_info) if writes_summaries else None
@@ -456,8 +458,7 @@ def report_params(
   tells = experiment.is_chief and experiment.trains
   if tells and saves:
     run_record.save_params(experiment.params.masked_yaml(), experiment.model_dir)
-    if hasattr(experiment.task, 'keep_files'):
-      experiment.task.keep_files(experiment.model_dir)
+    experiment.task.keep_files(experiment.model_dir)
   lines = []
   if experiment.trains:
     lines += [*checks.schedule_warnings(experiment.params.trainer), *_seed_warnings(experiment.params.runtime)]
@@ -487,9 +488,9 @@ def _seed_warnings(runtime: definitions.RuntimeConfig) -> list[str]:
 
 def report_start(experiment: run_options.Experiment, run: run_record.RecordedRun) -> None:
   """Writes the event `start`, and prints a line about each input, and the first example."""
-  if experiment.is_chief and hasattr(run.trainer, 'data_summary'):
+  if experiment.is_chief:
     run.events.print_lines(run.trainer.data_summary())
-  if experiment.is_chief and experiment.trains and hasattr(experiment.task, 'example_lines'):
+  if experiment.is_chief and experiment.trains:
     run.events.print_lines(experiment.task.example_lines())
   params = experiment.params
   seed = _seed(params.runtime)
@@ -540,7 +541,7 @@ def _build_checkpoint_manager(experiment: run_options.Experiment, trainer: Any) 
       experiment.code,
       code_identity.describe_changes,
     ),
-    create_variables=getattr(trainer, 'create_variables', None),
+    create_variables=trainer.create_variables,
   )
 
 
@@ -635,11 +636,10 @@ def _begin_line(
   if branched:  # The previous line's rollbacks are not this one's.
     assert start.checkpoint is not None
     manager.rollbacks.read()
-    if hasattr(trainer, 'checkpoint_restored'):
-      trainer.checkpoint_restored(**manager.continuation(start.checkpoint))
+    trainer.checkpoint_restored(**manager.continuation(start.checkpoint))
   if not experiment.trains:
     return
-  if getattr(trainer, 'guards_updates', False):
+  if trainer.guards_updates:
     run.count_skips(manager.rollbacks)
   origins = start.origins or [dataclasses.asdict(origin) for origin in training_lines.read_origin(model_dir)]
   run.record.update(evaluates=experiment.evaluates, started_from=origins[-1]['checkpoint'] if origins else None)

@@ -33,16 +33,17 @@ from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
+from official_ext.data import data_fields
 from official_ext.data import data_identity
 from official_ext.data import input_faults
 from official_ext.data import pipelines
 from official_ext.data.service import worker
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
-from official_ext.training.config import epochs
 from official_ext.training.step import step_random
 from official_ext.training.tasks import base_task
 from official_ext.training.tasks import loop_task
+from official_ext.training.tasks import model_garden
 
 SKIPS = 'examples_skipped'
 _MAX_NAMED = 3
@@ -82,7 +83,7 @@ class InputReport:
     self.log = bad_examples.ExampleLog()  # Examples that an abandoned input reads ahead must not be counted.
     self._is_built = True
     self._found = None
-    with bad_examples.logged_in(self.log), worker.belonging_to(getattr(self._task, 'task_config', None)):
+    with bad_examples.logged_in(self.log), worker.belonging_to(self._task.task_config):
       yield
 
   def identity(self) -> list[json_values.JsonObject]:
@@ -99,7 +100,7 @@ class InputReport:
 
   def _identify(self) -> list[json_values.JsonObject]:
     found = data_identity.of_config(self._data)
-    num_examples = epochs.num_examples_of(self._task, self._data)
+    num_examples = self._task.num_examples(self._data)
     found = {**found, 'num_examples': num_examples} if num_examples is not None else found
     return [found] if found else []
 
@@ -114,7 +115,8 @@ class InputReport:
       counts = [f'{known[f"num_{name}"]} {name}' for name in ('examples', 'files') if f'num_{name}' in known]
       text = ' in '.join(counts) + ('' if 'num_examples' in known else ', number of examples unknown')
       text = text.removeprefix(', ')
-    if getattr(self._data, 'drop_remainder', False) and not getattr(self._data, 'is_training', True):
+    fields = data_fields.read(self._data)
+    if fields.drop_remainder and not fields.is_training:
       text += f'; those behind the last whole batch are dropped: {self.path}.drop_remainder'
     return text
 
@@ -157,7 +159,7 @@ class InputReport:
     Args:
       end: the position up to which examples have been used; None: all.
     """
-    if getattr(self._data, 'on_bad_example', 'error') != 'skip' or self.log.describe is None:
+    if data_fields.read(self._data).on_bad_example != 'skip' or self.log.describe is None:
       return {}
     return {SKIPS: self.log.take_skips(end)}
 
@@ -312,7 +314,7 @@ class TrainingInput:
       type(self._task).__name__,
       num_batches,
       ''
-      if getattr(self._data, 'deterministic', None) is not False
+      if data_fields.read(self._data).deterministic is not False
       else ' With task.train_data.deterministic=false the order of the examples differs.',
     )
 
@@ -327,7 +329,7 @@ class TrainingInput:
 
 def _is_from_a_service(data: object) -> bool:
   """Whether Model Garden's InputReader takes the batches of a data configuration from a tf.data service."""
-  return bool(getattr(data, 'enable_tf_data_service', False) and getattr(data, 'tf_data_service_address', None))
+  return data_fields.read(data).is_served
 
 
 def ended(step: int) -> errors.UserError:
@@ -344,7 +346,7 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserErro
     (
       f'task.{name}'
       for name in ('train_data', 'validation_data')
-      if data is not None and getattr(config.task, name, None) is data
+      if data is not None and data_fields.of_task(config.task, name) is data
     ),
     None,
   )
@@ -359,9 +361,7 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserErro
   if pattern is not None:
     return errors.UserError(f'{path}.input_path: no file matches {pattern!r}')
   # A task may provide the examples of our DataConfig itself: then its own error says more.
-  if isinstance(data, definitions.DataConfig) or (
-    getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)
-  ):
+  if isinstance(data, definitions.DataConfig) or data_fields.read(data).names_data:
     return None
   return errors.UserError(
     f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
@@ -468,11 +468,11 @@ def build_served_inputs(params: definitions.ExperimentConfig) -> Mapping[str, wo
   Raises:
     UserError: the data allow no run, or the task has no input that is indexed by step.
   """
-  task = task_factory.get_task(params.task)
+  task = model_garden.adapt_task(task_factory.get_task(params.task))
   found: Mapping[str, worker.ServedInput] = {}
   if not isinstance(task, loop_task.LoopTask):
     with worker.collected() as found:
-      if hasattr(task, 'evaluates'):  # Of runs that do not evaluate: nothing is held out.
+      if isinstance(task, base_task.Task):  # Of runs that do not evaluate: nothing is held out.
         task.evaluates = False
         _build_input(task, params, 'train_data')
         task.evaluates = True
@@ -492,7 +492,7 @@ def build_served_inputs(params: definitions.ExperimentConfig) -> Mapping[str, wo
 
 
 def _build_input(task: protocols.Task, params: definitions.ExperimentConfig, name: str) -> None:
-  data = getattr(params.task, name, None)
+  data = data_fields.of_task(params.task, name)
   if data is None or not data.global_batch_size:
     return
   try:

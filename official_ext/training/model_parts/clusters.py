@@ -36,7 +36,12 @@ def all_after(values: Sequence[tf.Tensor], other: tf.Tensor) -> list[tf.Tensor]:
   return [value + zeros[value.dtype] for value in values]
 
 
-_local = threading.local()
+class _Local(threading.local):
+  is_wanted = False  # This thread is inside of `compiled`.
+  names: set[str] | None = None  # Of the innermost `noted`.
+
+
+_local = _Local()
 
 
 @contextlib.contextmanager
@@ -52,16 +57,17 @@ def compiled() -> Iterator[None]:
 @contextlib.contextmanager
 def noted() -> Iterator[set[str]]:
   """Yields the names of the functions that this thread calls meanwhile and that `compiled` would compile."""
-  outer, _local.names = getattr(_local, 'names', None), set()
+  outer, names = _local.names, set[str]()
+  _local.names = names
   try:
-    yield _local.names
+    yield names
   finally:
     _local.names = outer
 
 
 def are_compiled() -> bool:
   """Whether this thread is inside of `compiled`."""
-  return getattr(_local, 'is_wanted', False)
+  return _local.is_wanted
 
 
 def cluster(function: Callable[..., tf.Tensor], num_constants: int = 0) -> Callable[..., tf.Tensor]:
@@ -122,5 +128,5 @@ def constant_cluster(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Ten
 
 
 def _note(function):
-  if getattr(_local, 'names', None) is not None:
+  if _local.names is not None:
     _local.names.add(function.__qualname__)

@@ -73,13 +73,13 @@ def of_task(task: Any, config_class: type | None = None, origin: json_values.Jso
     UserError: a file that the task names cannot be read.
   """
   origin = origin or {}
-  of_values = (type(task), type(getattr(task, 'task_config', None)), config_class or object)
+  of_values = (type(task), type(task.task_config), config_class or object)
   classes = [each for cls in of_values for each in cls.__mro__]
-  code = [*classes, getattr(task, 'trainer_cls', None), _factory(origin.get('experiment'))]
+  code = [*classes, task.trainer_cls, _factory(origin.get('experiment'))]
   named = [getattr(each, '__module__', '') for each in code] + list(origin.get('registry') or ())
   files: dict[str, bytes] = {}
   scripts: list[pathlib.Path] = []
-  for name, value in (task.code_files() if hasattr(task, 'code_files') else {}).items():
+  for name, value in task.code_files().items():
     if isinstance(value, bytes):
       files[name] = value
     elif isinstance(value, (str, os.PathLike)):
@@ -228,7 +228,7 @@ def _names_in_distributions() -> frozenset[str]:
 
 def _file_of(name: str) -> pathlib.Path | None:
   """The file of a module, which is not imported for it; None if it has none."""
-  origin = getattr(sys.modules.get(name), '__file__', None)
+  origin = package_imports.file_of_module(sys.modules.get(name))
   if origin is None and name != '__main__':
     spec = _spec_of(name)
     origin = spec.origin if spec is not None and spec.has_location else None

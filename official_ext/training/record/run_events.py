@@ -108,7 +108,7 @@ def speed(trainer: Any, step: int, train_steps: int, tokens: Mapping[str, float]
   values: dict[str, float] = {}
   if train_steps:
     values['percent'] = 100.0 * step / train_steps
-  found = getattr(trainer, 'speed', None)
+  found = None if trainer is None else trainer.speed
   if found is None:
     return values
   values.update(epoch(trainer, step))
@@ -126,7 +126,7 @@ def speed(trainer: Any, step: int, train_steps: int, tokens: Mapping[str, float]
 
 def epoch(trainer: Any, step: int) -> dict[str, float]:
   """The epochs of the training data up to a step, as the log `epoch`; {} if their length is not known."""
-  found = getattr(trainer, 'speed', None)
+  found = None if trainer is None else trainer.speed
   if found is None or not found.examples_per_epoch:
     return {}
   return {'epoch': (step + trainer.data_offset) * found.examples_per_step / found.examples_per_epoch}
@@ -134,7 +134,7 @@ def epoch(trainer: Any, step: int) -> dict[str, float]:
 
 def compiled(trainer: Any) -> json_values.JsonObject | None:
   """The values of the event 'compiled'; None while the trainer has not chosen how its step is run."""
-  plan = getattr(trainer, 'plan', None)
+  plan = trainer.plan
   if plan is None:
     return None
   return {
@@ -162,8 +162,7 @@ def report_replicas(strategy: tf.distribute.Strategy, before: int | None) -> Non
     )
 
 
-def note_seconds(trainer: protocols.Trainer, kind: str, seconds: float) -> None:
+def note_seconds(trainer: protocols.Trainer | None, kind: str, seconds: float) -> None:
   """Counts time that was spent outside of the steps, if a trainer keeps a profile: see profiling.py for the kinds."""
-  profiler = getattr(trainer, 'profiler', None)
-  if profiler is not None:
-    profiler.add(kind, seconds)
+  if trainer is not None and trainer.profiler is not None:
+    trainer.profiler.add(kind, seconds)

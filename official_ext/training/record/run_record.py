@@ -22,6 +22,7 @@ from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base import launcher
 from official_ext.base import processes
+from official_ext.base import protocols
 from official_ext.base import safe_text
 from official_ext.base import tf_internals
 from official_ext.base import tracebacks
@@ -34,7 +35,6 @@ from official_ext.training.checkpoints import listing
 from official_ext.training.config import definitions
 from official_ext.training.devices import hang_watch
 from official_ext.training.record import code_identity
-from official_ext.training.record import profiling
 from official_ext.training.record import run_events
 
 _FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'lines.json', 'checkpoint', run_lock.NAME)
@@ -489,7 +489,8 @@ class RecordedRun:
 
   def _close_profile(self) -> None:
     try:
-      getattr(self.trainer, 'profiler', profiling.Profiler()).close()
+      if self.trainer.profiler is not None:
+        self.trainer.profiler.close()
     except Exception as failure:  # pylint: disable=broad-except  # The end of the run is more important to report.
       logging.exception('The profile was not written: %s', failure)
 
@@ -511,8 +512,8 @@ class RecordedRun:
     self.events.writers.close()
 
 
-def _plan_record(trainer: object) -> json_values.JsonMapping:
-  plan = getattr(trainer, 'plan', None)
+def _plan_record(trainer: protocols.Trainer) -> json_values.JsonMapping:
+  plan = trainer.plan
   if plan is None:
     return {}
   return {

@@ -119,6 +119,13 @@ def other_updates() -> Iterator[list[Any]]:
     yield optimizers
 
 
+class _Captured(threading.local):
+  """What a tap holds of one thread: the calls that it records; the gradients with a known norm, and the norm."""
+
+  calls: list[GradientsAndVariables] | None = None
+  known: tuple[Sequence[Any], Any] = ((), None)
+
+
 class GradientTap:
   """Stands between a task and one optimizer instance.
 
@@ -143,14 +150,14 @@ class GradientTap:
     # Not of one thread: replicas meet in a legacy optimizer's update, which another thread then makes for all.
     self._num_applying = 0
     tf_internals.replace_search_for_duplicates(inner_optimizer(optimizer), lambda: self._num_applying > 0)
-    self._local = threading.local()
+    self._local = _Captured()
     self._apply_gradients = optimizer.apply_gradients
     optimizer.apply_gradients = self._record_or_apply
 
   @contextlib.contextmanager
   def capture(self) -> Iterator[list[GradientsAndVariables]]:
     """Records this thread's calls of `apply_gradients`: one list of pairs for each."""
-    outer = getattr(self._local, 'calls', None)
+    outer = self._local.calls
     calls: list[GradientsAndVariables] = []
     self._local.calls = calls
     try:
@@ -160,7 +167,7 @@ class GradientTap:
 
   @tf_internals.autograph_unconverted
   def _record_or_apply(self, grads_and_vars, *args, **kwargs):
-    calls = getattr(self._local, 'calls', None)
+    calls = self._local.calls
     if calls is None:
       return self._apply_gradients(grads_and_vars, *args, **kwargs)
     groups = groups_lib.of(inner_optimizer(self.optimizer))
@@ -195,7 +202,7 @@ class GradientTap:
 
   def _clip_by_global_norm(self, gradients, limit):
     """Multiplies gradients (see `global_norm`) by `limit / norm` if the norm is larger; all NaN if it is not finite."""
-    known, norm = getattr(self._local, 'known', ((), None))
+    known, norm = self._local.known
     # An optimizer may clip other gradients than it was given: transformed ones, or a group's.
     if norm is None or [id(gradient) for gradient in gradients] != [id(gradient) for gradient in known]:
       norm = global_norm(gradients, self.on_cpu)

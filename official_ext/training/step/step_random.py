@@ -200,12 +200,18 @@ class StepKey:
     return self.draws[name]
 
 
-_LOCAL = threading.local()  # Replicas are traced in separate threads.
+class _Local(threading.local):
+  """Replicas are traced in separate threads."""
+
+  key: StepKey | None = None
+
+
+_LOCAL = _Local()
 
 
 def current_key() -> StepKey | None:
   """The key of the step being traced in this thread, or None outside of one."""
-  return getattr(_LOCAL, 'key', None)
+  return _LOCAL.key
 
 
 @contextlib.contextmanager

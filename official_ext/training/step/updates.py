@@ -158,7 +158,7 @@ class GuardedUpdate:
 
   def _weights(self, micro_batches):
     """The weight of each micro-batch; None if all count the same, as the only one of an update does."""
-    weight_of = getattr(self._parts.task, 'micro_batch_weight', None)  # Model Garden's tasks have no weights.
+    weight_of = self._parts.task.micro_batch_weight  # None: of a task that derives from Model Garden's alone.
     if weight_of is None or (len(micro_batches) == 1 and self._parts.strategy.num_replicas_in_sync == 1):
       return None
     weights = [weight_of(inputs) for inputs in micro_batches]

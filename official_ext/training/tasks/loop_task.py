@@ -279,7 +279,11 @@ class OwnedLoop:
     strategy: the driver's.
     global_step: the step, as `numpy()`.
     model: the trained one.
+    plan: None: the library does not compile its steps.
+    profiler: None: the library does not time them.
   """
+
+  plan = profiler = None
 
   def __init__(
     self,
@@ -319,6 +323,14 @@ class OwnedLoop:
     if changes and recorded.record.is_chief:
       print(f'{self._model_dir}: other code than before: {changes}', flush=True)
     return self
+
+  def data_identity(self) -> dict[str, Any]:
+    """The identities of this library's inputs: it has none."""
+    return {}
+
+  def data_summary(self) -> list[str]:
+    """A line for each of this library's inputs: it has none."""
+    return []
 
   def train(self, **_: object) -> Mapping[str, Any]:
     """Lets the task train.

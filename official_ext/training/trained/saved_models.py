@@ -158,8 +158,7 @@ class SavedModel:
     try:
       outputs = function(**tensors)
     except Exception as error:  # pylint: disable=broad-except  # The model may raise anything.
-      reason = ' '.join(str(getattr(error, 'message', error)).split())[:300]
-      raise errors.UserError(f'signature: the model fails on these inputs: {reason}') from error
+      raise errors.UserError(f'signature: the model fails on these inputs: {errors.message_of_model(error)}') from error
     return {name: {**_told(tensor), **pictures_of(name, tensor)} for name, tensor in sorted(outputs.items())}
 
 

@@ -42,7 +42,7 @@ _OF_IMAGES = {
 def build(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]]:
   """Builds a module that holds the model, and its signatures, which are concrete functions."""
   task, model = trained.task, trained.model
-  own = task.serving_function(model) if hasattr(task, 'serving_function') else None
+  own = task.serving_function(model)
   module = tf.Module()
   if own is None:
     found = _module_of_model_garden(trained)

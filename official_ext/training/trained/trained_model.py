@@ -24,6 +24,7 @@ from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.base.files import storage
 from official_ext.base.run_folder import run_status
+from official_ext.data import data_fields
 from official_ext.training.checkpoints import best
 from official_ext.training.checkpoints import contents as contents_lib
 from official_ext.training.checkpoints import exported_weights
@@ -34,6 +35,7 @@ from official_ext.training.config import definitions
 from official_ext.training.config import parser as parser_lib
 from official_ext.training.config import registries
 from official_ext.training.step import keras_version
+from official_ext.training.tasks import model_garden
 
 BEST, LATEST = 'best', 'latest'
 _GLOBAL_STEP = 'global_step/.ATTRIBUTES/VARIABLE_VALUE'  # In a checkpoint of a trainer.
@@ -94,7 +96,7 @@ def load_model(
   """
   path = find_checkpoint(model_dir, params, which)
   with _mixed_precision(dtype or params.runtime.mixed_precision_dtype or 'float32'):
-    task = task_factory.get_task(params.task)
+    task = model_garden.adapt_task(task_factory.get_task(params.task))
     task.weights_folder = manifests.folder_of(path)
     with keras_version.building(task):
       model = task.build_model()
@@ -208,7 +210,7 @@ def create_variables(task: Any, model: tf_keras.Model) -> None:
   The step takes the task's data, validation data first. Without data, as on another machine, nothing happens.
   """
   for name in ('validation_data', 'train_data'):
-    data = getattr(task.task_config, name, None)
+    data = data_fields.of_task(task.task_config, name)
     if data is None:
       continue
     try:

@@ -8,11 +8,13 @@ from official.core import task_factory
 
 from official_ext.base import errors
 from official_ext.base.files import paths
+from official_ext.data import data_fields
 from official_ext.data import input_faults
 from official_ext.data import input_files
 from official_ext.training.config import definitions
 from official_ext.training.devices import distribute
 from official_ext.training.diagnosis import data_checks
+from official_ext.training.tasks import model_garden
 from official_ext.vision.preview import pictures as pictures_lib
 
 ENDINGS = ('.png', '.html')
@@ -53,7 +55,7 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
     raise errors.UserError(f'--output: {output}: expected a name that ends with {" or ".join(ENDINGS)}')
   distribute.configure(params.runtime)
   data, path = data_checks.data_of(params.task, options.split)
-  task = task_factory.get_task(params.task)
+  task = model_garden.adapt_task(task_factory.get_task(params.task))
   pictures, how = _pictures(task, data, path, options.rows * options.columns)
   names = input_files.find_class_names(data)
   if output.lower().endswith('.html'):
@@ -79,5 +81,5 @@ def _pictures(task: Any, data: Any, path: str, number: int) -> tuple[list[pictur
       if len(pictures) >= number:
         break
   if not pictures:
-    raise input_faults.no_examples(path, data, getattr(data, 'global_batch_size', 0))
+    raise input_faults.no_examples(path, data, data_fields.read(data).global_batch_size)
   return pictures[:number], how

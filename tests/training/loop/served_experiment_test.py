@@ -50,6 +50,8 @@ def service():
 class _Task:
   """Model Garden's input: records of one whole number each."""
 
+  task_config = None
+
   def __init__(self, path):
     self.path = path
 

@@ -86,6 +86,8 @@ def test_a_checkpoint_that_notes_no_code_is_taken_as_it_is(tmp_path, capsys):
 class FilesTask:
   """Names further code and files."""
 
+  task_config = trainer_cls = None
+
   def __init__(self, files):
     self._files = files
 

@@ -1,0 +1,95 @@
+"""The border to Model Garden: gives its tasks, and Orbit's trainers, the members that this library reads.
+
+A task may derive from `ext.Task` or from Model Garden's Task, which has fewer members. A loop may run `ext.Trainer` or
+any trainer of Orbit. They are adapted where they enter the library; the code inside reads every member without asking
+whether it exists. Entrances of tasks are `run_experiment`, the constructor of `ext.Trainer`, and each place that makes
+a task from its configuration. The entrance of trainers is the constructor of the loop's controller.
+
+An object is adapted in place: its class, and so its name in records, stays. `isinstance(task, ext.Task)` still tells
+whether the library has written the task's steps.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from official_ext.training.tasks import base_task
+
+_Adapted = TypeVar('_Adapted')
+
+# Members of `ext.Task` that the library reads. Their values in that class are the defaults.
+_OF_TASKS = (
+  'activation_bytes',
+  'build_actions',
+  'class_names',
+  'code_files',
+  'evaluation_end',
+  'evaluation_end_names',
+  'example_lines',
+  'keep_files',
+  'least_weights',
+  'num_examples',
+  'serving_function',
+  'trainer_cls',
+)
+
+
+class _TrainerDefaults:
+  """Defaults of the members of `ext.Trainer` that the loop reads.
+
+  Attributes:
+    speed: the speed of the last loop; None if it is not measured.
+    plan: how the step is compiled; None if the trainer does not choose it.
+    profiler: counts seconds by their kind; None if nothing does.
+    data_offset: how many updates further than its number a step finds its batches.
+    steps_are_done: whether the last loop has run all of its steps.
+    length: the length of the present evaluation; None if it is not known.
+  """
+
+  speed = plan = profiler = length = None
+  data_offset = 0
+  steps_are_done = False
+
+  def prepare_training(self) -> None:
+    """Makes what the first step needs: nothing."""
+
+  def checkpoint_restored(self, **continuation: object) -> None:
+    """Takes the notes of a checkpoint that was restored: does not use them."""
+
+  def stop_requested(self) -> bool:
+    """Whether to stop the evaluation. The loop replaces it."""
+    return False
+
+
+_OF_TRAINERS = tuple(name for name in vars(_TrainerDefaults) if not name.startswith('_'))
+
+
+def adapt_task(task: _Adapted) -> _Adapted:
+  """Gives a task the optional members of `ext.Task` that it lacks, with their defaults, and returns it.
+
+  Args:
+    task: any task; one that derives from `ext.Task` is returned unchanged.
+  """
+  if isinstance(task, base_task.Task):
+    return task
+  defaults = {name: vars(base_task.Task)[name].__get__(task) for name in _OF_TASKS}
+  # The micro-batches of Model Garden's tasks count the same, whatever their numbers of examples.
+  return _completed(task, {**defaults, 'micro_batch_weight': None})
+
+
+def adapt_trainer(trainer: _Adapted) -> _Adapted:
+  """Gives a trainer, or an evaluator, the members that the loop reads and it lacks, and returns it.
+
+  Args:
+    trainer: any trainer or evaluator of Orbit; None stays None.
+  """
+  if trainer is None:
+    return trainer
+  defaults = _TrainerDefaults()
+  return _completed(trainer, {name: getattr(defaults, name) for name in _OF_TRAINERS})
+
+
+def _completed(owner: _Adapted, defaults: Mapping[str, Any]) -> _Adapted:
+  for name, value in defaults.items():
+    if not hasattr(owner, name):
+      vars(owner)[name] = value  # Past tf.Module, which would track it.
+  return owner

@@ -1,0 +1,81 @@
+"""Tests for model_garden.py, the border to Model Garden's tasks and Orbit's trainers."""
+
+import copy
+
+from official.core import base_task as official_task
+import orbit
+import pytest
+import tensorflow as tf
+
+from official_ext.training.config import definitions
+from official_ext.training.loop import base_trainer
+from official_ext.training.tasks import base_task
+from official_ext.training.tasks import model_garden
+
+
+class Stock(official_task.Task):
+  """A task of Model Garden that has one of the optional members."""
+
+  def build_inputs(self, params, input_context=None):
+    return tf.data.Dataset.range(3)
+
+  def num_examples(self, params):
+    return 3
+
+
+class Own(base_task.Task):
+  def build_inputs(self, params, input_context=None):
+    return tf.data.Dataset.range(3)
+
+
+class Steps(orbit.AbstractTrainer):
+  def train(self, num_steps):
+    return {}
+
+
+@pytest.fixture
+def adapted():
+  return model_garden.adapt_task(Stock(definitions.TaskConfig()))
+
+
+def test_a_task_of_model_garden_has_the_defaults_of_this_librarys(adapted):
+  own = Own(definitions.TaskConfig())
+  for name in model_garden._OF_TASKS:
+    assert hasattr(adapted, name)
+  assert (adapted.class_names, adapted.trainer_cls) == (own.class_names, own.trainer_cls)
+  assert adapted.evaluation_end(None) == own.evaluation_end(None) == {}
+  assert adapted.least_weights() is None and list(adapted.build_actions(None)) == []
+  assert adapted.num_examples(None) == 3
+
+
+def test_it_stays_a_task_of_model_garden(adapted):
+  assert type(adapted) is Stock and not isinstance(adapted, base_task.Task)
+  assert adapted.micro_batch_weight is None
+  assert model_garden.adapt_task(adapted) is adapted
+  assert adapted.submodules == () and adapted.variables == ()
+
+
+def test_it_can_be_copied(adapted):
+  copied = copy.deepcopy(adapted)
+  assert copied.evaluation_end.__self__ is copied
+
+
+def test_a_task_of_this_library_is_returned_unchanged():
+  task = Own(definitions.TaskConfig())
+  before = set(vars(task))
+  assert model_garden.adapt_task(task) is task and set(vars(task)) == before
+
+
+def test_a_trainer_of_orbit_has_what_the_loop_reads():
+  trainer = model_garden.adapt_trainer(Steps())
+  assert trainer.speed is trainer.plan is trainer.profiler is None
+  assert not trainer.steps_are_done and not trainer.stop_requested()
+  trainer.prepare_training()
+  trainer.checkpoint_restored(data_offset=3)
+  assert model_garden.adapt_trainer(None) is None
+
+
+def test_the_librarys_trainer_has_all_of_them():
+  # Made in its constructor: profiler, speed, steps_are_done, and of the evaluator length and stop_requested.
+  made = {'profiler', 'speed', 'steps_are_done', 'length', 'stop_requested'}
+  assert all(hasattr(base_trainer.Trainer, name) for name in set(model_garden._OF_TRAINERS) - made)
