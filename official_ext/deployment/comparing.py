@@ -7,8 +7,9 @@ rounding error flips a decision between equal values, and another box is found. 
 """
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,11 +18,13 @@ CLASSES, BOXES, PIXELS, VALUES = KINDS = ('classes', 'boxes', 'pixels', 'values'
 CLASS_OUTPUTS = ('logits', 'outputs', 'probs', 'probabilities')
 
 
-# Rounding errors of float32: of scores, which are from 0 to 1, of intersections over union, and of corners, relative to
-# the size of the image.
-_SCORE_ERROR = 1e-5
-_OVERLAP_ERROR = 1e-3
-_CORNER_ERROR = 1e-5
+# Rounding errors of float32, unless the boxes that are the same on both sides differ by more: of scores, which are from
+# 0 to 1, and of corners, relative to the size of the image. Corners inherit the error of a box that was larger before
+# the border of the image clipped it.
+_SCORE_ERROR, _MOST_SCORE_ERROR = 1e-5, 1e-4
+_CORNER_ERROR, _MOST_CORNER_ERROR = 1e-5, 1e-3
+_OVERLAP_ERROR = 1e-3  # Of intersections over union, beside the error of corners.
+_MARGIN = 2  # A decision may meet errors that are larger than those of the boxes that are the same.
 
 SCORE = 'a score at pre_nms_score_threshold'
 NUMBER = 'a score at the limit of max_num_detections'
@@ -93,9 +96,9 @@ class BoxMatching:
 def match_boxes(model: Boxes, export: Boxes, least_overlap: float, thresholds: BoxThresholds) -> BoxMatching:
   """Matches boxes by class and overlap, high scores first.
 
-  A box that was clipped at the border of the image to a line or a point has no area: see `same_shares`.
+  A box that was clipped at the border of the image to a line or a point has no area: see `_same_shares`.
 
-  A box that one side has alone is borderline if, within rounding errors of float32,
+  A box that one side has alone is borderline if, within rounding errors,
 
   - its score is `thresholds.score`, or the score of the last box of `thresholds.number`;
   - its overlap with a box of both sides, whose score is as high, is `thresholds.overlap`;
@@ -108,13 +111,16 @@ def match_boxes(model: Boxes, export: Boxes, least_overlap: float, thresholds: B
     least_overlap: the intersection over union of boxes that are the same.
     thresholds: of the detector.
   """
-  pairs = _box_pairs(model, export, least_overlap)
+  rounding = _rounding_of(model, export, [])
+  for _ in range(2):  # Thin boxes are the same within the errors of the others.
+    pairs = _box_pairs(model, export, least_overlap, rounding)
+    rounding = _rounding_of(model, export, pairs)
   sides = (model, export)
   paired = [np.isin(np.arange(len(side)), [pair[own] for pair in pairs]) for own, side in enumerate(sides)]
   reasons: tuple[dict[int, str], dict[int, str]] = ({}, {})
   alone = [(own, int(box)) for own in (0, 1) for box in np.flatnonzero(~paired[own])]
   for own, box in alone:
-    reason = _box_reason(sides[own], box, sides[1 - own], paired[1 - own], thresholds)
+    reason = _box_reason(sides[own], box, sides[1 - own], paired[1 - own], thresholds, rounding)
     if reason:
       reasons[own][box] = reason
   while True:  # A borderline box drops others, which then are borderline too.
@@ -122,7 +128,7 @@ def match_boxes(model: Boxes, export: Boxes, least_overlap: float, thresholds: B
       (own, box, reasons[1 - own][by])
       for own, box in alone
       if box not in reasons[own]
-      for by in _dropping(sides[own], box, sides[1 - own], thresholds)
+      for by in _dropping(sides[own], box, sides[1 - own], thresholds, rounding)
       if by in reasons[1 - own]
     ]
     if not found:
@@ -133,10 +139,29 @@ def match_boxes(model: Boxes, export: Boxes, least_overlap: float, thresholds: B
   return BoxMatching(pairs, borderline, len(alone) - len(borderline))
 
 
-def _box_pairs(model: Boxes, export: Boxes, least_overlap: float) -> list[tuple[int, int]]:
+class _Rounding(NamedTuple):
+  """Rounding errors: `score` of scores, `corner` of corners in their unit."""
+
+  score: float
+  corner: float
+
+
+def _rounding_of(model: Boxes, export: Boxes, pairs: Sequence[tuple[int, int]]) -> _Rounding:
+  """The rounding errors of two sides, of which some boxes are known to be the same."""
+  size = max(float(np.abs(side.corners).max(initial=0)) for side in (model, export))
+  own, other = np.array(pairs, int).reshape(-1, 2).T
+  scores = float(np.abs(model.scores[own] - export.scores[other]).max(initial=0))
+  corners = float(np.abs(model.corners[own] - export.corners[other]).max(initial=0))
+  return _Rounding(
+    score=min(max(_SCORE_ERROR, _MARGIN * scores), _MOST_SCORE_ERROR),
+    corner=min(max(_CORNER_ERROR * size, _MARGIN * corners), _MOST_CORNER_ERROR * size),
+  )
+
+
+def _box_pairs(model: Boxes, export: Boxes, least_overlap: float, rounding: _Rounding) -> list[tuple[int, int]]:
   free = np.ones(len(export), bool)
   pairs = []
-  shares = same_shares(model, export)
+  shares = _same_shares(model, export, rounding.corner)
   for index in range(len(model)):
     shared = shares[index]
     shared[~free | (export.classes != model.classes[index])] = 0
@@ -147,36 +172,53 @@ def _box_pairs(model: Boxes, export: Boxes, least_overlap: float) -> list[tuple[
   return pairs
 
 
-def _box_reason(own: Boxes, box: int, other: Boxes, paired: np.ndarray, thresholds: BoxThresholds) -> str:
+def _box_reason(
+  own: Boxes, box: int, other: Boxes, paired: np.ndarray, thresholds: BoxThresholds, rounding: _Rounding
+) -> str:
   """The reason that does not depend on other borderline boxes; ''."""
   score = own.scores[box]
-  if abs(score - thresholds.score) <= _SCORE_ERROR:
+  if abs(score - thresholds.score) <= rounding.score:
     return SCORE
-  if len(other) >= thresholds.number and score <= other.scores.min() + _SCORE_ERROR:
+  if len(other) >= thresholds.number and score <= other.scores.min() + rounding.score:
     return NUMBER
-  shared = overlaps(own.corners[box], other.corners)
+  least, most = _overlap_range(own.corners[box], other.corners, rounding)
   same, gaps = other.classes == own.classes[box], other.scores - score
-  if np.any(same & paired & (gaps >= -_SCORE_ERROR) & (abs(shared - thresholds.overlap) <= _OVERLAP_ERROR)):
+  is_at_threshold = (least <= thresholds.overlap) & (thresholds.overlap <= most)
+  if np.any(same & paired & (gaps >= -rounding.score) & is_at_threshold):
     return OVERLAP
-  drops = same & ~paired & (shared >= thresholds.overlap - _OVERLAP_ERROR)
-  return EQUAL_SCORES if np.any(drops & (abs(gaps) <= _SCORE_ERROR)) else ''
+  drops = same & ~paired & (most >= thresholds.overlap)
+  return EQUAL_SCORES if np.any(drops & (abs(gaps) <= rounding.score)) else ''
 
 
-def _dropping(own: Boxes, box: int, other: Boxes, thresholds: BoxThresholds) -> np.ndarray:
+def _dropping(own: Boxes, box: int, other: Boxes, thresholds: BoxThresholds, rounding: _Rounding) -> np.ndarray:
   """Indices of the other side's boxes that drop a box."""
-  shared = overlaps(own.corners[box], other.corners)
+  _, most = _overlap_range(own.corners[box], other.corners, rounding)
   same = other.classes == own.classes[box]
-  higher = other.scores >= own.scores[box] - _SCORE_ERROR
-  return np.flatnonzero(same & higher & (shared >= thresholds.overlap - _OVERLAP_ERROR))
+  higher = other.scores >= own.scores[box] - rounding.score
+  return np.flatnonzero(same & higher & (most >= thresholds.overlap))
 
 
-def same_shares(model: Boxes, export: Boxes) -> np.ndarray:
+def _overlap_range(box: np.ndarray, boxes: np.ndarray, rounding: _Rounding) -> tuple[np.ndarray, np.ndarray]:
+  """The least and the greatest intersection over union of a box with boxes, within rounding errors: float64 `[n]`.
+
+  The narrower a box is, the more does an error of its corners change.
+  """
+  sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
+  found = []
+  for error in (-2 * rounding.corner, 2 * rounding.corner):
+    shared = np.prod(np.maximum(sides + error, 0), axis=1)
+    areas = [np.prod(np.maximum(each - error, 0), axis=-1) for each in (box[2:] - box[:2], boxes[:, 2:] - boxes[:, :2])]
+    union = np.maximum(areas[0] + areas[1] - shared, shared)
+    found.append(np.divide(shared, union, out=np.zeros_like(union), where=union > 0))
+  return found[0] - _OVERLAP_ERROR, found[1] + _OVERLAP_ERROR
+
+
+def _same_shares(model: Boxes, export: Boxes, error: float) -> np.ndarray:
   """The intersections over union of the boxes of two sides as shapes: float64 `[model boxes, export boxes]`.
 
-  Each box is grown by the rounding error of a corner, which is relative to the size of the image. So lines are compared
-  by their lengths, and points by their places. Boxes whose corners differ by no more than that error have 1.
+  Each box is grown by the rounding error of a corner. So lines are compared by their lengths, and points by their
+  places. Boxes whose corners differ by no more than that error have 1.
   """
-  error = _CORNER_ERROR * max(float(np.abs(side.corners).max(initial=0)) for side in (model, export))
   grown = np.array([-error, -error, error, error])
   others = export.corners + grown
   found = np.array([overlaps(corners + grown, others) for corners in model.corners]).reshape(len(model), len(export))

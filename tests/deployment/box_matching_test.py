@@ -129,6 +129,30 @@ def test_lines_are_compared_by_length_and_points_by_place():
   assert is_same([0, 0, 5, 0], [0, 0, 5, 128e-6])
 
 
+def test_a_thin_box_is_the_same_within_the_errors_of_the_others():
+  """Corners of a box that the border clips have the error of the whole box."""
+  wide, wider = ([0, 0, 128, 128], 2, 0.9), ([0, 0, 128, 127.996], 2, 0.9)
+  thin, thinner = ([0, 0, 90, 0.020], 1, 0.8), ([0, 0, 90, 0.016], 1, 0.8)
+  elsewhere, other = ([0, 0, 90, 0.016], 1, 0.78), ([0, 0, 90, 0.5], 1, 0.78)
+  assert matched(boxes(wide, thin), boxes(wider, thinner)).unmatched == 0
+  assert matched(boxes(wide, thin), boxes(wide, elsewhere)).unmatched == 2  # No other box has such an error.
+  assert matched(boxes(wide, thin), boxes(wider, other)).unmatched == 2
+  # So is an overlap of thin boxes at the threshold: 0.4 and 0.6, of 0.5.
+  below, above = ([0, 0, 90, 0.008], 1, 0.7), ([0, 0, 90, 0.012], 1, 0.7)
+  model, export = (suppressed(boxes(big, thin, small)) for big, small in ((wide, below), (wider, above)))
+  assert (len(model), len(export)) == (3, 2)
+  found = matched(model, export)
+  assert found.unmatched == 0 and found.borderline == [comparing.OVERLAP]
+  assert matched(boxes(wide, thin, ([0, 0, 90, 0.002], 1, 0.7)), boxes(wide, thin)).unmatched == 1
+
+
+def test_a_score_at_the_threshold_within_the_errors_of_the_others():
+  model = boxes((LEFT, 1, 0.9), (FAR, 1, 0.05002))
+  assert matched(model, boxes((LEFT, 1, 0.90002))).borderline == [comparing.SCORE]
+  assert matched(model, boxes((LEFT, 1, 0.9))).unmatched == 1
+  assert matched(boxes((LEFT, 1, 0.9), (FAR, 1, 0.0502)), boxes((LEFT, 1, 0.8))).unmatched == 1
+
+
 def drawn(rng, number=60):
   """Overlapping boxes of two classes, whose scores are often equal."""
   corner = rng.uniform(0, 60, (number, 2))

@@ -532,7 +532,7 @@ class Controller(orbit.Controller):
         self._save_on_the_way_out(stage, step, {**extra, **pending})
       raise
 
-  def _save_on_the_way_out(self, stage: str, step: int, extra: Mapping[str, object]) -> None:
+  def _save_on_the_way_out(self, stage: str, step: int, extra: Mapping[str, Any]) -> None:
     """Saves, but raises nothing: the error that has ended the run is the one to report."""
     try:
       self.save_checkpoint(**extra)
