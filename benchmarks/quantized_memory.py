@@ -127,11 +127,11 @@ def run(words: Sequence[str]) -> tuple[int, float]:
   start, found = time.perf_counter(), 0
   with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
 
-    def tell():
+    def print_lines():
       for line in process.stdout:
         print(f'{found / 1e6:7,.0f} MB | {line}', end='', flush=True)
 
-    reader = threading.Thread(target=tell, daemon=True)
+    reader = threading.Thread(target=print_lines, daemon=True)
     reader.start()
     while process.poll() is None:  # The kernel keeps the peak itself; only that of the last moment could be missed.
       found = max(found, peak(process.pid))

@@ -21,7 +21,7 @@ def run(run_train, folder, password, *more):
 
 
 @pytest.mark.slow
-def test_a_run_with_passwords_tells_none_and_goes_on_with_another(run_train, tmp_path):
+def test_a_run_with_passwords_prints_none_and_resumes_with_another(run_train, tmp_path):
   first = run(run_train, tmp_path, 'PWfirst', '--set=train_steps=5', '--set=trainer.writers=[mlflow]')
   assert first.returncode == 0, first.stderr
   # The writer's failure is reported, and where.
@@ -33,9 +33,9 @@ def test_a_run_with_passwords_tells_none_and_goes_on_with_another(run_train, tmp
   record = json.loads((tmp_path / 'run.json').read_text())
   assert record['step'] == 10 and 'tracking_uri=http://user:***@127.0.0.1:1' in record['command']
   assert 'tracking_uri: http://user:***@127.0.0.1:1' in (tmp_path / 'params.yaml').read_text()
-  told = {path.name: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
-  told['output'] = ''.join(process.stdout + process.stderr for process in (first, second)).encode()
-  assert [name for name, text in told.items() if b'PW' in text and not name.endswith('data-00000-of-00001')] == []
+  contents = {path.name: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
+  contents['output'] = ''.join(process.stdout + process.stderr for process in (first, second)).encode()
+  assert [name for name, text in contents.items() if b'PW' in text and not name.endswith('data-00000-of-00001')] == []
 
 
 def test_a_password_that_was_left_out_of_params_yaml_has_to_be_given_again(run_train, tmp_path):

@@ -21,7 +21,7 @@ def test_the_page_lists_the_face_in_its_order():
 
 
 @pytest.mark.parametrize('name', ext.FACE)
-def test_each_name_is_there_and_says_what_it_is(name):
+def test_each_name_is_there_and_has_a_docstring(name):
   found = getattr(ext, name)
   module, _, attribute = ext.FACE[name].partition(':')
   assert found is (

@@ -60,8 +60,8 @@ def test_the_sources_are_found():
 
 
 def test_the_picture_of_the_packages_is_that_of_the_imports():
-  told = 'docs/images/packages.svg is out of date: python -m tools.layers redraws it'
-  assert (ROOT / 'docs/images/packages.svg').read_text() == layers.picture(ROOT), told
+  message = 'docs/images/packages.svg is out of date: python -m tools.layers redraws it'
+  assert (ROOT / 'docs/images/packages.svg').read_text() == layers.picture(ROOT), message
 
 
 @pytest.fixture(scope='module')

@@ -170,15 +170,15 @@ def test_the_environment_of_another_python_is_made_anew(checkout):
 
 
 @pytest.mark.parametrize(
-  ('version', 'told'), [('3.10', 'is Python 3.10'), ('3.14', 'is Python 3.14'), ('', 'does not run')]
+  ('version', 'message'), [('3.10', 'is Python 3.10'), ('3.14', 'is Python 3.14'), ('', 'does not run')]
 )
-def test_another_python_is_refused_with_what_to_do(checkout, version, told):
+def test_another_python_is_refused_with_what_to_do(checkout, version, message):
   (checkout / 'bin/python3.11').unlink()
   if version:
     _add_python(checkout, version, 'python3')
   process = _make(checkout, '.venv')
   assert process.returncode != 0
-  assert f'error: python3 {told}; one of 3.11 3.12 3.13 is needed: install it' in process.stderr
+  assert f'error: python3 {message}; one of 3.11 3.12 3.13 is needed: install it' in process.stderr
   assert 'make PYTHON=/path/to/python3.12' in process.stderr
   assert not (checkout / '.venv').exists()
 
@@ -228,7 +228,7 @@ def test_ci_ends_with_the_closing_line_of_pytest(ci_run, tmp_path, statuses, pri
   )
 
 
-def test_each_commit_says_which_quarter_of_the_slow_tests_ci_runs(ci_run, tmp_path):
+def test_each_commit_decides_which_quarter_of_the_slow_tests_ci_runs(ci_run, tmp_path):
   (tmp_path / 'Makefile').write_text('test:\n\t@true\ntest-slow:\n\t@echo "$(PART)"\n')
 
   def run(*command) -> str:

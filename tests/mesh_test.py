@@ -127,7 +127,7 @@ def test_experiments_have_the_losses_of_one_device_on_two(experiment):
 
 @pytest.mark.soak
 @pytest.mark.parametrize('experiment', CASES)
-def test_a_run_goes_on_bit_for_bit_on_its_mesh_and_with_the_same_losses_on_others(experiment, run_train, tmp_path):
+def test_a_run_resumes_bit_for_bit_on_its_mesh_and_with_the_same_losses_on_others(experiment, run_train, tmp_path):
   straight = train(run_train, experiment, tmp_path / 'straight', (2, 2), steps=20)
   for name, meshes in (('same', [(2, 2), (2, 2)]), ('others', [(4, 2), (1, 2), None, (2, 1)])):
     for number, mesh in enumerate(meshes):

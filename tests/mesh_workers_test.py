@@ -68,7 +68,7 @@ def test_losses_are_those_of_one_device(one_process, run_train, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('worker', [0, 1])
-def test_a_killed_process_ends_the_others_and_all_go_on_bit_for_bit(launched, one_process, tmp_path, worker):  # noqa: F811
+def test_a_killed_process_ends_the_others_and_all_resume_bit_for_bit(launched, one_process, tmp_path, worker):  # noqa: F811
   run = launched(tmp_path, *MESH, base=FLAGS, max_restarts=1)
   run.wait_for(r'\[0\] checkpoint 20/')
   run.kill(worker)
@@ -79,7 +79,7 @@ def test_a_killed_process_ends_the_others_and_all_go_on_bit_for_bit(launched, on
 
 
 @pytest.mark.slow
-def test_another_mesh_another_number_of_processes_and_no_mesh_go_on(one_process, run_train, train_server, tmp_path):
+def test_another_mesh_another_number_of_processes_and_no_mesh_resume(one_process, run_train, train_server, tmp_path):
   folder, logs = tmp_path / 'run', tmp_path / 'logs'
   logs.mkdir()
   statuses, outputs = run_two_workers(train_server(), [*until(20), *MESH, f'--model_dir={folder}'], logs)

@@ -189,7 +189,7 @@ def test_a_killed_worker_is_replaced_and_the_result_is_bit_identical(launched, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas', [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_another_number_of_replicas_goes_on_with_the_same_batches(straight, run_train, tmp_path, replicas):
+def test_another_number_of_replicas_resumes_with_the_same_batches(straight, run_train, tmp_path, replicas):
   # Until step 80 with two workers, from there with one process: of one replica, or of two.
   flags = [] if replicas == 1 else ['--set=runtime.num_virtual_cpus=2']
   for path in [*straight.glob('ckpt-80.*'), straight / 'events.jsonl']:
@@ -342,7 +342,7 @@ def test_one_worker_that_is_asked_to_stop_stops_all(launched, straight, tmp_path
 
 
 @pytest.mark.soak
-def test_a_launcher_that_is_asked_to_stop_saves_and_goes_on_later(launched, straight, tmp_path):
+def test_a_launcher_that_is_asked_to_stop_saves_and_resumes_later(launched, straight, tmp_path):
   run = launched(tmp_path)
   run.wait_for(r'\[0\] train 60/')
   run.process.terminate()
@@ -355,7 +355,7 @@ def test_a_launcher_that_is_asked_to_stop_saves_and_goes_on_later(launched, stra
 
 @pytest.mark.soak
 @pytest.mark.parametrize('worker', [0, 1])
-def test_a_worker_that_stands_still_counts_as_lost(launched, straight, tmp_path, worker):
+def test_a_worker_that_hangs_counts_as_lost(launched, straight, tmp_path, worker):
   run = launched(tmp_path, '--set=runtime.worker_timeout_seconds=10')
   run.wait_for(r'\[0\] train 40/')
   run.kill(worker, number=signal.SIGSTOP)
@@ -369,7 +369,7 @@ def test_a_worker_that_stands_still_counts_as_lost(launched, straight, tmp_path,
 
 @pytest.mark.soak
 @pytest.mark.parametrize('worker', [0, 1])
-def test_a_worker_that_stands_still_is_killed_where_the_others_hang_before_they_count_it_as_lost(
+def test_a_suspended_worker_is_killed_where_the_others_hang_before_they_count_it_as_lost(
   launched, straight, tmp_path, worker
 ):
   flags = ['--set=runtime.hang_seconds=15', '--set=runtime.worker_timeout_seconds=300']
@@ -388,7 +388,7 @@ def test_a_worker_that_stands_still_is_killed_where_the_others_hang_before_they_
 
 
 @pytest.mark.soak
-def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_again(
+def test_workers_that_wait_for_one_that_hangs_all_report_where_and_are_started_again(
   launched, straight, tmp_path, monkeypatch
 ):
   monkeypatch.setenv('HANG_ONCE', str(tmp_path / 'has_hung'))
@@ -408,7 +408,7 @@ def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_aga
 
 @pytest.mark.soak
 @pytest.mark.parametrize('worker', [0, 1])
-def test_a_worker_in_which_a_native_function_keeps_pythons_lock_is_killed_when_the_others_have_told(
+def test_a_worker_in_which_a_native_function_keeps_pythons_lock_is_killed_when_the_others_have_reported(
   launched, straight, tmp_path, monkeypatch, worker
 ):
   monkeypatch.setenv('HANG_ONCE', str(tmp_path / 'has_hung'))

@@ -154,9 +154,9 @@ def test_a_log_of_two_threads_is_replayed():
     ]
   )
   repeated = replay.Replay('/disk', file_system.FileSystem())
-  told = list(repeated.run(strace_log.read(log)))
+  applied = list(repeated.run(strace_log.read(log)))
   assert repeated.model.tree() == {'b': b'one, two', 'log': b'xyz'}
-  assert told == [
+  assert applied == [
     'create a [1]',
     'create log',
     'write 5 bytes: a [1]',

@@ -79,7 +79,7 @@ def main() -> None:
     pid = os.fork()
     if not pid:
       os.close(answers.fileno())
-      conversions.tell_parent()
+      conversions.report_to_parent()
       _become_script(json.loads(line))
       os._exit(0)
     children.add(pid)

@@ -31,9 +31,9 @@ def test_the_example_trains(run_train, tmp_path):
 
 def test_flags_and_modes_are_those_of_the_driver():
   table = FLAGS[FLAGS.index('| flag |') : FLAGS.index('## Values')]
-  told = set(re.findall(r'^\|[^|]*\|', table, re.MULTILINE))
-  told = set(re.findall(r'`--(\w+)`', ' '.join(told)))
-  assert told == set(ext_flags._NAMES) - set(ext_flags._UNREAD)
+  listed = set(re.findall(r'^\|[^|]*\|', table, re.MULTILINE))
+  listed = set(re.findall(r'`--(\w+)`', ' '.join(listed)))
+  assert listed == set(ext_flags._NAMES) - set(ext_flags._UNREAD)
   for mode in ext_flags.MODES:
     assert f'`{mode}`' in table
 

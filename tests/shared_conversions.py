@@ -53,17 +53,17 @@ class SharedConversions:
     self._writer = fcntl.fcntl(writer, fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
     os.close(writer)
     self._rest = b''
-    self._told: set[bytes] = set()
+    self._reported: set[bytes] = set()
     self._pending: list[bytes] = []
     self._functions: dict[str, dict[tuple[int, str], types.FunctionType]] = {}
 
-  def tell_parent(self) -> None:
+  def report_to_parent(self) -> None:
     """Has this process, a child, report all that it converts from now on, and leave the parent's files alone."""
     os.close(self.reader)
     convert, remove = transpiler.GenericTranspiler.transform_function, loader._remove_file
     inherited = {getattr(module, '__file__', None) for module in list(sys.modules.values())}
 
-    def convert_and_tell(transpiler_, function, context):
+    def convert_and_report(transpiler_, function, context):
       converted = convert(transpiler_, function, context)
       code, options = function.__code__, context.options
       place = [code.co_filename, code.co_firstlineno, code.co_qualname]
@@ -73,7 +73,7 @@ class SharedConversions:
           os.write(self._writer, line)
       return converted
 
-    transpiler.GenericTranspiler.transform_function = convert_and_tell
+    transpiler.GenericTranspiler.transform_function = convert_and_report
     loader._remove_file = lambda name: None if name in inherited else remove(name)
 
   @property
@@ -85,8 +85,8 @@ class SharedConversions:
     with contextlib.suppress(BlockingIOError):
       self._rest += os.read(self.reader, 1 << 16)
     *lines, self._rest = self._rest.split(b'\n')
-    new = [line for line in dict.fromkeys(lines) if line not in self._told]
-    self._told.update(new)
+    new = [line for line in dict.fromkeys(lines) if line not in self._reported]
+    self._reported.update(new)
     self._pending += new
 
   def work(self) -> None:

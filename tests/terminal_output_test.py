@@ -113,12 +113,12 @@ def test_the_level_of_abseil_can_be_set():
 @pytest.mark.slow
 def test_gpus_that_tensorflow_cannot_use_are_reported(run_train, tmp_path):
   assert not tf.config.list_physical_devices('GPU')
-  for variable, is_told in (('0', True), ('-1', False)):
+  for variable, is_reported in (('0', True), ('-1', False)):
     done = run_train(
       [*MLP, '--set=xla=false', f'--model_dir={tmp_path}/run{variable}'], env={'CUDA_VISIBLE_DEVICES': variable}
     )
     assert (
-      done.returncode == 0 and ('warning: GPUs: 1 visible, and TensorFlow can use none; ' in done.stderr) == is_told
+      done.returncode == 0 and ('warning: GPUs: 1 visible, and TensorFlow can use none; ' in done.stderr) == is_reported
     )
 
 

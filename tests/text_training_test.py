@@ -73,8 +73,8 @@ def command(tmp_path):
   tokenizer.save(str(tmp_path / 'model'))
   with open(tmp_path / 'a, [chat].jsonl', 'w') as f:
     for n in range(50):
-      said = 'a long answer that no row has the room to hold' if n == 7 else f'{n + 1}'
-      turns = [{'role': 'user', 'content': f'{n} + 1?'}, {'role': 'assistant', 'content': said}]
+      answer = 'a long answer that no row has the room to hold' if n == 7 else f'{n + 1}'
+      turns = [{'role': 'user', 'content': f'{n} + 1?'}, {'role': 'assistant', 'content': answer}]
       f.write(json.dumps({'messages': turns}) + '\n')
   arguments = ['--experiment=pairs', '--registry=pairs_task', '--mode=train_and_eval', '--set=task.model_path=model']
   return [
@@ -84,14 +84,14 @@ def command(tmp_path):
 
 
 @pytest.mark.soak  # tests/experiments/sft_test.py has a kill on text among the quick ones.
-def test_a_run_on_text_resumes_bit_for_bit_and_tells_what_was_cut(command, tmp_path, run_train):
+def test_a_run_on_text_resumes_bit_for_bit_and_reports_cuts(command, tmp_path, run_train):
   env = {'PYTHONPATH': str(tmp_path), 'XDG_CACHE_HOME': str(tmp_path / 'cache')}
   for folder, steps in (('straight', 20), ('resumed', 10), ('resumed', 20)):
     done = run_train([*command, f'--model_dir={folder}', f'--set=train_steps={steps}'], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     # <|user|>7 + 1?<|end|><|assistant|> and the answer of 46 letters, at most a token each.
-    (told,) = [line for line in done.stderr.splitlines() if 'texts were cut' in line]
-    assert 'task.train_data.seq_length: 1 texts were cut, and ' in told
+    (warning,) = [line for line in done.stderr.splitlines() if 'texts were cut' in line]
+    assert 'task.train_data.seq_length: 1 texts were cut, and ' in warning
   straight, resumed = (comparison.tensors(tmp_path / folder / 'ckpt-20') for folder in ('straight', 'resumed'))
   assert straight.keys() == resumed.keys()
   for name, value in straight.items():

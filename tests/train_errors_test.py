@@ -195,7 +195,7 @@ def test_a_mistake_is_one_line(name, tmp_path, capfd):
   assert contents(tmp_path) == before
 
 
-def test_all_mistakes_are_told_before_a_model_is_built(tmp_path, capfd):
+def test_all_mistakes_are_reported_before_a_model_is_built(tmp_path, capfd):
   # Before: one at a time, and the files after BERT had been built.
   arguments = [
     '--experiment=bert/sentence_prediction',

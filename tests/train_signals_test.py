@@ -25,7 +25,7 @@ def wait_for_step(folder, process, event='train'):
     time.sleep(0.05)
 
 
-def test_a_preempted_run_saves_exits_75_and_goes_on(start_train, run_train, tmp_path):
+def test_a_preempted_run_saves_exits_75_and_resumes(start_train, run_train, tmp_path):
   # Stock: the signal ends the process, and unsaved steps are lost.
   """SIGTERM, a grace period, SIGKILL: nothing is left for the last."""
   endless = ['--set=steps_per_loop=20', '--set=checkpoint_interval=100000000']

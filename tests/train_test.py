@@ -152,12 +152,12 @@ def check_summaries(folder, events):
   """TensorBoard shows the events."""
   for kind, subfolder in (('train', 'train'), ('eval', 'validation')):
     scalars = read_scalars(folder / subfolder)
-    told = [event for event in events if event['event'] == kind]
-    names = {name for event in told for name in event} - {'time', 'event', 'step'}
+    recorded = [event for event in events if event['event'] == kind]
+    names = {name for event in recorded for name in event} - {'time', 'event', 'step'}
     assert {tensorboard.tag_of(name, names) for name in names} == set(scalars)
     for name in names:
       values = scalars[tensorboard.tag_of(name, names)]
-      expected = {event['step']: event[name] for event in told if name in event}
+      expected = {event['step']: event[name] for event in recorded if name in event}
       if (kind, name) == ('eval', 'seconds'):  # An evaluator beside the run writes there too, and takes its own time.
         assert set(values) >= set(expected) and min(values.values()) > 0
         continue
@@ -174,8 +174,8 @@ def check_progress(stdout, events):
   lines = stdout.splitlines()
   assert re.fullmatch(r'Devices: 1 replica on CPU:0, OneDeviceStrategy, float32', lines[0])
   shown = [re.match(rf'(\w+) (\d+)/{STEPS}\b', line) for line in lines]
-  told = [(event['event'], event['step']) for event in events]
-  assert [(match[1], int(match[2])) for match in shown if match] == told
+  recorded = [(event['event'], event['step']) for event in events]
+  assert [(match[1], int(match[2])) for match in shown if match] == recorded
   for line in lines:
     if line.startswith('train '):
       assert re.match(

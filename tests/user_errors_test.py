@@ -91,30 +91,30 @@ def test_training_ends_in_one_line(broken, tmp_path, run_train):
 
 
 @tiers.parametrize(
-  'how, status, told',
+  'how, status, message',
   [
     ('raise', 1, '{place}: ValueError: there is no such loss; the traceback is in '),
     ('label', 2, r'task.train_data: y: 3 is outside of \[0, 3\)'),
   ],
   fast=1,
 )
-def test_debug_ends_in_one_line(how, status, told, broken, tmp_path, run_train):
+def test_debug_ends_in_one_line(how, status, message, broken, tmp_path, run_train):
   flags, place = broken(how, '--debug')
   process = run_train(flags, cwd=tmp_path)
-  assert re.match(f'error: {told.replace("{place}", place)}', the_line(process.stderr))
+  assert re.match(f'error: {message.replace("{place}", place)}', the_line(process.stderr))
   assert process.returncode == status
 
 
 @pytest.mark.slow
 @tiers.parametrize(
-  'how, told',
+  'how, message',
   [
     ('variable', 'ValueError: tf.function only supports singleton tf.Variables'),
     ('exit', r'has ended the run by sys.exit\(0\)'),
   ],
   fast=1,
 )
-def test_check_tells_what_fails_before_its_verdict(how, told, broken, tmp_path, start_script):
+def test_check_reports_what_fails_before_its_verdict(how, message, broken, tmp_path, start_script):
   flags, place = broken(how)
   process = start_script(f"""
       import os, sys
@@ -122,6 +122,6 @@ def test_check_tells_what_fails_before_its_verdict(how, told, broken, tmp_path, 
       os.chdir({str(tmp_path)!r})
       sys.exit(main.main(['check', 'broken', *{flags[1:]!r}]))
       """).finish()
-  assert re.match(f'error: {place}:? {told}', the_line(process.stderr))
+  assert re.match(f'error: {place}:? {message}', the_line(process.stderr))
   assert process.returncode == 2 and 'none found' not in process.stdout
   assert process.stdout.splitlines()[-1].split() == ['mistakes', '1', 'error']

@@ -37,10 +37,12 @@ def test_workers_must_have_the_same_data_and_code(train_server, tmp_path, other)
   if other == 'nothing':
     assert statuses == [0, 0], outputs
     return
-  told = {'data': r'data: ' + LEGEND + r'.*task.train_data: num_examples: 8 -> 12', 'code': r'code: ' + LEGEND}[other]
+  pattern = {'data': r'data: ' + LEGEND + r'.*task.train_data: num_examples: 8 -> 12', 'code': r'code: ' + LEGEND}[
+    other
+  ]
   assert statuses == [2, 2], outputs
   for text in outputs:
-    assert re.search('^error: ' + told, text, re.M), text
+    assert re.search('^error: ' + pattern, text, re.M), text
     assert 'Traceback' not in text
   if other == 'code':
     assert re.search(r'own_package/losses.py: [0-9a-f]{12} -> [0-9a-f]{12}; start all', outputs[0])

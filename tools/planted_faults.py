@@ -35,7 +35,7 @@ FAULTS = (
     'TrainingInput.after',
     'num_batches = (step + self.data_offset) * self._batches_per_step',
     'num_batches = (step + self.data_offset + (step > 0)) * self._batches_per_step',
-    ('test_a_restored_trainer_goes_on_bit_for_bit', 'test_killed_at_four_moments'),
+    ('test_a_restored_trainer_resumes_bit_for_bit', 'test_killed_at_four_moments'),
   ),
   Fault(
     'wrong_seed_at_resume',
@@ -43,7 +43,7 @@ FAULTS = (
     'TaskStep._key',
     'step=self._parts.global_step.read_value(),',
     "step=self._parts.global_step.read_value() + int(__import__('time').time()),",
-    ('test_a_restored_trainer_goes_on_bit_for_bit', 'test_killed_at_four_moments'),
+    ('test_a_restored_trainer_resumes_bit_for_bit', 'test_killed_at_four_moments'),
   ),
   Fault(
     'same_draws_on_all_replicas',
@@ -195,7 +195,7 @@ FAULTS = (
     'Restoring.restore',
     'match.check(path)',
     'pass',
-    ('test_another_model_restores_nothing_and_says_so', 'test_differences_are_named'),
+    ('test_another_model_restores_nothing_and_reports_it', 'test_differences_are_named'),
   ),
   Fault(
     'late_variables_unchecked',
@@ -238,7 +238,7 @@ FAULTS = (
     'pass',
     (
       'test_a_signal_in_training_saves_at_the_end_of_the_loop',
-      'test_a_preempted_run_saves_exits_75_and_goes_on',
+      'test_a_preempted_run_saves_exits_75_and_resumes',
     ),
   ),
   Fault(
@@ -247,7 +247,7 @@ FAULTS = (
     'HangWatch._watch',
     'elif still >= self._limit:',
     'elif False:',
-    ('test_a_run_that_hangs_tells_where_and_ends_with_75',),
+    ('test_a_run_that_hangs_reports_where_and_ends_with_75',),
   ),
   Fault(
     'failed_evaluation_costs_training',
@@ -266,7 +266,7 @@ FAULTS = (
     'GuardedUpdate._is_ok',
     'return ok\n',
     'return tf.logical_or(ok, True)\n',
-    ('test_a_nan_step_leaves_every_bit', 'test_training_goes_on_as_if_the_bad_batches_had_not_been_there'),
+    ('test_a_nan_step_leaves_every_bit', 'test_training_continues_as_if_the_bad_batches_had_not_been_there'),
   ),
   Fault(
     'rollback_repeats_the_batches',
@@ -274,7 +274,7 @@ FAULTS = (
     'RollbackAction._roll_back',
     'bad_steps[-1] + trainer.data_offset',
     'bad_steps[0] - 1 + trainer.data_offset',
-    ('test_a_rollback_goes_on_with_the_batches_that_follow',),
+    ('test_a_rollback_continues_with_the_batches_that_follow',),
   ),
   Fault(
     'reused_process_number',
@@ -333,7 +333,7 @@ FAULTS = (
   Fault(
     'lost_event',
     'every event reaches the writers',
-    'RunEvents.tell',
+    'RunEvents.report',
     'self.writers.write(event, step, values)\n',
     "if event != 'eval':\n    self.writers.write(event, step, values)\n",
     ('test_the_order_at_a_boundary_is_train_act_log_evaluate_save', 'test_killed_at_four_moments'),
@@ -352,7 +352,7 @@ FAULTS = (
     'Guard._refuse',
     "if path.startswith('/api/') and path not in _OPEN and not by_password and not self._has_cookie(headers):",
     "if path.startswith('/api/runs') and path not in _OPEN and not by_password and not self._has_cookie(headers):",
-    ('test_without_the_password_nothing_is_told',),
+    ('test_without_the_password_nothing_is_shown',),
   ),
   Fault(
     'console_for_other_sites',
@@ -377,7 +377,7 @@ FAULTS = (
     'differences',
     'names = [name for name in old if name in new and old[name] != new[name]]',
     'names = []',
-    ('test_a_run_that_goes_on_with_other_examples_says_so',),
+    ('test_a_run_that_resumes_with_other_examples_reports_it',),
   ),
   Fault(
     'changed_code_unreported',

@@ -29,12 +29,12 @@ def _in_short(row: report.Row) -> str:
   return f'{row.duel.ratio.median:5.2f}  ({row.duel.ratio.low:.2f} to {row.duel.ratio.high:.2f})'
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
   print(line, flush=True)
 
 
-def _tell_row(row: report.Row) -> None:
-  _tell(f'  {row.peer.name:<28}{_in_short(row)}')
+def _print_row(row: report.Row) -> None:
+  _print_line(f'  {row.peer.name:<28}{_in_short(row)}')
 
 
 def _workloads(names: Sequence[str]) -> list[entries.Workload]:
@@ -60,8 +60,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     type=pathlib.Path,
     help='a Markdown file for the goals; results/KIND.md beside it keeps the tables of this kind of processor',
   )
-  told = 'some ratios beside those recorded in FILE and results/ beside it, in ten minutes; 1 if one is slower'
-  parser.add_argument('--quick', type=pathlib.Path, metavar='FILE', help=told)
+  quick_help = 'some ratios beside those recorded in FILE and results/ beside it, in ten minutes; 1 if one is slower'
+  parser.add_argument('--quick', type=pathlib.Path, metavar='FILE', help=quick_help)
   options = parser.parse_args(arguments)
   if options.results and options.peers:
     raise SystemExit('error: --results: a table of some --peers would replace the whole one; leave one of them out')
@@ -71,9 +71,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _measure(workload: entries.Workload, options: argparse.Namespace, folder: pathlib.Path) -> bool:
   """Measures, prints and keeps one workload. Returns whether all its peers that are installed have run."""
   head = machine.describe()
-  _tell(f'\n({workload.letter}) {workload.name}: {workload.title}')
+  _print_line(f'\n({workload.letter}) {workload.name}: {workload.title}')
   settings = conductor.Settings(options.rounds, options.seconds, options.cores)
-  turns = conductor.Conductor(folder, settings, _tell_row)
+  turns = conductor.Conductor(folder, settings, _print_row)
   start = time.perf_counter()
   rows = turns.measure(workload, [name for name in options.peers.split(',') if name])
   minutes = (time.perf_counter() - start) / 60
@@ -85,8 +85,8 @@ def _measure(workload: entries.Workload, options: argparse.Namespace, folder: pa
   goals = report.goals(workload, rows)
   for table in (report.cells(workload, rows), [report.GOAL_HEAD, *goals] if goals else []):
     if table:
-      _tell('\n' + report.as_text(table))
-  _tell('\n' + '\n'.join(head))
+      _print_line('\n' + report.as_text(table))
+  _print_line('\n' + '\n'.join(head))
   if options.results:
     results.write(options.results, machine.kind(), results.section(workload, rows, head))
   return not any(remark.startswith(('failed', 'NOT')) for row in rows for remark in row.remarks)
@@ -97,15 +97,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
   options = _options(arguments)
   folder, start = pathlib.Path(tempfile.mkdtemp(prefix='bench-')), time.perf_counter()
   if options.quick:
-    return quick.run(options.quick, folder, _tell)
+    return quick.run(options.quick, folder, _print_line)
   all_well = True
   for workload in _workloads(options.workloads):
     all_well &= _measure(workload, options, folder)
-  _tell(f'\n{(time.perf_counter() - start) / 60:.0f} minutes in all')
+  _print_line(f'\n{(time.perf_counter() - start) / 60:.0f} minutes in all')
   if all_well:
     shutil.rmtree(folder)
   else:
-    _tell(f'not all could be measured: see their output in {folder}')
+    _print_line(f'not all could be measured: see their output in {folder}')
   return 0 if all_well else 1
 
 

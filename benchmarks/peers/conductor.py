@@ -54,15 +54,17 @@ class Conductor:
     versions: of the packages that were in use.
   """
 
-  def __init__(self, folder: pathlib.Path, settings: Settings, tell: Callable[[report.Row], None] = lambda row: None):
+  def __init__(
+    self, folder: pathlib.Path, settings: Settings, print_row: Callable[[report.Row], None] = lambda row: None
+  ):
     """Starts nothing yet.
 
     Args:
       folder: for the processes' standard error.
       settings: how long it takes.
-      tell: called with each row immediately.
+      print_row: called with each row immediately.
     """
-    self._folder, self._settings, self._tell = folder, settings, tell
+    self._folder, self._settings, self._print_row = folder, settings, print_row
     self.versions: dict[str, str] = {}
 
   def measure(self, workload: entries.Workload, names: Sequence[str] = ()) -> list[report.Row]:
@@ -75,7 +77,7 @@ class Conductor:
         for peer in wanted:
           if peer.beside == beside:
             found[peer.name] = self._beside(workload, peer, ours)
-            self._tell(found[peer.name])
+            self._print_row(found[peer.name])
     rows = [found[peer.name] for peer in wanted]
     if workload.final and not names:
       rows += self._fastest(workload, workload.final, rows)
@@ -95,7 +97,7 @@ class Conductor:
     with contextlib.closing(_OnDemand(lambda: self._start(workload, workload.peer(best)))) as started:
       row = self._beside(workload, peer, started)
     row = dataclasses.replace(row, peer=dataclasses.replace(peer, name=f'{other}, the fastest'))
-    self._tell(row)
+    self._print_row(row)
     return [row]
 
   def _beside(self, workload: entries.Workload, peer: entries.Peer, ours: '_OnDemand') -> report.Row:

@@ -73,12 +73,12 @@ def serve(measurement: Measurement, requests: TextIO, stream: TextIO, versions: 
     'is_reduced': measurement.is_reduced,
     'versions': dict(versions),
   }
-  _say(stream, {'ready': ready})
+  _send(stream, {'ready': ready})
   try:
     for line in requests:
       request = json.loads(line)
       asks_loss = 'loss' in request
-      _say(stream, {'loss': _loss(measurement)} if asks_loss else _answer(measurement, request['amount']))
+      _send(stream, {'loss': _loss(measurement)} if asks_loss else _answer(measurement, request['amount']))
   finally:
     measurement.close()
 
@@ -107,6 +107,6 @@ def _work_seconds() -> float:
   return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-def _say(stream: TextIO, message: Mapping[str, Any]) -> None:
+def _send(stream: TextIO, message: Mapping[str, Any]) -> None:
   stream.write(json.dumps(message) + '\n')
   stream.flush()

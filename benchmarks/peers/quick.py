@@ -30,13 +30,13 @@ SLOWER, FASTER = 'slower', 'faster: make bench records it'
 _HEAD = ('workload', 'peer', 'recorded', 'measured', '')
 
 
-def run(path: pathlib.Path, folder: pathlib.Path, tell: Callable[[str], None]) -> int:
+def run(path: pathlib.Path, folder: pathlib.Path, print_line: Callable[[str], None]) -> int:
   """Measures, and prints a table.
 
   Args:
     path: of RESULTS.md, beside which are the records.
     folder: for the processes' output.
-    tell: prints a line.
+    print_line: prints a line.
 
   Returns:
     1 if a ratio is slower than the recorded one, or could not be measured; else 0.
@@ -44,10 +44,10 @@ def run(path: pathlib.Path, folder: pathlib.Path, tell: Callable[[str], None]) -
   kind = machine.kind()
   recorded = results.ratios(path, kind)
   if not recorded:
-    tell(f'no ratios are recorded for {kind}: run make bench')
+    print_line(f'no ratios are recorded for {kind}: run make bench')
   table, all_well = [_HEAD], True
   for name, peers in CHOSEN.items():
-    tell(name)
+    print_line(name)
     settings = conductor.Settings(ROUNDS)
     for row in conductor.Conductor(folder, settings).measure(catalogue.workload(name), peers):
       before = recorded.get((name, row.peer.name))
@@ -55,8 +55,8 @@ def run(path: pathlib.Path, folder: pathlib.Path, tell: Callable[[str], None]) -
       verdict = '; '.join(row.remarks) if found is None else compared(before, found)
       all_well &= found is not None and verdict != SLOWER
       table.append((name, row.peer.name, _shown(before), _shown(found), verdict))
-  tell('\n' + report.as_text(table))
-  tell('\n'.join(machine.describe()))
+  print_line('\n' + report.as_text(table))
+  print_line('\n'.join(machine.describe()))
   return 0 if all_well else 1
 
 

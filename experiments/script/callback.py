@@ -97,17 +97,17 @@ class Callback:
     trained = {name: value for name, value in numbers.items() if not name.startswith(_OF_EVALUATION)}
     if trained.keys() - {'epoch'}:
       self.last.update(trained)
-      self._run.tell('train', {**trained, **self._pace.values(self._run.train_steps)})
+      self._run.report('train', {**trained, **self._pace.values(self._run.train_steps)})
     if evaluated:
       self.last.update({f'validation_{name}': value for name, value in evaluated.items()})
       if 'runtime' in evaluated:
         evaluated['seconds'] = evaluated.pop('runtime')
-      self._run.tell('eval', {**evaluated, **({'epoch': trained['epoch']} if 'epoch' in trained else {})})
+      self._run.report('eval', {**evaluated, **({'epoch': trained['epoch']} if 'epoch' in trained else {})})
     self._pace.start_loop()
 
   def saved(self, checkpoint: str) -> None:
     """The trainer has written a checkpoint."""
-    self._run.tell('checkpoint', {'checkpoint': checkpoint})
+    self._run.report('checkpoint', {'checkpoint': checkpoint})
 
   @property
   def run(self) -> ext.LoopRun:

@@ -163,11 +163,13 @@ class ScriptTask(ext.LoopTask):
     return list(results.check(model, tokenizer, self._saved or results.save(model, tokenizer, folder), classes))
 
   def _complain(self, run: ext.LoopRun) -> None:
-    told = f'script: {self._script.path}: its trainer has never called `callback`: hand it over as callbacks=[callback]'
+    message = (
+      f'script: {self._script.path}: its trainer has never called `callback`: hand it over as callbacks=[callback]'
+    )
     if run.is_rehearsal:
-      raise ext.UserError(told)
+      raise ext.UserError(message)
     run.begin()
-    logging.warning('%s', told)
+    logging.warning('%s', message)
 
   def _keep_tensorflow_off_gpus(self) -> None:
     """Leaves the memory of the GPUs to a script of another framework: TensorFlow would take some at its first use."""

@@ -152,8 +152,8 @@ class Mistakes:
       check(*arguments, **named)
 
   def _note(self, error: UserError, suffix: str) -> None:
-    told = {line.partition(': ')[0] for line in self.lines}
-    self.lines += [line + suffix for line in lines_of(error) if line.partition(': ')[0] not in told]
+    known = {line.partition(': ')[0] for line in self.lines}
+    self.lines += [line + suffix for line in lines_of(error) if line.partition(': ')[0] not in known]
 
 
 class CheckpointError(RuntimeError):

@@ -22,7 +22,7 @@ _WORDS = (
   r'(?:api|access|auth|private|secret|signing|account|storage|subscription)[_-]?key(?:[_-]?id)?|'
   r'(?:access|auth|api|bearer|refresh|session|security|bot|secret|hf|github|gitlab)[_-]?token)'
 )
-_TELLING = re.compile(rf'(?:[a-z0-9]+[_.-])*{_WORDS}|token', re.IGNORECASE)
+_SECRET_NAME = re.compile(rf'(?:[a-z0-9]+[_.-])*{_WORDS}|token', re.IGNORECASE)
 # Names of secrets in a text; `pad_token` and similar are not.
 _NAME = rf'(?:(?<![A-Za-z0-9]){_WORDS}|(?<![A-Za-z0-9_-])token)'
 _IN_QUERY = rf'(?:[a-z0-9_.-]*{_WORDS}|token|pass|key|code|sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)'
@@ -83,7 +83,7 @@ def mask_values(values: object) -> Any:
   """Masks every string in nested mappings and sequences, and any value under the name of a secret."""
   if isinstance(values, Mapping):
     return {
-      key: MASK if _tells(key) and isinstance(value, str) and value else mask_values(value)
+      key: MASK if _names_secret(key) and isinstance(value, str) and value else mask_values(value)
       for key, value in values.items()
     }
   if isinstance(values, (list, tuple)):
@@ -98,13 +98,13 @@ def is_masked(text: str) -> bool:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _tells(name: object) -> bool:
-  return isinstance(name, str) and _TELLING.fullmatch(name) is not None
+def _names_secret(name: object) -> bool:
+  return isinstance(name, str) and _SECRET_NAME.fullmatch(name) is not None
 
 
 def _of_environment() -> Iterator[str]:
   for name, value in os.environ.items():
-    if len(value) >= _MIN_LENGTH and name != 'PWD' and (_tells(name) or name.endswith('_TOKEN')):
+    if len(value) >= _MIN_LENGTH and name != 'PWD' and (_names_secret(name) or name.endswith('_TOKEN')):
       yield value
 
 

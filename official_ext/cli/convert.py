@@ -121,7 +121,7 @@ def _convert(known: Any) -> None:
       tokenizer = _tokenizer_of_task(task)
     else:
       _check_tokenizer(known, tokenizer, model.config)
-  dtype = known.dtype or _told_dtype(model)
+  dtype = known.dtype or _declared_dtype(model)
   if known.to == 'gguf':
     _write_gguf(model, target, dtype, tokenizer, os.path.basename(os.path.abspath(source)))
     print(f'Converted {source} to {target}: {model.config.model_type}, {dtype}')
@@ -249,11 +249,11 @@ def _may_be_bfloat16(folders: model_folders.ModelFolders, dtype: str | None) -> 
   return (dtype or fields.get('dtype') or fields.get('torch_dtype')) == 'bfloat16'
 
 
-def _told_dtype(model: Any) -> str:
+def _declared_dtype(model: Any) -> str:
   """The dtype in a model's folder, as for transformers' dtype='auto'; float32 by default."""
   fields = {} if model.origin is None else model.origin.fields
-  told = fields.get('dtype') or fields.get('torch_dtype')
-  return told if told in arguments_lib.DTYPES else 'float32'
+  declared = fields.get('dtype') or fields.get('torch_dtype')
+  return declared if declared in arguments_lib.DTYPES else 'float32'
 
 
 def _of_folders(folders: model_folders.ModelFolders, dtype: str, load_in_4bit: bool | None) -> Any:

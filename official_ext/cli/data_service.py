@@ -60,13 +60,13 @@ def run(own: argparse.Namespace, params: definitions.ExperimentConfig, experimen
     )
   with signals.PreemptionWatch(_ENDING) as watch:
     _print_start(servers, inputs, experiment)
-    told, told_at = 0, time.monotonic()
+    reported, reported_at = 0, time.monotonic()
     while watch.requested is None:
       time.sleep(_POLL_SECONDS)
       count = servers.answers.num_batches
-      if count != told and time.monotonic() - told_at > _REPORT_SECONDS:
+      if count != reported and time.monotonic() - reported_at > _REPORT_SECONDS:
         print(f'made           {count} batches', flush=True)
-        told, told_at = count, time.monotonic()
+        reported, reported_at = count, time.monotonic()
   print(f'made           {servers.answers.num_batches} batches', flush=True)
   # TensorFlow's servers keep Python's lock while they stop, and wait for requests, which need it.
   os._exit(0)  # pylint: disable=protected-access
@@ -115,13 +115,13 @@ def _ended_by_signals() -> Iterator[None]:
 def _wait_for(dispatcher: str, watch: signals.PreemptionWatch) -> bool:
   """Waits for a dispatcher, as TensorFlow does, which cannot be interrupted. Returns whether it exists."""
   print(f'connecting to  the dispatcher at {dispatcher}', flush=True)
-  is_told = False
+  is_reported = False
   while watch.requested is None:
     with contextlib.suppress(OSError), socket.create_connection(client.host_and_port(dispatcher), 1.0):
       return True
-    if not is_told:
+    if not is_reported:
       print(f'waiting for    the dispatcher at {dispatcher}', flush=True)
-      is_told = True
+      is_reported = True
     time.sleep(_POLL_SECONDS)
   return False
 

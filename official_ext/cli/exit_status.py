@@ -41,20 +41,20 @@ def report(error: BaseException) -> int:
   if isinstance(error, _WITH_STATUS):
     label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
     for message in messages_of(error):
-      _tell(message, label)
+      _print_message(message, label)
     return error.exit_status
   if isinstance(error, SystemExit):
     if error.code:
       raise error
     # This program never exits so, but a task may, and then the run has not finished.
-    _tell(tracebacks.describe_exit(error))
+    _print_message(tracebacks.describe_exit(error))
     return 1
   if isinstance(error, KeyboardInterrupt):
-    _tell('interrupted')
+    _print_message('interrupted')
     return 1
   foreseen = _without_folder(error) or storage.explain(error) or tracebacks.refusal_in(error)
   if foreseen is not None:
-    _tell(str(foreseen))
+    _print_message(str(foreseen))
     return foreseen.exit_status
   if _flag('pdb_post_mortem'):  # Absl will start the debugger.
     raise error
@@ -76,7 +76,7 @@ def messages_of(error: BaseException) -> list[str]:
   return list(error.lines) if isinstance(error, errors.UserErrors) else [tracebacks.text_of(error)]
 
 
-def _tell(message: str, label: str = 'error') -> None:
+def _print_message(message: str, label: str = 'error') -> None:
   print(f'{label}: {safe_text.mask(message)}', file=sys.stderr, flush=True)
 
 
@@ -89,7 +89,7 @@ def _report_unforeseen(error: BaseException) -> int:
     traceback.print_exception(error)
   runs_once = _flag('dry_run') or _flag('debug')  # These leave nothing in model_dir.
   path = tracebacks.save_traceback(error, '' if runs_once else _flag('model_dir') or '', _traceback_name())
-  _tell(tracebacks.describe(error) + (f'; the traceback is in {path}' if path else ''))
+  _print_message(tracebacks.describe(error) + (f'; the traceback is in {path}' if path else ''))
   return 1
 
 

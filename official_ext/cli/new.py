@@ -252,7 +252,7 @@ def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -
   for path in (experiment, test_path):
     print(f'wrote  {path.relative_to(folder)}{os.sep if path.is_dir() else ""}')
   print(f'wrote  registry_imports.py: from experiments import {name}')
-  _say_what_next(f'.venv/bin/python -m pytest tests/experiments/{name}_test.py', 'python train.py', name)
+  _print_next_steps(f'.venv/bin/python -m pytest tests/experiments/{name}_test.py', 'python train.py', name)
 
 
 def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> None:
@@ -269,7 +269,7 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
   for path in files:
     print(f'wrote  {name}/{path}')
   print(f'then   cd {name}; pip install --no-deps --no-build-isolation -e .')
-  _say_what_next('python -m pytest', 'official-ext train', name)
+  _print_next_steps('python -m pytest', 'official-ext train', name)
 
 
 def _write_file(path: pathlib.Path, template: str) -> None:
@@ -293,7 +293,7 @@ def _lay_out(paths: Sequence[pathlib.Path]) -> None:
     subprocess.run(arguments, check=False, capture_output=True)
 
 
-def _say_what_next(test: str, driver: str, name: str) -> None:
+def _print_next_steps(test: str, driver: str, name: str) -> None:
   print(
     f'test   {test}\ncheck  official-ext check {name}\n'
     f'train  {driver} --experiment={name} --mode=train_and_eval --model_dir=runs/{name}'

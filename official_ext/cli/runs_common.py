@@ -180,8 +180,8 @@ def timeline_table(found: 'timing.Timeline') -> list[str]:
     steps = str(each.step) if each.count == 1 else f'{each.first_step} to {each.step} ({each.count})'
     values = '  '.join(f'{name} {value}' for name, value in each.values.items())[: 3 * _MAX_CELL]
     event = f'{each.event} ({each.mode})' if each.mode else each.event
-    told = harmless(values) + ('  (superseded)' if each.is_superseded else '')
-    rows.append([moment_text(each.time), harmless(event), steps, told])
+    shown = harmless(values) + ('  (superseded)' if each.is_superseded else '')
+    rows.append([moment_text(each.time), harmless(event), steps, shown])
   return text_table(rows)
 
 

@@ -426,7 +426,7 @@ def _retry(options: argparse.Namespace) -> int:
   folder, numbers = _named(options.places, 'retry')
   again = sweep_changes.retry(folder, numbers)
   print(f'sweep {folder.name}: ' + (f'points {_numbers(again)} are queued again' if again else 'no point has failed'))
-  return _tell_how_to_go_on(folder, bool(again))
+  return _print_dispatcher_hint(folder, bool(again))
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -434,7 +434,7 @@ def _resume(options: argparse.Namespace) -> int:
   for number in numbers:
     sweep_changes.resume(folder, number)
   print(f'sweep {folder.name}: points {_numbers(numbers)} are queued, and continue')
-  return _tell_how_to_go_on(folder, True)
+  return _print_dispatcher_hint(folder, True)
 
 
 def _delete(options: argparse.Namespace) -> int:
@@ -445,7 +445,7 @@ def _delete(options: argparse.Namespace) -> int:
   return 0
 
 
-def _tell_how_to_go_on(folder: sweep_folder.SweepFolder, has_jobs: bool) -> int:
+def _print_dispatcher_hint(folder: sweep_folder.SweepFolder, has_jobs: bool) -> int:
   if has_jobs and folder.queue.dispatcher() is None:
     print(f'no dispatcher runs; `official-ext sweep {folder.path}` starts queued points')
   return 0

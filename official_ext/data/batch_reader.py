@@ -304,10 +304,10 @@ class BatchReader:
     try:
       self._batch_of([self._reference, example], 2)
     except Exception as error:  # pylint: disable=broad-except
-      return None, f'cannot be batched with others: {bad_examples.one_line(self._told_alone(example) or error)}'
+      return None, f'cannot be batched with others: {bad_examples.one_line(self._error_alone(example) or error)}'
     return example, None
 
-  def _told_alone(self, example) -> Exception | None:
+  def _error_alone(self, example) -> Exception | None:
     """The error of a single example, which is clearer than a collator's message about two."""
     try:
       self._batch_of([example], 1)

@@ -85,7 +85,7 @@ class _Worker:
     index: its number.
     process: the process.
     listener: for its signs of life.
-    stood_still: whether it was killed because it hung after others had ended.
+    hung: whether it was killed because it hung after others had ended.
     ended: when its end was noticed, by the monotonic clock; None while it runs.
     unfinished: pipe -> bytes that do not end a line yet.
   """
@@ -93,7 +93,7 @@ class _Worker:
   index: int
   process: subprocess.Popen
   listener: launcher.Listener
-  stood_still: bool = False
+  hung: bool = False
   ended: float | None = None
   unfinished: dict[IO[bytes], bytes] = dataclasses.field(default_factory=dict)
 
@@ -126,13 +126,13 @@ class Launcher:
       while True:
         status = self._attempt()
         if status == 0 or status in _NOT_TRIED_AGAIN or self._signal is not None:
-          _say(f'the run has ended with status {status}')
+          _print_line(f'the run has ended with status {status}')
           return status
         if restarts >= self._max_restarts:
-          _say(f'the run has ended with status {status}, after {restarts} restarts (--max_restarts)')
+          _print_line(f'the run has ended with status {status}, after {restarts} restarts (--max_restarts)')
           return status
         restarts += 1
-        _say(f'restart {restarts} of {self._max_restarts}')
+        _print_line(f'restart {restarts} of {self._max_restarts}')
     finally:
       self._end_all(signal.SIGKILL)
       for number, handler in before.items():
@@ -165,21 +165,21 @@ class Launcher:
       if first_end is None and len(self._running()) < self._num_workers:
         first_end = time.monotonic()
       if first_end is not None and time.monotonic() > first_end + self._grace:
-        self._kill_those_that_stand_still()
-      ended = [worker for worker in self._workers if not worker.stood_still]
+        self._kill_hung()
+      ended = [worker for worker in self._workers if not worker.hung]
       lost = [worker for worker in ended if worker.process.poll() not in (None, 0, _PREEMPTED)]
       if lost and first is None:
         first = lost[0]
         deadline = time.monotonic() + self._grace
         if self._running():
-          _say(f'worker {first.index} {_outcome(first)}; waiting for the others to stop')
+          _print_line(f'worker {first.index} {_outcome(first)}; waiting for the others to stop')
       if deadline is not None and time.monotonic() > deadline and self._running() and not was_killed:
         was_killed = True
-        _say(f'still running after {self._grace:g} s, and killed: workers {self._running()}')
+        _print_line(f'still running after {self._grace:g} s, and killed: workers {self._running()}')
         self._end_all(signal.SIGKILL)
     for worker in self._workers:
       worker.listener.close()
-      _say(f'worker {worker.index} {_outcome(worker)}')
+      _print_line(f'worker {worker.index} {_outcome(worker)}')
     return self._status(first)
 
   def _end_strays(self) -> bool:
@@ -220,23 +220,23 @@ class Launcher:
       if status in codes and (status != _PREEMPTED or first is None):
         return status
     if first is None:
-      return _PREEMPTED if any(worker.stood_still for worker in self._workers) else 0
+      return _PREEMPTED if any(worker.hung for worker in self._workers) else 0
     code = first.process.returncode
     return code if code > 0 else 128 - code  # As a shell reports a signal.
 
-  def _kill_those_that_stand_still(self) -> None:
+  def _kill_hung(self) -> None:
     """Kills workers that neither save nor notice that the others have ended.
 
     A signal has suspended them; or a native function keeps Python's lock, and they owe signs of life.
     """
     for worker in self._workers:
-      if worker.process.poll() is not None or worker.stood_still:
+      if worker.process.poll() is not None or worker.hung:
         continue
       if processes.is_suspended_child(worker.process.pid):
         self._kill(worker, f'is suspended, {self._grace:g} s after another has ended, and killed')
       elif worker.listener.silent_seconds > max(self._grace, _LEAST_SILENCE_SECONDS):
         seconds = worker.listener.silent_seconds
-        _say(f'worker {worker.index} sends no heartbeat; its threads:')
+        _print_line(f'worker {worker.index} sends no heartbeat; its threads:')
         worker.process.send_signal(launcher.STACKS_SIGNAL)
         end = time.monotonic() + _STACKS_SECONDS
         while worker.process.poll() is None and time.monotonic() < end:
@@ -245,8 +245,8 @@ class Launcher:
         self._kill(worker, f"{what}, as when a native function keeps Python's lock, and is killed")
 
   def _kill(self, worker: _Worker, why: str) -> None:
-    _say(f'worker {worker.index} {why}')
-    worker.stood_still = True
+    _print_line(f'worker {worker.index} {why}')
+    worker.hung = True
     processes.signal_group(worker.process.pid, signal.SIGKILL)
 
   def _running(self) -> list[int]:
@@ -256,12 +256,12 @@ class Launcher:
     addresses = [f'127.0.0.1:{port}' for port in _free_ports(self._num_workers)]
     shares = gpu_shares(self._num_workers)
     self._workers = []
-    _say(f'starting {self._num_workers} workers on {", ".join(addresses)}: {" ".join(self._command)}')
+    _print_line(f'starting {self._num_workers} workers on {", ".join(addresses)}: {" ".join(self._command)}')
     for index in range(self._num_workers):
       config = {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
       listener = launcher.Listener()
-      told = launcher.worker_environment(listener.signs)
-      environment = {**os.environ, 'TF_CONFIG': json.dumps(config), **told}
+      variables = launcher.worker_environment(listener.signs)
+      environment = {**os.environ, 'TF_CONFIG': json.dumps(config), **variables}
       if shares:
         environment[hardware.CUDA_VARIABLE] = shares[index]
       process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
@@ -281,7 +281,7 @@ class Launcher:
         assert pipe is not None
         worker.unfinished[pipe] = b''
         self._selector.register(pipe, selectors.EVENT_READ, (worker, pipe, stream))
-    _say('processes ' + ', '.join(f'[{worker.index}] {worker.process.pid}' for worker in self._workers))
+    _print_line('processes ' + ', '.join(f'[{worker.index}] {worker.process.pid}' for worker in self._workers))
     if self._signal is not None:  # A signal came while they were being started.
       self._handle(self._signal, None)
 
@@ -346,7 +346,7 @@ def _outcome(worker: _Worker) -> str:
   return f'was killed by {processes.signal_name(-code)}' if code < 0 else f'stopped with status {code}'
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
   _write(sys.stderr, f'launch: {text}\n')
 
 

@@ -44,17 +44,17 @@ PLAIN = [
 
 
 @pytest.mark.parametrize('text', MASKED)
-def test_what_must_not_be_told_is_masked(text):
+def test_secrets_are_masked(text):
   assert safe_text.mask(text) == MASKED[text]
   assert safe_text.mask(MASKED[text]) == MASKED[text]
 
 
 @pytest.mark.parametrize('text', PLAIN)
-def test_what_tells_nothing_stays(text):
+def test_what_is_no_secret_stays(text):
   assert safe_text.mask(text) == text and not safe_text.is_masked(text)
 
 
-def test_values_of_telling_names_are_masked_at_every_depth():
+def test_values_under_names_of_secrets_are_masked_at_every_depth():
   values = {'a': [{'api_key': 'PW', 'num': 5}, 'http://u:PW@h'], 'b': ('x',), 'token': '', 'cls_token': 'x', 3: None}
   assert safe_text.mask_values(values) == {
     'a': [{'api_key': '***', 'num': 5}, 'http://u:***@h'],
@@ -116,7 +116,7 @@ def test_streams_and_logs_are_masked():
   assert 'Traceback' in stream.getvalue()
 
 
-def test_no_writer_is_told_a_password():
+def test_no_writer_gets_a_password():
 
   class Keeps(writers.Writer):
     def write(self, event, step, values):

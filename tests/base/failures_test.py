@@ -184,9 +184,9 @@ def test_what_a_task_raises_is_one_line_that_names_its_own(task_cls, mark, messa
   (line,) = [first + number for number, text in enumerate(code) if text.endswith((f'# {mark}\n', f'# {mark}.'))]
   with pytest.raises(Exception) as info:
     small_run.run(tmp_path, task_cls=task_cls, trainer={'train_steps': 2, 'steps_per_loop': 2})
-  told = tracebacks.describe(info.value)
+  described = tracebacks.describe(info.value)
   place = re.escape(f'tests/base/failures_test.py:{line}')
-  assert re.match(rf'{place}: {message}', told) and '\n' not in told, told
+  assert re.match(rf'{place}: {message}', described) and '\n' not in described, described
   if (tmp_path / 'run.json').exists():
     assert small_run.record(tmp_path)['error'] == tracebacks.message_of(info.value)
     assert small_run.events(tmp_path)[-1]['error'] == tracebacks.message_of(info.value)

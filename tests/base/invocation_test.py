@@ -17,7 +17,7 @@ print(json.dumps([launcher.own_command(), launcher.relevant_environment()]))
 """
 
 
-def _told(*words, cwd, **variables):
+def _reported(*words, cwd, **variables):
   env = {'PATH': os.environ['PATH'], 'PYTHONPATH': str(_ROOT), **variables}
   return json.loads(subprocess.check_output([sys.executable, *words], cwd=cwd, env=env))
 
@@ -30,23 +30,23 @@ def test_a_command_has_all_words_that_python_was_given(tmp_path):
     ('-X', 'utf8', '-u', 'tell.py', '--mode=train'),
     ('-c', _CODE, '--mode=train'),
   ):
-    command, _ = _told(*words, cwd=tmp_path)
+    command, _ = _reported(*words, cwd=tmp_path)
     assert shlex.split(command) == [sys.executable, *words]
-  assert _told('tell.py', cwd=tmp_path)[0] == shlex.join([sys.executable, 'tell.py'])
-  masked, _ = _told('tell.py', '--set=url=https://me:hunter22@host/', cwd=tmp_path)
+  assert _reported('tell.py', cwd=tmp_path)[0] == shlex.join([sys.executable, 'tell.py'])
+  masked, _ = _reported('tell.py', '--set=url=https://me:hunter22@host/', cwd=tmp_path)
   assert 'hunter22' not in masked
 
 
-def test_a_process_with_other_arguments_than_python_got_is_told_by_them(monkeypatch):
+def test_a_process_with_other_arguments_than_python_got_is_named_by_them(monkeypatch):
   monkeypatch.setattr(sys, 'argv', ['train.py', '--mode=train'])  # As in a process that was forked.
   assert shlex.split(launcher.own_command()) == [sys.executable, 'train.py', '--mode=train']
 
 
-def test_of_the_environment_what_decides_the_result_is_told_and_no_secret(tmp_path):
+def test_of_the_environment_what_decides_the_result_is_recorded_and_no_secret(tmp_path):
   (tmp_path / 'tell.py').write_text(_CODE)
   kept = {'XLA_FLAGS': '--xla_x=1', 'TF_DETERMINISTIC_OPS': '1', 'HF_HOME': '/data', 'CUDA_VISIBLE_DEVICES': ''}
   others = {'HF_TOKEN': 'abcdefgh', 'EDITOR': 'vi', 'TF_URL': 'https://me:hunter22@host/', 'XLA': '1'}
-  _, found = _told('tell.py', cwd=tmp_path, **kept, **others)
+  _, found = _reported('tell.py', cwd=tmp_path, **kept, **others)
   assert found == {'PYTHONPATH': str(_ROOT), **kept}
 
 

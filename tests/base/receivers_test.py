@@ -9,7 +9,7 @@ from official_ext.base import notify
 from official_ext.base import safe_text
 
 
-def test_a_message_says_who_where_and_what_without_passwords_and_control_characters():
+def test_a_message_names_who_where_and_what_without_passwords_and_control_characters():
   safe_text.add_secret('swordfish1')
   message = notify.compose('failed', 'a\x1b[31m', 'failed at step 3', ['OSError: swordfish1', 'loss 0.5\n'])
   assert message.title == f'a\\x1b[31m on {socket.gethostname()}: failed at step 3'

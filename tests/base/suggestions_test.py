@@ -5,7 +5,7 @@ from official_ext.base import errors
 KNOWN = ('dense', 'dropout', 'normalization')
 
 
-def test_the_nearest_name_is_told():
+def test_the_nearest_name_is_suggested():
   assert errors.nearest_names('dnese', KNOWN) == ['dense']
   assert errors.nearest_names('d', KNOWN) == [] and errors.nearest_names(7, KNOWN) == []
   assert errors.nearest_names('dense', ('dense', 'dense_1', 'other'), count=2) == ['dense', 'dense_1']

@@ -127,7 +127,7 @@ def test_what_subclasses_use_of_their_bases_exists(tmp_path):
   assert [name for name in listed[base_trainer.Trainer] if f'self.{name} = ' not in source] == []
 
 
-def test_checkpoints_tell_of_asynchronous_failures_and_hold_their_graph(tmp_path):
+def test_checkpoints_report_asynchronous_failures_and_hold_their_graph(tmp_path):
   checkpoint = tf.train.Checkpoint(v=tf.Variable(1.0))
   assert tf_internals.async_save_error(checkpoint) is None
   tf_internals.raise_async_save_error(checkpoint)
@@ -157,7 +157,7 @@ def test_names_of_layers_are_given_back():
   assert make() == ['dense_2', 'dense_3']
 
 
-def test_operations_and_their_gradients_are_told():
+def test_operations_and_their_gradients_are_listed():
   operations, gradients = [], []
 
   def hear(op_type, inputs, attrs, outputs, op_name=None, graph=None):
@@ -190,7 +190,7 @@ def test_a_part_of_a_tensor_is_written_in_place():
   np.testing.assert_array_equal(written, [[0, 1, 1, 0]] * 2)
 
 
-def test_graphs_tell_what_they_are_for():
+def test_graphs_have_their_purpose():
   kinds = []
 
   def body(i):
@@ -252,7 +252,7 @@ def test_functions_with_a_custom_gradient_are_called_by_way_of_their_module(monk
   assert all(qualname.endswith('recompute_grad.<locals>.inner') for _, qualname in called)
 
 
-def test_variables_datasets_models_and_callbacks_tell_what_is_asked():
+def test_variables_datasets_models_and_callbacks_have_what_is_asked():
   variable = tf.Variable([1.0], name='weights')
   function = tf.function(lambda: variable.assign([2.0])).get_concrete_function()
   handles = [tensor for tensor in function.captured_inputs if tensor.dtype == tf.resource]

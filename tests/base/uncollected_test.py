@@ -16,7 +16,7 @@ def unfrozen():
   gc.enable()
 
 
-def test_the_collector_pauses_and_goes_on_after_an_error():
+def test_the_collector_pauses_and_continues_after_an_error():
   with pytest.raises(ImportError), package_imports.without_gc():
     assert not gc.isenabled()
     raise ImportError

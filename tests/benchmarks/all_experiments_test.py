@@ -40,8 +40,8 @@ def test_a_command_that_reads_a_run_comes_after_it(script, monkeypatch, tmp_path
 
 
 def test_a_run_that_takes_too_long_is_stopped(script):
-  told = script._run([sys.executable, '-c', 'import time; time.sleep(60)'], minutes=0.01)
-  assert told == 'failed: stopped after 0.01 minutes'
+  outcome = script._run([sys.executable, '-c', 'import time; time.sleep(60)'], minutes=0.01)
+  assert outcome == 'failed: stopped after 0.01 minutes'
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_all_parts_are_run_and_one_that_fails_stops_no_other(machine, tmp_path):
   assert (tmp_path / 'results/gpt2.txt').exists()
 
 
-def test_what_no_time_is_left_for_is_said_to_be_left_out(machine):
+def test_what_no_time_is_left_for_is_reported_as_left_out(machine):
   run, commands = machine
   done = run('--minutes=0')
   assert done.returncode == 0 and done.stdout.count('left out, no time') == 10
@@ -105,7 +105,7 @@ def test_wheels_are_installed_without_a_network(tmp_path):
   assert f'--no-index --find-links {tmp_path} ' in second and '.venv-gpu/bin/python -m pip install' in second
 
 
-def test_peers_get_the_gpu_only_if_they_are_told_to(monkeypatch):
+def test_peers_get_the_gpu_only_on_request(monkeypatch):
   peer = catalogue.workload('digits_mlp').peer('jax_scan')
   monkeypatch.delenv('BENCH_ON_GPU', raising=False)
   assert peers_worker._variables(peer)['CUDA_VISIBLE_DEVICES'] == ''

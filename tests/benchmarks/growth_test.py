@@ -48,7 +48,7 @@ def test_metrics_and_logs_are_counted_apart(measure):
 
 
 @pytest.mark.soak
-def test_what_grows_is_what_the_axis_says(measure):
+def test_what_grows_is_what_the_axis_names(measure):
   measured = measure(['steps_per_execution', 'model_size', 'variables', 'resume'])
   assert measured.keys() | {'metrics', 'memory', 'commands'} == curves.CURVES.keys()
   rates = measured['steps_per_execution']['steps/s']
@@ -100,7 +100,7 @@ def test_one_curve_leaves_the_others(tmp_path, monkeypatch, capsys):
   assert 'speed: no such curve' in capsys.readouterr().err
 
 
-def test_a_missing_matplotlib_is_told_before_anything_is_measured(monkeypatch):
+def test_a_missing_matplotlib_is_reported_before_anything_is_measured(monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
   monkeypatch.setattr(command, 'measured', lambda *_: pytest.fail('was measured'))
   with pytest.raises(SystemExit, match='error: matplotlib: is not installed'):
@@ -108,7 +108,7 @@ def test_a_missing_matplotlib_is_told_before_anything_is_measured(monkeypatch):
   assert drawing._MISSING.count('pip install matplotlib') == 1
 
 
-def test_a_curve_that_fails_says_why(tmp_path, monkeypatch):
+def test_a_curve_that_fails_states_why(tmp_path, monkeypatch):
   monkeypatch.setattr(
     subprocess, 'run', lambda *_, **__: subprocess.CompletedProcess([], 3, '', 'a line\nValueError: too small\n')
   )

@@ -37,7 +37,7 @@ def worker(tmp_path):
   started.close()
 
 
-def test_a_process_says_what_it_is_and_then_does_what_it_is_asked(worker):
+def test_a_process_describes_itself_and_then_answers_requests(worker):
   work = digits.perceptron()
   assert worker.ready['parameters'] == 64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10 == work.num_parameters
   network = numpy_by_hand.Perceptron(work)
@@ -52,7 +52,7 @@ def test_a_process_says_what_it_is_and_then_does_what_it_is_asked(worker):
   assert done.peak_bytes > 10 * 2**20
 
 
-def test_a_process_that_ends_says_why(tmp_path):
+def test_a_process_that_ends_states_why(tmp_path):
   with pytest.raises(process.PeerError, match='has ended: .*no such peer'):
     process.Process([sys.executable, '-c', 'raise SystemExit("no such peer")'], tmp_path / 'log')
   with pytest.raises(process.PeerError, match='was silent for 0 s'):
@@ -115,7 +115,7 @@ def test_both_take_turns():
   assert order == [(1, 3), (2, 4)] * 3 and len(duel.ours) == len(duel.theirs) == 3
 
 
-def test_other_work_is_told():
+def test_other_work_is_reported():
   same = {'parameters': 10, 'first_loss': 2.0, 'is_reduced': False}
   assert checks.differences(same, same) == []
   assert checks.differences(same, {**same, 'parameters': 12}) == ['12 parameters, ours 10']
@@ -125,7 +125,7 @@ def test_other_work_is_told():
   assert checks.differences(same, {'parameters': None, 'first_loss': None}) == []
 
 
-def test_a_peer_whose_updates_differ_is_told():
+def test_a_peer_whose_updates_differ_is_reported():
   """Losses after as many steps on the same batches test optimizer, decay and clipping: here, of the rate."""
   work = digits.dense((3, 4, 2), np.eye(3, dtype=np.float32)[[0, 1, 2, 0]], np.array([0, 1, 1, 0], np.int32))
   after = []
@@ -141,7 +141,7 @@ def test_a_peer_whose_updates_differ_is_told():
   assert checks.differences_after(10, after[0], math.nan, is_reduced=True)
 
 
-def test_a_peer_without_some_gradients_is_told():
+def test_a_peer_without_some_gradients_is_reported():
   """After few steps its loss is still close to ours, but has not fallen as far."""
   work = digits.dense((3, 4, 2), np.eye(3, dtype=np.float32)[[0, 1, 2, 0]], np.array([0, 1, 1, 0], np.int32))
 
@@ -159,8 +159,8 @@ def test_a_peer_without_some_gradients_is_told():
   rounded = (ours[0], ours[1] * (1 + 1e-4))
   assert checks.differences_of_falls(2, ours, rounded, is_reduced=False) == []
   for theirs in (losses(rate=5e-2), losses(frozen=2)):  # The second has no gradient of the first layer.
-    said = f'loss {theirs[0]:.5g} to {theirs[1]:.5g} in 2 steps, ours {ours[0]:.5g} to {ours[1]:.5g}'
-    assert checks.differences_of_falls(2, ours, theirs, is_reduced=False) == [said]
+    message = f'loss {theirs[0]:.5g} to {theirs[1]:.5g} in 2 steps, ours {ours[0]:.5g} to {ours[1]:.5g}'
+    assert checks.differences_of_falls(2, ours, theirs, is_reduced=False) == [message]
   assert checks.differences_of_falls(2, ours, (ours[0], math.nan), is_reduced=True)
 
 
@@ -195,7 +195,7 @@ def test_a_peer_that_is_missing_is_named_with_what_to_do(tmp_path):
   assert table[1][0] == 'jax_scan' and table[1][-1] == 'missing: pip install jax'
 
 
-def test_the_table_says_how_fast_and_the_goals_whether_that_is_enough():
+def test_the_table_shows_speeds_and_whether_they_meet_the_goals():
   workload = catalogue.workload('digits_mlp')
   first = process.Turn(10, 3.0, 3.0, {}, '', 0)
   rows = [
@@ -295,7 +295,7 @@ def test_the_digits_are_those_of_scikit_learn():
   assert np.array_equal(work.inputs * 16, wanted.data[:1437]) and np.array_equal(work.labels, wanted.target[:1437])
 
 
-def test_the_decoder_has_the_work_that_is_said_of_it():
+def test_the_decoder_has_the_work_that_is_stated():
   work = decoder.decoder()
   assert list(work.weights)[-1] == 'lm_head/kernel' and len(set(work.weights)) == 2 + 4 * 12 + 3
   assert decoder.flops() == pytest.approx(43.5e9, rel=1e-3)
@@ -340,7 +340,7 @@ def small(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_peer_that_is_missing_or_fails_is_named_and_the_others_go_on(small, capsys, tmp_path):
+def test_a_peer_that_is_missing_or_fails_is_named_and_the_others_continue(small, capsys, tmp_path):
   path = tmp_path / 'RESULTS.md'
   assert command.main(['a', '--rounds=2', '--seconds=0.01', '--cores=1', f'--results={path}']) == 1  # One has failed.
   printed, written = capsys.readouterr().out, next((tmp_path / 'results').iterdir()).read_text()

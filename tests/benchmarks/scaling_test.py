@@ -101,7 +101,7 @@ def test_the_decoders_of_the_table_have_the_published_sizes():
 
 
 @pytest.mark.slow
-def test_what_two_replicas_hand_to_all_reduce_is_what_the_model_says():
+def test_what_two_replicas_hand_to_all_reduce_is_what_the_model_predicts():
   task = {'model': {'hidden_sizes': [16, 8]}, 'train_data': {'global_batch_size': 8}}
   trainer = shrunk_run.make_trainer(shrunk_run.make_params('digits_mlp', {'task': task}), 'two')
   parameters = 64 * 16 + 16 + 16 * 8 + 8 + 8 * 10 + 10
@@ -125,7 +125,7 @@ class Tokens(harness.LinearTask):
 
 @pytest.mark.soak
 @pytest.mark.parametrize('config', [SMALL, GPT], ids=['llama', 'gpt2'])
-def test_what_two_replicas_of_a_decoder_hand_to_all_reduce_is_what_the_model_says(config):
+def test_what_two_replicas_of_a_decoder_hand_to_all_reduce_is_what_the_model_predicts(config):
   rows = np.random.default_rng(0).integers(0, 32, [8, 9]).astype(np.int32)
   task_cls = type('Task', (Tokens,), {'config': config})
   trainer = harness.make_trainer(task_cls, (rows, np.zeros(8)), replicas='two', enable_xla=False)
@@ -151,7 +151,7 @@ def test_the_tensors_that_tensor_parallelism_sums_are_those_that_layers_return()
   assert 2 * sum(sizes) == model.activation_bytes(model.count(GPT, 8), 32, model.Sizes(activation=4))
 
 
-def test_a_device_of_a_mesh_holds_the_part_that_the_model_says():
+def test_a_device_of_a_mesh_holds_the_part_that_the_model_declares():
   counted, made = model.count(SMALL, 8), ext.LanguageModel(SMALL)
   devices = mesh.Mesh({'fsdp': 4})
   held = np.zeros(4)
@@ -195,7 +195,7 @@ def test_tensor_parallelism_divides_weights_and_waits_for_activations():
   assert model.state_bytes(decoder, model.Plan(4, 64, tensor=4)) == 4 * decoder.parameters
 
 
-def test_steps_that_there_are_not_say_why():
+def test_missing_steps_state_why():
   decoder = model.count(SMALL, 8)
   for plan, reason in (
     (model.Plan(128, 64), 'less than a row for each'),

@@ -25,7 +25,7 @@ def test_the_rule_still_picks_what_was_measured_and_that_was_nearly_the_fastest(
   assert str(plan).startswith(f'{record["plan"]}:') and records.loss(record) <= KNOWN.get(name, 0.1)
 
 
-def test_the_table_has_a_column_for_each_execution_and_says_what_the_rule_loses():
+def test_the_table_has_a_column_for_each_execution_and_the_loss_by_the_rule():
   record = {'plan': 'fused', 'milliseconds': {records.RULE: 1.5, 'graph': 3.0, 'xla': 1.0}}
   other = {'plan': 'plain', 'milliseconds': {records.RULE: 2.0, 'xla, 8 steps': 4.0}}
   assert records.loss(record) == 0.5 and records.loss(other) == 0

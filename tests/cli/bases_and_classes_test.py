@@ -191,7 +191,7 @@ def test_an_export_of_adapters_predicts_as_the_run_and_notes_how_its_base_is_kep
 
 
 @pytest.mark.slow
-def test_another_base_and_flags_without_a_meaning_are_told(run, place, tmp_path):
+def test_another_base_and_flags_without_a_meaning_are_reported(run, place, tmp_path):
   tiny_models.write(tmp_path / 'other', seed=4, max_position_embeddings=64)
   prompt = ('--prompt=What', '--max_new_tokens=2')
   status, _, err = run('generate', place / 'plain', *prompt, f'--base_model={tmp_path / "other"}')

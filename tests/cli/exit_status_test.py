@@ -153,7 +153,7 @@ def test_the_gin_configuration_is_saved_however_a_run_ends(error, one_device, tm
   assert 'dish.salt = 1' in (tmp_path / 'operative_config.train.gin').read_text()
 
 
-def test_the_gin_configuration_tells_no_password(one_device, tmp_path):
+def test_the_gin_configuration_has_no_password(one_device, tmp_path):
   with gin.unlock_config():
     gin.parse_config('dish.salt = "http://user:PW@host"')
   dish()
@@ -179,7 +179,7 @@ def test_a_mistake_that_shows_in_the_middle_of_a_run_is_no_refusal(one_device, t
   assert 'dish.salt = 1' in (tmp_path / 'operative_config.train.gin').read_text()
 
 
-def test_what_ended_the_run_is_told_where_the_folder_cannot_be_written(one_device, tmp_path):
+def test_what_ended_the_run_is_reported_where_the_folder_cannot_be_written(one_device, tmp_path):
   (tmp_path / 'file').touch()
   with pytest.raises(RuntimeError, match='out of luck'):
     with exit_status.saving_gin_config('train', str(tmp_path / 'file/run'), one_device):

@@ -165,7 +165,7 @@ def test_what_cannot_be_loaded_is_an_error_in_one_line(tmp_path):
   refuse('ckpt-7: it is damaged', which=7)
 
 
-def test_a_model_that_is_built_late_needs_data_or_an_error_says_so(tmp_path, monkeypatch):
+def test_a_model_that_is_built_late_needs_data_or_an_error_reports_it(tmp_path, monkeypatch):
   save(tmp_path, 'late')
 
   def no_data(*args):

@@ -111,14 +111,14 @@ _OTHER = 'flags_test/other'
 
 
 @pytest.mark.parametrize(
-  ('code', 'told'),
+  ('code', 'message'),
   [
     ('', 'flags_test_a was imported, and registers no experiment; decorate a function that .*@ext.register_experiment'),
     (_REGISTERING.format(_OTHER), f'flags_test_a was imported, and registers {_OTHER}; `official-ext list` shows all$'),
     ('import flags_test_b', f'flags_test_a was imported, and registers {_OTHER}; `official-ext list` shows all$'),
   ],
 )
-def test_a_registry_without_the_experiment_is_named_with_those_that_it_registers(code, told, tmp_path, monkeypatch):
+def test_a_registry_without_the_experiment_is_named_with_those_that_it_registers(code, message, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'path', [*sys.path, str(tmp_path)])
   before = copy.deepcopy(model_garden_internals.registered_configs())
@@ -126,7 +126,9 @@ def test_a_registry_without_the_experiment_is_named_with_those_that_it_registers
   (tmp_path / 'flags_test_b.py').write_text(_REGISTERING.format(_OTHER))
   try:
     for _ in range(2):  # Imported before, as in a process that serves several commands.
-      with pytest.raises(errors.UserError, match=f'--experiment=flags_test: no such experiment; .*--registry={told}'):
+      with pytest.raises(
+        errors.UserError, match=f'--experiment=flags_test: no such experiment; .*--registry={message}'
+      ):
         registries.import_experiments(['flags_test_a'], 'flags_test')
       registries._REGISTERED.clear()
     if code:

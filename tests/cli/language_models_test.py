@@ -167,10 +167,10 @@ def test_an_adapter_folder_is_its_base_with_the_adapters(run, place):
   assert all(checkpoints.torch.equal(again[name], value) for name, value in weights[1].items())
   theirs = [checkpoints.transformers.AutoTokenizer.from_pretrained(folder) for folder in ('base', 'again')]
   messages = [{'role': 'user', 'content': 'hello <|end|> ä'}]
-  told = [
+  prompts = [
     tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) for tokenizer in theirs
   ]
-  assert told[0] == told[1] and len(told[0]) > 5
+  assert prompts[0] == prompts[1] and len(prompts[0]) > 5
 
 
 @pytest.fixture
@@ -258,8 +258,8 @@ def test_chat_keeps_the_conversation_and_forgets_its_beginning_aloud(run, place)
   first = '<|user|>hello<|end|><|assistant|>'
   assert answers[0] == continued('base', first, 8)
   assert answers[1] == continued('base', f'{first}{answers[0]}<|end|><|user|>there<|end|><|assistant|>', 8)
-  told = [line for line in err.splitlines() if 'stopped after 8 tokens' not in line]
-  assert told == ['the context of 64 tokens is full: the 4 oldest messages are forgotten']
+  printed = [line for line in err.splitlines() if 'stopped after 8 tokens' not in line]
+  assert printed == ['the context of 64 tokens is full: the 4 oldest messages are forgotten']
   assert answers[2] == continued('base', f'<|user|>{messages[2]}<|end|><|assistant|>', 8)
 
   status, out, err = run('chat', 'base', '--max_new_tokens=8', stdin='x' * 60)
@@ -270,7 +270,7 @@ def test_chat_keeps_the_conversation_and_forgets_its_beginning_aloud(run, place)
   )
 
 
-def test_a_message_that_is_no_utf_8_is_told_and_on_a_terminal_ends_nothing(run, place, monkeypatch, capsys):
+def test_a_message_that_is_no_utf_8_is_reported_and_on_a_terminal_ends_nothing(run, place, monkeypatch, capsys):
   def chat(is_interactive):
     stdin = io.TextIOWrapper(io.BytesIO('h\xe4\nhello\n'.encode('latin-1')), 'utf-8')
     monkeypatch.setattr(stdin, 'isatty', lambda: is_interactive, raising=False)
@@ -462,7 +462,7 @@ def test_the_tokenizer_of_a_run_goes_along_with_the_template_that_it_was_trained
   assert run('generate', 'with_tokenizer', '--prompt=hello', '--max_new_tokens=1')[0] == 0
 
 
-def test_a_lack_of_a_tokenizer_and_one_that_is_too_large_are_told(run, place, wrong_folders):
+def test_a_lack_of_a_tokenizer_and_one_that_is_too_large_are_reported(run, place, wrong_folders):
   status, _, err = run('convert', 'bare', 'still_bare')
   assert status == 0 and err.startswith('no tokenizer went along: ') and err.count('\n') == 1
   large = ext.train_tokenizer(['hello'] * 3, 300, [*MARKS, *(f'<|{n}|>' for n in range(20))], folder=place)

@@ -138,12 +138,12 @@ def test_workers_get_their_cluster_and_their_lines_a_number(tmp_path):
   assert run.stderr.endswith('launch: the run has ended with status 0\n')
 
 
-@tiers.parametrize(('do', 'told'), [('kill', 'was killed by SIGKILL'), ('1', 'stopped with status 1')], fast=1)
-def test_all_are_started_again_after_a_crash(tmp_path, do, told):
+@tiers.parametrize(('do', 'outcome'), [('kill', 'was killed by SIGKILL'), ('1', 'stopped with status 1')], fast=1)
+def test_all_are_started_again_after_a_crash(tmp_path, do, outcome):
   run = Run(tmp_path, f'1:0:{do}', f'0:1:{do}')
   assert run.end() == 0
   assert len(run.starts(0)) == len(run.starts(1)) == 3
-  assert f'worker 1 {told}' in run.stderr and 'restart 2 of 3' in run.stderr
+  assert f'worker 1 {outcome}' in run.stderr and 'restart 2 of 3' in run.stderr
 
 
 def test_a_preempted_run_is_started_again(tmp_path):
@@ -163,7 +163,7 @@ def test_a_suspended_worker_is_killed_when_the_others_have_stopped(tmp_path, res
 
 
 @pytest.mark.slow
-def test_a_worker_whose_interpreter_stands_still_is_killed_when_the_others_have_stopped(tmp_path, monkeypatch, capfd):
+def test_a_worker_whose_interpreter_hangs_is_killed_when_the_others_have_stopped(tmp_path, monkeypatch, capfd):
   # Of three: one notices that the run hangs; one gives signs of life for long, as while it saves, and owes none at its
   # end; in one a native function keeps Python's lock.
   monkeypatch.setattr(operations_launch, '_LEAST_SILENCE_SECONDS', 2.0)
@@ -214,7 +214,7 @@ def test_signals_are_passed_on_and_end_the_run(tmp_path, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('redirected', ['>/dev/full 2>/dev/full', '>&- 2>&- <&-'])
-def test_a_launcher_whose_output_cannot_be_written_goes_on(tmp_path, redirected):
+def test_a_launcher_whose_output_cannot_be_written_continues(tmp_path, redirected):
   run = Run(tmp_path, '1:0:1', redirected=redirected)
   assert run.end() == 0
   assert len(run.starts(0)) == len(run.starts(1)) == 2

@@ -134,7 +134,7 @@ def test_check_runs_the_experiment_once(capsys, tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
-def test_check_finds_what_only_a_run_can_tell(capsys):
+def test_check_finds_what_only_a_run_can_show(capsys):
   status, _, err = run(
     capsys,
     'check',
@@ -203,10 +203,10 @@ class CommentedConfig(base_config.Config):
   """Fields with and without comments.
 
   Attributes:
-    told: The text of the docstring.
+    documented: The text of the docstring.
   """
 
-  told: int = 0  # The text of a comment.
+  documented: int = 0  # The text of a comment.
   # Several fields.
   first: int = 0
   # What the second one is,
@@ -231,7 +231,7 @@ class CommentedConfig(base_config.Config):
 
 def test_meanings_come_from_comments_where_the_docstring_has_none():
   assert describe.attribute_docs(CommentedConfig) == {
-    'told': 'The text of the docstring.',
+    'documented': 'The text of the docstring.',
     'second': 'What the second one is, in two lines.',
     'third': 'The third, and how it continues.',
     'fourth': 'At the end of several lines.',
@@ -241,7 +241,7 @@ def test_meanings_come_from_comments_where_the_docstring_has_none():
   assert describe.attribute_docs(type(params.task))['init_checkpoint_modules'] == 'all or backbone'
 
 
-def test_describe_tells_no_password(capsys):
+def test_describe_prints_no_password(capsys):
   uri = '--set=trainer.mlflow.tracking_uri=http://user:PW@host'
   status, out, err = run(capsys, 'describe', 'digits', uri)
   assert status == 0 and 'http://user:***@host' in out and 'PW' not in out + err
@@ -249,7 +249,7 @@ def test_describe_tells_no_password(capsys):
   assert status == 2 and 'PW' not in out + err
 
 
-def test_official_ext_tells_all_mistakes_at_once(capsys):
+def test_official_ext_reports_all_mistakes_at_once(capsys):
   status, _, err = run(capsys, 'describe', 'digits', '--set=learning_rate=-1', '--set=nothing=5')
   assert status == 2
   assert [line.split(': ')[:2] for line in err.splitlines()] == [
@@ -273,8 +273,8 @@ def test_a_command_ends_as_a_run_does(error, status, line, capsys, monkeypatch):
     raise error
 
   monkeypatch.setitem(sys.modules, 'official_ext.training.diagnosis.dry_run', types.SimpleNamespace(run=end))
-  told, _, err = run(capsys, 'check', 'digits')
-  assert told == status and re.fullmatch(f'error: {line}\n', err), err
+  returned, _, err = run(capsys, 'check', 'digits')
+  assert returned == status and re.fullmatch(f'error: {line}\n', err), err
 
 
 @pytest.mark.parametrize('command', ['list', 'describe', 'new', 'check', 'export', 'convert', 'generate', 'chat'])
@@ -376,16 +376,16 @@ def test_a_second_list_or_describe_does_not_import_tensorflow_and_a_change_is_se
   (folder / 'registry_imports.py').write_text('')
   command = functools.partial(process, folder, tmp_path / 'cache')
   arguments = ('list', '--registry=my_registry')
-  first, told = command(*arguments)
+  first, summary = command(*arguments)
   names = lambda lines: {line.split()[0] for line in lines if line.strip()}
-  assert told == '0 True' and {'digits_mlp', 'mine'} <= names(first)
+  assert summary == '0 True' and {'digits_mlp', 'mine'} <= names(first)
   assert command(*arguments) == (first, '0 False')
   (folder / 'names.txt').write_text('mine ours')
-  changed, told = command(*arguments)
-  assert told == '0 True' and names(changed) == names(first) | {'ours'}
+  changed, summary = command(*arguments)
+  assert summary == '0 True' and names(changed) == names(first) | {'ours'}
   for flags in ([], ['--yaml']):
-    first, told = command('describe', 'ours', '--registry=my_registry', *flags)
-    assert told == '0 True' and first[0] == ('task:' if flags else 'ours'), first[:2]
+    first, summary = command('describe', 'ours', '--registry=my_registry', *flags)
+    assert summary == '0 True' and first[0] == ('task:' if flags else 'ours'), first[:2]
     assert command('describe', 'ours', '--registry=my_registry', *flags) == (first, '0 False')
   (folder / 'names.txt').write_text('mine')
   assert command('describe', 'ours', '--registry=my_registry')[1] == '2 True'

@@ -147,9 +147,9 @@ def test_an_experiment_that_runs_files_gives_one_to_begin_with(tmp_path, monkeyp
   assert text.replace('custom01', 'template') == (ROOT / 'experiments/script/template.py').read_text()
   assert cli.main(['describe', 'script', '--set=script=custom01.py', '--set=learning_rate=1e-3']) == 0
   (tmp_path / 'custom01.py').write_text('mine')
-  for name, told in (('custom01', 'custom01.py: exists already'), ('yaml', 'yaml: a module of this name is')):
+  for name, message in (('custom01', 'custom01.py: exists already'), ('yaml', 'yaml: a module of this name is')):
     assert cli.main(['new', name, '--like=script']) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
   assert [path.read_text() for path in tmp_path.iterdir()] == ['mine']
 
 

@@ -67,7 +67,7 @@ def test_a_full_disk_and_no_output_at_all():
     assert process.returncode == 17, (redirection, process.stderr)
 
 
-def test_what_ascii_cannot_say_is_written_all_the_same():
+def test_what_ascii_cannot_encode_is_written_all_the_same():
   process = _start(stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, 'PYTHONIOENCODING': 'ascii'})
   out, _ = process.communicate('x', timeout=60)
   assert process.returncode == 17
@@ -90,7 +90,7 @@ sys.exit(17)
 """
 
 
-def test_a_run_that_has_finished_says_so_whatever_streams_are_closed():
+def test_a_run_that_has_finished_reports_it_whatever_streams_are_closed():
   # Before: status 1 after `2>&-`.
   for redirection in ('2>&-', '>&-', '<&-', '>&- 2>&-', '>&- 2>&- <&-'):
     process = subprocess.run(
@@ -104,7 +104,7 @@ def test_a_run_that_has_finished_says_so_whatever_streams_are_closed():
     assert process.returncode == 17, (redirection, process.stderr)
 
 
-def test_what_is_printed_and_logged_tells_no_password():
+def test_what_is_printed_and_logged_has_no_password():
   code = """
     import logging, sys
     from absl import app, logging as absl_logging

@@ -162,7 +162,7 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_one_leaves_no_process_and_goes_on_to_the_same_bytes(tmp_path):
+def test_a_killed_one_leaves_no_process_and_resumes_to_the_same_bytes(tmp_path):
   words, path = big(tmp_path)
   with inputs.started(tmp_path, *words) as first:
     wait_for_shards(tmp_path / 'out', 3, first)
@@ -231,7 +231,7 @@ def test_kills_at_many_moments_change_no_byte(engine, step, least, tmp_path):
 @pytest.mark.soak
 @_needs_ray
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_all_processes_ends_ray_too_and_the_same_command_goes_on(number, tmp_path):
+def test_a_signal_to_all_processes_ends_ray_too_and_the_same_command_resumes(number, tmp_path):
   words, path = big(tmp_path)
   with inputs.started(tmp_path, *words, '--engine=ray') as process:
     wait_for_shards(tmp_path / 'out', 3, process)

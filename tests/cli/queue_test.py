@@ -97,7 +97,7 @@ def test_a_mistake_is_one_line(run, line, expected):
   assert stderr.count('\n') == 1
 
 
-def test_a_folder_that_is_not_there_is_told(capsys, tmp_path):
+def test_a_folder_that_is_not_there_is_reported(capsys, tmp_path):
   assert main.main(['queue', 'list', str(tmp_path / 'none')]) == 2
   assert 'no such folder' in capsys.readouterr().err
   assert os.listdir(tmp_path) == []
@@ -122,7 +122,7 @@ def test_a_dispatcher_starts_in_the_background_and_is_the_only_one(run, trial):
   queues.until(lambda: trial.queue.dispatcher() is None)
 
 
-def test_the_list_leaves_out_old_jobs_and_says_so(run, trial):
+def test_the_list_leaves_out_old_jobs_and_reports_it(run, trial):
   for _ in range(12):
     trial.add()
   run('cancel ' + ' '.join(map(str, range(1, 13))))
@@ -131,7 +131,7 @@ def test_the_list_leaves_out_old_jobs_and_says_so(run, trial):
 
 
 @pytest.mark.soak
-def test_a_training_that_is_preempted_is_tried_again_and_goes_on(run, trial):
+def test_a_training_that_is_preempted_is_tried_again_and_resumes(run, trial):
   model_dir = trial.folder / 'digits'
   flags = f'--experiment=digits --mode=train --model_dir={model_dir} --set=train_steps=1000 --set=steps_per_loop=10'
   run(f'add -- {flags} --set=checkpoint_interval=100')

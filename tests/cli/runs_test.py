@@ -122,7 +122,7 @@ def test_the_last_completions_are_shown(tmp_path, runs):
   assert json.loads(runs('show', tmp_path, 'b', '--json')[1])['completions'] is None
 
 
-def test_the_lowest_is_the_best_if_the_run_says_so(tmp_path, runs):
+def test_the_lowest_is_the_best_if_the_run_declares_it(tmp_path, runs):
   losses = {8: 0.5, 16: 0.75, 30: float('nan')}
   run = folders.make(tmp_path, 'a', [event('eval', step, validation_loss=loss) for step, loss in losses.items()])
   text = (tmp_path / 'a/params.yaml').read_text().replace('accuracy', 'validation_loss').replace('higher', 'lower')
@@ -166,7 +166,7 @@ def test_a_run_is_named_in_the_folder_or_by_its_path(tmp_path, runs):
   assert 'did you mean delete?' in runs('delet', tmp_path)[2]
 
 
-def test_what_is_wrong_with_several_runs_is_told_of_each(tmp_path, runs):
+def test_what_is_wrong_with_several_runs_is_reported_of_each(tmp_path, runs):
   folders.make(tmp_path, 'living')
   folders.make(tmp_path, 'ended', status='failed', identity=folders.ended_process())
   code, out, err = runs('delete', tmp_path, 'living', 'ended')
@@ -290,7 +290,7 @@ def _train(folder, train_steps=1_000_000):
 
 
 @pytest.mark.slow
-def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train):
+def test_a_training_is_stopped_resumes_and_is_killed(tmp_path, runs, start_train):
   start_train(_train(tmp_path / 'a'))
   run = run_folders.Run(str(tmp_path / 'a'), 'a')
   _wait(lambda: (run.record() or {}).get('stage') == 'train' and os.path.getsize(run.file('events.jsonl')) > 2000)
@@ -343,7 +343,7 @@ def test_a_best_checkpoint_is_evaluated_as_it_was_and_stays_as_it_is(tmp_path, r
 
 
 @pytest.mark.soak
-def test_a_training_that_was_resumed_detached_tells_how_it_has_ended(tmp_path, runs, run_train):
+def test_a_training_that_was_resumed_detached_reports_how_it_has_ended(tmp_path, runs, run_train):
   assert run_train(_train(tmp_path / 'a', train_steps=20)).returncode == 0
   run = run_folders.Run(str(tmp_path / 'a'), 'a')
   assert 'a-2: started as process' in runs('clone', tmp_path, 'a', '--set=train_steps=1000000', '--start')[1]

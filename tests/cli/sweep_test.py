@@ -83,7 +83,7 @@ def test_without_a_file_parameters_make_a_grid(run):
 
 
 @pytest.mark.slow
-def test_points_are_stopped_deleted_and_go_on_in_the_background(run):
+def test_points_are_stopped_deleted_and_resume_in_the_background(run):
   write({'metric': {'name': 'loss'}, 'parameters': {'x': {'values': [0.5, 0.3]}, 'seconds': {'value': 5}}})
   status, stdout, _ = run('lr.yaml runs --slots=2 --start')
   assert status == 0

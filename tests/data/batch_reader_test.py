@@ -144,7 +144,7 @@ def test_an_error_names_example_and_position(bad, problem):
     ('ignore', r"task\.validation_data\.on_bad_example: expected error or skip, got 'ignore'"),
   ],
 )
-def test_what_is_wrong_from_the_start_is_told_then(action, message):
+def test_what_is_wrong_from_the_start_is_reported_then(action, message):
   with pytest.raises(errors.UserError, match=message):
     step_indexed.build_dataset(FlawedSource((6,)), config(False, action))
 
@@ -176,7 +176,7 @@ def test_the_error_of_a_collator_keeps_its_traceback():
     step_indexed.build_dataset(FlawedSource(()), config(collator='broken'))
 
 
-def test_lengths_may_differ_where_the_collator_says_so():
+def test_lengths_may_differ_where_the_collator_declares_it():
   """`pad` takes any length, but not another rank."""
 
   class Lists(FlawedSource):

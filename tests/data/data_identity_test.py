@@ -24,7 +24,7 @@ def names_of_differences(before, now):
   return [line.split(': ')[1] for line in data_identity.differences('task.train_data', [before], [now])]
 
 
-def test_files_are_told_by_name_size_and_order_and_not_by_folder(tmp_path):
+def test_files_are_identified_by_name_size_and_order_and_not_by_folder(tmp_path):
   files = write(tmp_path / 'a', one=b'12345', two=b'123', three=b'12')
   before = data_identity.of_files(files)
   moved = write(tmp_path / 'b', one=b'12345', two=b'123', three=b'12')
@@ -39,7 +39,7 @@ def test_files_are_told_by_name_size_and_order_and_not_by_folder(tmp_path):
   assert names_of_differences(before, data_identity.of_files(same_sizes)) == []  # As the docs say.
 
 
-def test_arrays_are_told_by_shape_type_and_some_rows():
+def test_arrays_are_identified_by_shape_type_and_some_rows():
   x = np.arange(2000.0).reshape(1000, 2)
   name = np.array([f'n{i}' for i in range(1000)], object)
   before = sources.ArraySource({'x': x, 'name': name}).identity()
@@ -56,7 +56,7 @@ def test_arrays_are_told_by_shape_type_and_some_rows():
   assert data_identity.of_arrays({'x': x[:1]})['content_of_16_rows']
 
 
-def test_array_record_files_are_told_by_their_records_too(tmp_path):
+def test_array_record_files_are_identified_by_their_records_too(tmp_path):
   def source(folder, *counts):
     os.makedirs(folder)
     for number, count in enumerate(counts):
@@ -88,7 +88,7 @@ class Numbers(tfds.core.GeneratorBasedBuilder):
 
 
 @pytest.mark.parametrize('in_a_source', [True, False], ids=['source', 'configuration'])
-def test_tfds_data_are_told_by_version_and_split(tmp_path, in_a_source, monkeypatch):
+def test_tfds_data_are_identified_by_version_and_split(tmp_path, in_a_source, monkeypatch):
   def identity_of(split):
     if in_a_source:
       return sources.TfdsSource('numbers', split, str(tmp_path)).identity()
@@ -107,7 +107,7 @@ def test_tfds_data_are_told_by_version_and_split(tmp_path, in_a_source, monkeypa
   assert 'tfds' in names_of_differences(before, identity_of('train'))
 
 
-def test_a_hugging_face_data_set_is_told_by_what_it_says_of_itself(tmp_path):
+def test_a_hugging_face_data_set_is_identified_by_its_own_description(tmp_path):
   (file,) = write(tmp_path, data=b'123')
 
   class Dataset:

@@ -144,7 +144,7 @@ def test_a_length_that_fits_no_record_is_the_configurations_mistake(tmp_path):
       .batch(2)
     )
 
-  def told(data):
+  def explained(data):
     try:
       list(build(data))
     except tf.errors.OpError as error:
@@ -153,14 +153,14 @@ def test_a_length_that_fits_no_record_is_the_configurations_mistake(tmp_path):
 
   tfrecords.write_examples(tmp_path / 'a', examples())
   data = LengthConfig(input_path=str(tmp_path / 'a'), global_batch_size=2)
-  assert told(data) == (
+  assert explained(data) == (
     f'task.train_data.seq_length: is 4, and in {tmp_path}/a x has 2 values; set it to 2 (near step 0)'
   )
   # One record with another length is the file's.
   tfrecords.write_examples(tmp_path / 'a', [{'x': [0] * 4}, {'x': [0] * 4}, {'x': [0] * 3}, {'x': [0] * 4}])
-  assert told(data).startswith(f'task.train_data.input_path: {tmp_path}/a: record 2: cannot be parsed: ')
+  assert explained(data).startswith(f'task.train_data.input_path: {tmp_path}/a: record 2: cannot be parsed: ')
   tfrecords.write_examples(tmp_path / 'a', [{'x': [0] * 3}, *[{'x': [0] * 4}] * 3])
-  assert told(data).startswith(f'task.train_data.input_path: {tmp_path}/a: record 0: cannot be parsed: ')
+  assert explained(data).startswith(f'task.train_data.input_path: {tmp_path}/a: record 0: cannot be parsed: ')
 
 
 def test_a_feature_that_no_record_has_is_the_configurations_mistake(folder):
@@ -193,7 +193,7 @@ def test_a_file_that_has_gone(folder):
   assert message.startswith(f'task.train_data.input_path: {folder}/gone: No such file or directory')
 
 
-def test_an_error_without_a_place_is_told_all_the_same(folder):
+def test_an_error_without_a_place_is_reported_all_the_same(folder):
   params = params_of(folder)
   ragged = tf.data.Dataset.range(4).map(lambda i: tf.ones([i])).batch(2)
   with pytest.raises(tf.errors.InvalidArgumentError) as caught:

@@ -128,7 +128,7 @@ def test_lines_are_found_wherever_blocks_end(tmp_path, monkeypatch, block):
 
 
 @pytest.mark.parametrize(
-  'line, told',
+  'line, message',
   [
     (b'{"a": 1', 'is invalid JSON: '),
     (b'{"a": "\xff"}', 'is not UTF-8 at byte 7'),
@@ -138,18 +138,18 @@ def test_lines_are_found_wherever_blocks_end(tmp_path, monkeypatch, block):
     (b'{"a": ' + b'1' * 5000 + b'}', 'holds the number 11111111111111111111, which is too large for a float64'),
   ],
 )
-def test_a_damaged_line_is_named_and_others_are_read(tmp_path, line, told):
+def test_a_damaged_line_is_named_and_others_are_read(tmp_path, line, message):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(b'{"a": 0}\n\n' + line + b'\n{"a": 2}\n')
   records = record_files.open_records(str(path))
   with pytest.raises(bad_examples.BadExampleError) as error:
     records.read(1)
-  assert str(error.value).startswith(f'{path}, line 3: {told}') and '\n' not in str(error.value)
+  assert str(error.value).startswith(f'{path}, line 3: {message}') and '\n' not in str(error.value)
   assert (records.read(0), records.read(2)) == ({'a': 0}, {'a': 2})
 
 
 @pytest.mark.parametrize(
-  'name, content, told',
+  'name, content, message',
   [
     ('a.parquet', b'PAR1 no', 'cannot be read: ArrowInvalid'),
     ('a.arrow', b'no arrow', 'cannot be read: '),
@@ -164,11 +164,11 @@ def test_a_damaged_line_is_named_and_others_are_read(tmp_path, line, told):
     ('a.xml', b'a,b', 'is of an unknown kind; its name should end with one of .jsonl'),
   ],
 )
-def test_a_damaged_file_is_named(tmp_path, name, content, told):
+def test_a_damaged_file_is_named(tmp_path, name, content, message):
   (tmp_path / name).write_bytes(content)
   with pytest.raises(errors.UserError) as error:
     record_files.open_records(str(tmp_path / name), field='data.input_path')
-  assert str(error.value).startswith(f'data.input_path: {tmp_path}/{name}') and told in str(error.value)
+  assert str(error.value).startswith(f'data.input_path: {tmp_path}/{name}') and message in str(error.value)
   assert '\n' not in str(error.value)
 
 
@@ -239,7 +239,7 @@ def test_a_file_that_is_named_twice_is_reported(tmp_path, caplog):
 
 
 @pytest.mark.parametrize('block', [3, 7, 64])
-def test_blank_and_long_lines_are_told_apart_wherever_blocks_end(tmp_path, monkeypatch, block):
+def test_blank_and_long_lines_are_distinguished_wherever_blocks_end(tmp_path, monkeypatch, block):
   monkeypatch.setattr(json_records, '_BLOCK', block)
   monkeypatch.setattr(json_records, 'MAX_LINE_BYTES', 40)
   path = tmp_path / 'a.jsonl'

@@ -31,7 +31,7 @@ def test_a_missing_package_is_named_with_its_extra(package, extra, monkeypatch):
     export_options.ExportOptions(format=extra).check()
 
 
-def test_a_saved_model_has_the_name_of_a_version_and_others_say_what_they_are():
+def test_a_saved_model_has_the_name_of_a_version_and_others_name_their_kind():
   names = [
     export_options.ExportOptions(*values).folder_name(200)
     for values in (

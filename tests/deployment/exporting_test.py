@@ -119,7 +119,7 @@ def test_the_runtime_has_no_tensorflow_and_not_this_library(digits):
 
 @pytest.mark.slow
 @tiers.parametrize('export_format', ['litert', 'onnx', 'saved_model'], fast=1)
-def test_a_damaged_conversion_fails_and_says_so(export_format, digits, monkeypatch, capsys):
+def test_a_damaged_conversion_fails_and_reports_it(export_format, digits, monkeypatch, capsys):
   """The converters see weights that differ from the model's by a tenth."""
   own = {'litert': converters.convert_to_litert, 'onnx': converters.convert_to_onnx, 'saved_model': tf.saved_model.save}
 

@@ -106,8 +106,11 @@ def test_the_page(checkout, monkeypatch, capsys):
 def test_the_table_of_mistakes_is_that_of_the_docstring():
   rows = dict(re.findall(r'^\| ([^|]*) \| (error|warning) \|$', MISTAKES, re.MULTILINE))
   assert len(rows) == 19
-  told = inspect.getdoc(task_checks)
-  levels = {'error': told[told.index('Errors') : told.index('Warnings')], 'warning': told[told.index('Warnings') :]}
+  documented = inspect.getdoc(task_checks)
+  levels = {
+    'error': documented[documented.index('Errors') : documented.index('Warnings')],
+    'warning': documented[documented.index('Warnings') :],
+  }
   words = (
     'scalar',
     'metric',

@@ -33,7 +33,7 @@ def test_what_the_page_names_is_there(file, name):
 
 
 def test_the_page_has_a_row_for_every_package():
-  told = set(re.findall(r'`([\w/]+)(?:/|\.py)`', PAGE))  # A part of a package may be one module.
+  listed = set(re.findall(r'`([\w/]+)(?:/|\.py)`', PAGE))  # A part of a package may be one module.
   packages = {package for row in layers.ORDER for package in row}
-  assert packages <= told
-  assert {f'{package}/{name}' for package, rows in layers.SUBPACKAGES.items() for row in rows for name in row} <= told
+  assert packages <= listed
+  assert {f'{package}/{name}' for package, rows in layers.SUBPACKAGES.items() for row in rows for name in row} <= listed

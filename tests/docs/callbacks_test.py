@@ -64,8 +64,8 @@ def test_the_action_the_triggers_and_the_writer(callbacks, tmp_path, capsys):
 def test_metrics(tmp_path):
   _, logs = _train(_run_code('how_to/metrics.md')['MyTask'], tmp_path, train_steps=100)
   (event,) = small_run.events(tmp_path, 'eval')
-  told = set(classification._METRICS) - {'confusion_matrix'}
-  assert all(0.5 < event[name] <= 1 for name in told)
+  listed = set(classification._METRICS) - {'confusion_matrix'}
+  assert all(0.5 < event[name] <= 1 for name in listed)
   matrix = logs['confusion_matrix']
   assert matrix.sum() == 360 and matrix.trace() / 360 == pytest.approx(event['accuracy'])
   tags = event_accumulator.EventAccumulator(str(tmp_path / 'validation')).Reload().Tags()['tensors']
@@ -74,8 +74,8 @@ def test_metrics(tmp_path):
 
 def test_tables_are_complete():
   page = (DOCS / 'how_to/callbacks.md').read_text()
-  told = page[page.index('The events are') : page.index('- The logs are')]
-  assert set(re.findall(r'`(\w+)`', told)) == set(run_files.EVENTS)
+  listed = page[page.index('The events are') : page.index('- The logs are')]
+  assert set(re.findall(r'`(\w+)`', listed)) == set(run_files.EVENTS)
   rows = re.findall(r'^\| `(\w+)', page, re.MULTILINE)
   assert set(rows) == {'EveryNSteps', 'EveryTSeconds', 'OnBest', 'OnEvent', 'AtEnd', *registry.WRITERS}
   assert all(hasattr(triggers, name) or name in registry.WRITERS for name in rows)

@@ -110,12 +110,12 @@ def test_tokens_count_alike_under_accumulation():
   assert max(np.abs(a - b).max() for a, b in zip(of_means, expected)) > 1e-2
 
 
-def test_the_flags_of_launch_are_those_that_the_page_tells(capsys):
+def test_the_flags_of_launch_are_those_that_the_page_lists(capsys):
   with pytest.raises(SystemExit):
     launch.main(['--help'])
-  told = documents.tables(documents.read('docs/how_to/several_gpus.md'))['flag (default)']
+  listed = documents.tables(documents.read('docs/how_to/several_gpus.md'))['flag (default)']
   flags = set(re.findall(r'--\w+', capsys.readouterr().out)) - {'--help'}
-  assert {re.match(r'`(--\w+)`', row).group(1) for row in told} == flags
+  assert {re.match(r'`(--\w+)`', row).group(1) for row in listed} == flags
 
 
 @pytest.mark.slow

@@ -48,10 +48,10 @@ def test_it_prints_what_it_shows(name):
     pytest.importorskip('datasets', reason="needs: pip install 'official-ext[huggingface]'")
   text = inspect.cleandoc(NAMES[name].__doc__)
   test = doctest.DocTestParser().get_doctest(text, dict(GLOBALS), name, None, 0)
-  told = []
+  output = []
   runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS, verbose=False)
-  runner.run(test, out=told.append)
-  assert runner.failures == 0, ''.join(told)
+  runner.run(test, out=output.append)
+  assert runner.failures == 0, ''.join(output)
 
 
 def test_every_name_has_one():

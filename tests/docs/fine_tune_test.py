@@ -59,13 +59,13 @@ def test_the_page_runs_up_to_an_answer(place, run_train, capsys, monkeypatch):
   assert capsys.readouterr().out.endswith('The opposite of big is small.\n')  # The last block's.
 
 
-def test_the_table_says_what_the_names_mean():
+def test_the_table_explains_the_names():
   params = parser.parse_configuration(types.SimpleNamespace(experiment='sft', set=[]), print_return=False)
   rows = re.findall(r'^\| (`[^|]*) \| ([^|]*) \|[^|]*\|$', PAGE, re.MULTILINE)
-  told = set()
+  listed = set()
   for names, fields in rows:
     names, paths = re.findall(r'`(\w+)`', names), re.findall(r'`([\w.]+\.\w+)`', fields)
-    told.update(names)
+    listed.update(names)
     for number, name in enumerate(names):
       found = short_names.resolve(name, params, 'sft')[0]
       if paths and not paths[0].startswith('trainer.optimizer_config'):
@@ -75,4 +75,4 @@ def test_the_table_says_what_the_names_mean():
   deep_extension = 'model_path dataset_path lora_rank load_in_4bit max_seq_length max_input_length max_content_length'
   deep_extension += ' max_samples max_grad_norm max_steps batch_size grad_accum_steps learning_rate warmup_steps'
   deep_extension += ' output_dir promptinputcolumn promptoutputcolumn'
-  assert set(deep_extension.split()) <= told
+  assert set(deep_extension.split()) <= listed

@@ -148,5 +148,5 @@ def test_a_copy_becomes_a_classifier_by_the_steps_of_its_page(checkout, monkeypa
 
 def test_the_table_of_files_is_that_of_the_folder():
   folder = (checkouts.ROOT / README).parent
-  told = set(re.findall(r'^\| `(\w+\.py)` \|', (folder / 'README.md').read_text(), re.MULTILINE))
-  assert told == {path.name for path in pathlib.Path(folder).glob('*.py')} - {'__init__.py'}
+  listed = set(re.findall(r'^\| `(\w+\.py)` \|', (folder / 'README.md').read_text(), re.MULTILINE))
+  assert listed == {path.name for path in pathlib.Path(folder).glob('*.py')} - {'__init__.py'}

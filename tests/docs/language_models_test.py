@@ -56,13 +56,13 @@ def test_the_code_and_the_commands_of_the_page_run(place, monkeypatch, capsys):
 
 def test_the_tables_are_those_of_the_library(capsys):
   tables = documents.tables(PAGE)
-  told = [name.strip('`') for row in tables['model_type'] for name in row.split(', ')]
-  assert sorted(told) == sorted(families.FAMILIES)
+  listed = [name.strip('`') for row in tables['model_type'] for name in row.split(', ')]
+  assert sorted(listed) == sorted(families.FAMILIES)
   assert [row.strip('`') for row in tables['command']] == ['generate', 'chat', 'convert']
   for command, flags in {'generate': ('prompt', 'use_chat_template'), 'convert': ('adapter', 'which', 'ema')}.items():
     assert cli.main([command, '--help']) == 0
-    told = capsys.readouterr().out
-    assert all(f'--{flag}=' in told and f'`--{flag}' in PAGE for flag in flags)
+    listed = capsys.readouterr().out
+    assert all(f'--{flag}=' in listed and f'`--{flag}' in PAGE for flag in flags)
   for row in tables['field']:
     for name in row.split(', '):
       assert hasattr(ext.DecoderConfig(), name.strip('`')), name

@@ -35,7 +35,7 @@ def test_the_example_runs(tmp_path):
 
 
 @pytest.mark.soak
-def test_the_example_learns_what_it_says(module, tmp_path):
+def test_the_example_learns_what_it_states(module, tmp_path):
   params = exp_factory.get_exp_config('ring_gan')
   params.task.train_data.seed = 0
   logs = shrunk_run.run(tmp_path, params)
@@ -46,8 +46,8 @@ def test_the_example_learns_what_it_says(module, tmp_path):
 
 
 @pytest.mark.soak
-def test_it_goes_on_bit_for_bit_on_two_replicas(tmp_path):
-  held = shrunk_run.assert_goes_on_bit_for_bit(shrunk_run.make_params('ring_gan'), tmp_path, 'two')
+def test_it_resumes_bit_for_bit_on_two_replicas(tmp_path):
+  held = shrunk_run.assert_resumes_bit_for_bit(shrunk_run.make_params('ring_gan'), tmp_path, 'two')
   assert held['model/discriminator_optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE'] == 2 * 5
 
 

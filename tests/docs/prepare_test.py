@@ -36,9 +36,9 @@ def test_the_commands_and_the_code_of_the_page_run(tmp_path, monkeypatch, capsys
     exec(compile(code, 'docs/how_to/prepare.md', 'exec'), names)  # pylint: disable=exec-used
   assert set(names['batch']['length'].numpy()) <= {len(record['text']) for record in records}
   there = {path.name for path in pathlib.Path('prepared_rows').iterdir()} - {'.prepare.lock'}
-  told = {name for row in documents.tables(PAGE)['file'] for name in re.findall(r'`([^`]+)`', row)}
+  listed = {name for row in documents.tables(PAGE)['file'] for name in re.findall(r'`([^`]+)`', row)}
   shards = {re.sub(r'\d{5}', 'N', name) for name in there}
-  assert shards == {re.sub(r'\d{5}', 'N', name) for name in told}
+  assert shards == {re.sub(r'\d{5}', 'N', name) for name in listed}
   train_data = yaml.safe_load(pathlib.Path('prepared_rows/train_data.yaml').read_text())['task']['train_data']
   source = ext.text_source(ext.TextDataConfig(is_training=True, global_batch_size=4, **train_data), tokenizer)
   (batch,) = ext.build_dataset(source, ext.TextDataConfig(is_training=True, global_batch_size=4, **train_data)).take(1)
@@ -47,6 +47,6 @@ def test_the_commands_and_the_code_of_the_page_run(tmp_path, monkeypatch, capsys
 
 def test_the_flags_of_the_page_are_those_of_the_help(capsys):
   assert cli.main(['prepare', '--help']) == 0
-  told = capsys.readouterr().out
+  listed = capsys.readouterr().out
   for flag in documents.tables(PAGE)['flag']:
-    assert flag.strip('`') in told
+    assert flag.strip('`') in listed

@@ -28,8 +28,8 @@ def test_the_code_of_the_page_runs(place, capsys):
   assert {tuple(feature.shape) for feature in batch.values()} == {(4, 64)}
   assert len(source) < 60 and '100 conversations in' in capsys.readouterr().out
   labels = batch['labels'].numpy()
-  said = tokenizer.decode(labels[labels >= 0]).split('<|end|>')
-  assert all(text.strip().isdigit() for text in said if text.strip())
+  learned = tokenizer.decode(labels[labels >= 0]).split('<|end|>')
+  assert all(text.strip().isdigit() for text in learned if text.strip())
   assert ext.Tokenizer.load('my_tokenizer').digest == tokenizer.digest
   assert np.isin(labels[labels >= 0], batch['input_ids'].numpy()).all()
 

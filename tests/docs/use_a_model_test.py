@@ -70,8 +70,8 @@ def test_the_export_computes_what_the_model_does(page):
   assert np.mean(namespace['quantized'].argmax(axis=1) == namespace['logits'].numpy().argmax(axis=1)) > 0.95
   assert note['verified'] is True and note['verification']['examples'] == 64
   assert note['weights'] == 'averaged' and note['checkpoint'].endswith('best/best_ckpt-200') and note['step'] == 200
-  told = re.search(r'`(serving_default: .*?)`', PAGE, re.DOTALL)[1]
-  assert '(raw weights)' not in printed[1] and 'runs/digits/export/100' in printed[1] and told in printed[1]
+  signature = re.search(r'`(serving_default: .*?)`', PAGE, re.DOTALL)[1]
+  assert '(raw weights)' not in printed[1] and 'runs/digits/export/100' in printed[1] and signature in printed[1]
 
 
 def test_what_can_be_chosen_differs(page):
@@ -87,7 +87,7 @@ def test_what_can_be_chosen_differs(page):
   np.testing.assert_array_equal(reader.get_tensor(key), kernels[1])
 
 
-def test_the_table_of_weights_is_what_manifests_say(page):
+def test_the_table_of_weights_agrees_with_manifests(page):
   _, _, folder = page
   rows = re.findall(r'^\| `([\w/]+)-N` \| (\w+)', PAGE, re.MULTILINE)
   assert dict(rows) == {'ckpt': 'raw', 'best/best_ckpt': 'averaged', 'ema_checkpoints/average_weights': 'averaged'}

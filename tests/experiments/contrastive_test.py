@@ -92,7 +92,7 @@ def test_views_without_change_are_the_image():
     ('contrast', 6, lambda image: image * 2),
   ],
 )
-def test_each_change_is_what_its_name_says(field, draw, expected):
+def test_each_change_is_what_its_name_states(field, draw, expected):
   image = np.zeros((8, 8), np.float32)
   image[2:6, 3:5] = np.arange(8).reshape(4, 2) / 20
   amounts = dict(rotation=0.0, zoom=0.0, shear=0.0, translation=0.0, contrast=0.0, erased=0.0)
@@ -144,7 +144,7 @@ def test_an_evaluation_probes_the_features_of_every_image(replicas, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
-def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
-  shrunk_run.assert_goes_on_bit_for_bit(
+def test_a_restored_run_resumes_bit_for_bit(replicas, enable_xla, tmp_path):
+  shrunk_run.assert_resumes_bit_for_bit(
     shrunk_run.make_params('contrastive', SMALL, enable_xla=enable_xla), tmp_path, replicas
   )

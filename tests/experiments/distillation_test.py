@@ -28,8 +28,8 @@ def teacher_folder(tmp_path_factory):
 
 
 def student_params(teacher_folder, *changes, **kwargs):
-  told = {'task': {'teacher_checkpoint': str(teacher_folder)}}
-  return shrunk_run.make_params('distillation', SMALL, told, *changes, **kwargs)
+  override = {'task': {'teacher_checkpoint': str(teacher_folder)}}
+  return shrunk_run.make_params('distillation', SMALL, override, *changes, **kwargs)
 
 
 def softmax(logits):
@@ -91,7 +91,7 @@ def test_a_student_alone_needs_no_teacher():
   assert trainer.task.teacher is None and logs['label_loss'] == logs['training_loss']
 
 
-def test_a_missing_teacher_is_told(tmp_path, teacher_folder):
+def test_a_missing_teacher_is_reported(tmp_path, teacher_folder):
   with pytest.raises(
     errors.UserError,
     match='task.teacher_checkpoint: the loss soft_label needs a teacher; train '
@@ -118,10 +118,10 @@ def test_two_replicas_learn_what_one_does(teacher_folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
-def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, teacher_folder, tmp_path):
+def test_a_restored_run_resumes_bit_for_bit(replicas, enable_xla, teacher_folder, tmp_path):
   changes = {'task': {'max_shift': 1.0, 'losses': {'feature': 1.0}}}
   params = student_params(teacher_folder, changes, enable_xla=enable_xla)
-  held = shrunk_run.assert_goes_on_bit_for_bit(params, tmp_path, replicas)
+  held = shrunk_run.assert_resumes_bit_for_bit(params, tmp_path, replicas)
   assert not any(value.shape == (64, 16) for value in held.values())  # The teacher is not in it.
 
 

@@ -134,9 +134,9 @@ def test_two_steps_are_those_of_the_formulas(replicas, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
-def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
+def test_a_restored_run_resumes_bit_for_bit(replicas, enable_xla, tmp_path):
   params = shrunk_run.make_params('gan', SMALL, {'task': {'n_critic': 2}}, enable_xla=enable_xla)
-  held = shrunk_run.assert_goes_on_bit_for_bit(params, tmp_path, replicas)
+  held = shrunk_run.assert_resumes_bit_for_bit(params, tmp_path, replicas)
   # Both networks, and Adam's slots of each of their variables.
   names = ' '.join(held)
   for name in ('model/generator/', 'model/discriminator/', 'model/discriminator_optimizer/_variables/8/', 'optimizer/'):

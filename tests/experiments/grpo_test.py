@@ -232,13 +232,13 @@ def test_an_evaluation_is_the_reward_of_each_likeliest_answer_once(replicas, mon
   generate = ext.generation.Generator(make().model, config)
   found = generate([words.encode(record['prompt']) for record in records])
   # As no answer of an untaught model is right: its answer to every third problem becomes the right one.
-  text = lambda said: words.decode(said.tokens, skip_special_tokens=True)
+  text = lambda completion: words.decode(completion.tokens, skip_special_tokens=True)
   records = [
-    {**record, 'answer': text(said) if number % 3 == 0 else '99999'}
-    for number, (record, said) in enumerate(zip(records, found))
+    {**record, 'answer': text(completion) if number % 3 == 0 else '99999'}
+    for number, (record, completion) in enumerate(zip(records, found))
   ]
   # A padding token that was said leaves no trace in the text, and so is not in the answer's tokens.
-  ended = sum(said.tokens[-1] == words.eos_token_id and 13 not in said.tokens for said in found[::3])
+  ended = sum(completion.tokens[-1] == words.eos_token_id and 13 not in completion.tokens for completion in found[::3])
   assert 0 < ended < 334
   monkeypatch.setattr(arithmetic, 'records', lambda is_training: records)
   logs = harness.evaluate(make())
@@ -277,9 +277,9 @@ def on_a_folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_adapters_on_a_folder_go_on_bit_for_bit_between_two_updates_with_the_same_completions(on_a_folder, tmp_path):
+def test_adapters_on_a_folder_resume_bit_for_bit_between_two_updates_with_the_same_completions(on_a_folder, tmp_path):
   params = make_params(task_changes(**on_a_folder))
-  held = shrunk_run.assert_goes_on_bit_for_bit(params, tmp_path)  # From step 3, the second of two.
+  held = shrunk_run.assert_resumes_bit_for_bit(params, tmp_path)  # From step 3, the second of two.
   assert any(name.startswith('rollouts/completion_ids') for name in held)
   assert not any('reference' in name for name in held)  # It is the model with the adapters switched off.
   logs = shrunk_run.run(tmp_path / 'run', make_params(task_changes(**on_a_folder), train_steps=2))
@@ -298,11 +298,11 @@ def test_adapters_on_a_folder_go_on_bit_for_bit_between_two_updates_with_the_sam
     ({}, BUNDLE, 'two', True),
   ],
 )
-def test_a_run_goes_on_bit_for_bit(changes, overrides, replicas, enable_xla, tmp_path):
+def test_a_run_resumes_bit_for_bit(changes, overrides, replicas, enable_xla, tmp_path):
   fast = {'trainer': {'optimizer_config': {'learning_rate': FAST}}}
   with_reference = task_changes(losses={'grpo': {'beta': 0.1}})
   params = make_params(fast, overrides, with_reference, task_changes(**changes), enable_xla=enable_xla)
-  held = shrunk_run.assert_goes_on_bit_for_bit(params, tmp_path, replicas)
+  held = shrunk_run.assert_resumes_bit_for_bit(params, tmp_path, replicas)
   assert any('reference' in name for name in held)
 
 
@@ -340,7 +340,7 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(replicas, tmp_path, run_tr
 
 
 @pytest.mark.soak
-def test_check_finds_no_mistake_but_says_if_there_is_nothing_to_prefer(capsys):
+def test_check_finds_no_mistake_but_reports_if_there_is_nothing_to_prefer(capsys):
   seed = {'task': {'train_data': {'seed': 3}}}  # Another test may have had this process teach the base of seed 0.
   assert ext.find_mistakes(make_params(seed)) == []
   (finding,) = ext.find_mistakes(make_params(seed, task_changes(reward_funcs=['exact_tokens'])))
@@ -414,11 +414,11 @@ def test_another_sampler_runs_between_steps_with_the_weights_of_each(monkeypatch
 
 
 def test_rewards_of_answers_and_formats():
-  said = ['<think>a\nb</think>5', 'x<answer> 42 </answer>', '<reasoning>r</reasoning>\n<answer>1</answer>', '7 ']
-  assert rewards_lib.exact_answer(said, answer=['5', 42, '2', ' 7']) == [0.0, 1.0, 0.0, 1.0]
-  assert rewards_lib.think_format(said) == [1.0, 0.0, 0.0, 0.0]
-  assert rewards_lib.answer_format(said) == [0.0, 0.0, 1.0, 0.0]
-  as_messages = [[{'role': 'assistant', 'content': text}] for text in said]
+  answers = ['<think>a\nb</think>5', 'x<answer> 42 </answer>', '<reasoning>r</reasoning>\n<answer>1</answer>', '7 ']
+  assert rewards_lib.exact_answer(answers, answer=['5', 42, '2', ' 7']) == [0.0, 1.0, 0.0, 1.0]
+  assert rewards_lib.think_format(answers) == [1.0, 0.0, 0.0, 0.0]
+  assert rewards_lib.answer_format(answers) == [0.0, 0.0, 1.0, 0.0]
+  as_messages = [[{'role': 'assistant', 'content': text}] for text in answers]
   assert rewards_lib.exact_answer(as_messages, answer=['5', 42, '2', ' 7']) == [0.0, 1.0, 0.0, 1.0]
 
 

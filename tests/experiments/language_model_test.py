@@ -89,10 +89,10 @@ def test_it_learns_and_another_program_gets_its_logits():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
-def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
+def test_a_restored_run_resumes_bit_for_bit(replicas, enable_xla, tmp_path):
   dropping = {'task': {'model': {'residual_dropout': 0.2}}}
   params = make_params(dropping, enable_xla=enable_xla)
-  shrunk_run.assert_goes_on_bit_for_bit(params, tmp_path, replicas)
+  shrunk_run.assert_resumes_bit_for_bit(params, tmp_path, replicas)
 
 
 @pytest.mark.soak
@@ -118,7 +118,7 @@ def test_two_replicas_and_accumulation_learn_what_one_does():
 
 
 @pytest.mark.soak
-def test_a_run_in_half_precision_with_moving_averages_on_two_replicas_goes_on_after_a_stop(run_train, tmp_path):
+def test_a_run_in_half_precision_with_moving_averages_on_two_replicas_resumes_after_a_stop(run_train, tmp_path):
   flags = [
     '--experiment=language_model',
     '--mode=train_and_eval',
@@ -156,7 +156,7 @@ def test_check_finds_no_mistake():
     ({'model': {'num_key_value_heads': 3}}, 'task.model.num_key_value_heads: 3 does not divide 2 heads'),
   ],
 )
-def test_a_mistake_is_told_by_its_field(changes, message):
+def test_a_mistake_is_named_by_its_field(changes, message):
   with pytest.raises(errors.UserError, match=f'^{message}'):
     checks.check_values(make_params({'task': changes}))
 

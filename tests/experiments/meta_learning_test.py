@@ -133,7 +133,7 @@ def test_a_step_goes_along_the_gradient_of_its_algorithm(algorithm):
     assert max(np.abs(a - b).max() for a, b in zip(other, expected)) > 0.01
 
 
-def test_an_evaluation_tells_the_error_after_each_number_of_steps():
+def test_an_evaluation_reports_the_error_after_each_number_of_steps():
   config = meta_learning.meta_learning().task
   config.override({'inner_learning_rate': RATE, 'model': {'hidden_sizes': SIZES[1:-1]}, 'eval_inner_steps': (0, 2, 3)})
   task = task_factory.get_task(config)
@@ -249,7 +249,7 @@ def run(folder, train_steps):
 
 
 @pytest.mark.slow
-def test_training_learns_to_adapt_and_goes_on_bit_for_bit(tmp_path):
+def test_training_learns_to_adapt_and_resumes_bit_for_bit(tmp_path):
   """XLA takes longer to compile than these steps to run; the fused shape is tested with the loop."""
   weights, logs = run(tmp_path / 'straight', 250)
   assert set(logs) == {'validation_loss', 'mse_after_0', 'mse_after_1', 'mse_after_2'}
@@ -270,8 +270,8 @@ def test_training_learns_to_adapt_and_goes_on_bit_for_bit(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize('replicas, enable_xla', [('one', True), ('two', False)])
-def test_a_compiled_step_and_one_on_two_replicas_go_on_bit_for_bit(replicas, enable_xla, tmp_path):
+def test_a_compiled_step_and_one_on_two_replicas_resume_bit_for_bit(replicas, enable_xla, tmp_path):
   small = {'task': {'train_data': {'global_batch_size': 4}}}
-  shrunk_run.assert_goes_on_bit_for_bit(
+  shrunk_run.assert_resumes_bit_for_bit(
     shrunk_run.make_params('meta_learning', small, enable_xla=enable_xla), tmp_path, replicas
   )

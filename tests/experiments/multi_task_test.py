@@ -166,7 +166,7 @@ def test_two_replicas_learn_what_one_does():
   harness.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
 
 
-def test_examples_are_damaged_as_the_configuration_says():
+def test_examples_are_damaged_as_configured():
   params = shrunk_run.make_params('multi_task')
   params.task.train_data.global_batch_size = 500
   (batch,) = shrunk_run.make_task(params).build_inputs(params.task.train_data).take(1)
@@ -181,10 +181,10 @@ def test_examples_are_damaged_as_the_configuration_says():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
-def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
+def test_a_restored_run_resumes_bit_for_bit(replicas, enable_xla, tmp_path):
   surgical = {'task': {'gradient_surgery': True, 'model': {'dropout_rate': 0.2}}}
   params = shrunk_run.make_params('multi_task', SMALL, surgical, enable_xla=enable_xla)
-  held = shrunk_run.assert_goes_on_bit_for_bit(params, tmp_path, replicas)
+  held = shrunk_run.assert_resumes_bit_for_bit(params, tmp_path, replicas)
   learned = held['model/weights_of_losses/log_variances/.ATTRIBUTES/VARIABLE_VALUE']
   assert (learned != 0).all()
 

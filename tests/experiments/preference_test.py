@@ -326,8 +326,8 @@ def test_settings_that_a_method_does_not_have_are_refused(changes, message):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
-def test_a_restored_run_goes_on_bit_for_bit_and_against_the_first_weights(replicas, enable_xla, tmp_path):
-  held = shrunk_run.assert_goes_on_bit_for_bit(make_params(DPO, enable_xla=enable_xla), tmp_path, replicas)
+def test_a_restored_run_resumes_bit_for_bit_and_against_the_first_weights(replicas, enable_xla, tmp_path):
+  held = shrunk_run.assert_resumes_bit_for_bit(make_params(DPO, enable_xla=enable_xla), tmp_path, replicas)
   assert sum('reference' in name for name in held) == 2 * 9 + 3  # Two layers; embedding, norm and head.
 
 

@@ -163,7 +163,7 @@ def lively_policy():
 
 @pytest.mark.slow
 @tiers.parametrize('kind', ['tensorflow', 'gymnasium'], fast=['tensorflow'])
-def test_a_rollout_tells_what_happened(kind):
+def test_a_rollout_records_what_happened(kind):
   environments, policy = make_environments(kind), lively_policy()
   state = tensors(environments.begin(range(NUM_GAMES)))
   running = tf.constant([7.0, 0.0, 0.0, 0.0])
@@ -273,7 +273,7 @@ def all_state(trainer, folder):
 
 
 @pytest.mark.parametrize('enable_xla', [pytest.param(False, marks=pytest.mark.soak), True])
-def test_a_restored_trainer_goes_on_bit_for_bit(enable_xla, tmp_path):
+def test_a_restored_trainer_resumes_bit_for_bit(enable_xla, tmp_path):
   straight = build(enable_xla=enable_xla)
   harness.train(straight, PER_ROLLOUT + 3)  # In the middle of a rollout's minibatches, games in the middle of episodes.
   path = straight.checkpoint.write(str(tmp_path / 'ckpt'))
@@ -367,7 +367,7 @@ def test_what_cannot_be_played_is_refused(changes, message):
     build(**changes)
 
 
-def test_where_gymnasium_is_missing_an_error_says_so(monkeypatch):
+def test_where_gymnasium_is_missing_an_error_names_it(monkeypatch):
   monkeypatch.setitem(sys.modules, 'gymnasium', None)
   assert isinstance(build(), trainer_lib.PpoTrainer)
   with pytest.raises(errors.UserError, match=r'gymnasium is not installed; pip install .official-ext.reinforcement'):

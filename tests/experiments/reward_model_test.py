@@ -51,8 +51,8 @@ def test_the_loss_is_that_of_bradley_and_terry():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
-def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
-  shrunk_run.assert_goes_on_bit_for_bit(make_params(enable_xla=enable_xla), tmp_path, replicas)
+def test_a_restored_run_resumes_bit_for_bit(replicas, enable_xla, tmp_path):
+  shrunk_run.assert_resumes_bit_for_bit(make_params(enable_xla=enable_xla), tmp_path, replicas)
 
 
 @pytest.mark.slow

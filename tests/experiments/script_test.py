@@ -193,7 +193,7 @@ def test_another_thing_of_the_same_name_is_no_parameter(line, tmp_path):
   assert not source.Script(str(write(tmp_path, f'{PLAIN}\n{line}\n'))).reads('LORA_RANK')
 
 
-def test_what_would_make_a_run_another_than_it_says_is_refused(here):
+def test_what_would_make_a_run_another_than_it_states_is_refused(here):
   write(here, f'LORA_RANK = 4\n{PLAIN}\nrank = LORA_RANK\ntrainer.train()\n')
   last = len((here / 'custom01.py').read_text().splitlines())
   assert refusals('custom01.py') == [
@@ -214,7 +214,7 @@ def test_what_would_make_a_run_another_than_it_says_is_refused(here):
   assert parse('custom01.py').task.script == 'custom01.py'
 
 
-def test_a_file_that_is_no_script_is_told_before_anything(here):
+def test_a_file_that_is_no_script_is_reported_before_anything(here):
   write(here, 'x = (\n')
   assert refusals('custom01.py') == ["script: custom01.py:1: SyntaxError: '(' was never closed"]
   for content in (b'x = "\xff"\n', b'# coding: none\n', b'x = 1\0', b'  x = 1\n'):
@@ -303,13 +303,13 @@ def test_a_run_leaves_what_every_run_leaves(finished):
   # The source of a clone: it is read back, with changes, and held against the script as before.
   again = parse(folder.parent / 'custom01.py', 'max_steps=7', config_file=[str(folder / 'params.yaml')])
   assert (again.task.learning_rate, again.trainer.train_steps) == (0.5, 7)
-  told = refusals(
+  refused = refusals(
     folder.parent / 'custom01.py',
     'trainer.inspect.every=3',
     'lora_rank=4',
     config_file=[str(folder / 'params.yaml')],
   )
-  assert [line.partition(':')[0] for line in told] == ['trainer.inspect', 'lora_rank']
+  assert [line.partition(':')[0] for line in refused] == ['trainer.inspect', 'lora_rank']
   assert not (folder / 'training.lock').exists()
   events = writers.read_events(str(folder / 'events.jsonl'))
   assert [event['event'] for event in events] == ['start', 'train', 'train', 'eval', 'train', 'finished']
@@ -356,14 +356,14 @@ def test_a_fault_of_the_script_is_named_by_its_line(run_train, tmp_path):
   line = code.splitlines().index("  raise KeyError('no such column')") + 1
   process = run_train(flags('custom01.py', 'run'), cwd=tmp_path)
   assert process.returncode == 1
-  told = f"custom01.py:{line}: KeyError: 'no such column'"
-  assert process.stderr.splitlines()[-1] == f'error: {told}; the traceback is in run/traceback.txt'
+  message = f"custom01.py:{line}: KeyError: 'no such column'"
+  assert process.stderr.splitlines()[-1] == f'error: {message}; the traceback is in run/traceback.txt'
   assert f'File "{script}", line {line}, in load' in process.stderr and 'task.py' not in process.stderr
   record = record_of(tmp_path / 'run')
-  assert (record['status'], record['stage'], record['error']) == ('failed', 'load', f'ScriptError: {told}')
+  assert (record['status'], record['stage'], record['error']) == ('failed', 'load', f'ScriptError: {message}')
 
 
-def test_sigterm_lets_the_trainer_save_and_the_same_command_goes_on(start_train, run_train, tmp_path):
+def test_sigterm_lets_the_trainer_save_and_the_same_command_resumes(start_train, run_train, tmp_path):
   script = write(tmp_path, PLAIN.replace('callbacks=[callback])', 'callbacks=[callback], seconds=BATCH_SIZE / 100)'))
   command = flags(script, tmp_path / 'run', 'learning_rate=0.5')
   process = start_train([*command, '--set=max_steps=100000'])
@@ -440,7 +440,7 @@ def test_check_trains_two_steps_as_a_run_does_and_loads_what_it_saves(here, caps
 
 
 @pytest.mark.parametrize(
-  'before, after, told',
+  'before, after, message',
   [
     (
       'not control.should_training_stop',
@@ -455,10 +455,10 @@ def test_check_trains_two_steps_as_a_run_does_and_loads_what_it_saves(here, caps
     ('trainer = Trainer(model, callbacks=[callback])', 'trainer = callback', 'which has no method `train`'),
   ],
 )
-def test_check_finds_what_a_run_would_end_with(before, after, told, here, capsys):
+def test_check_finds_what_a_run_would_end_with(before, after, message, here, capsys):
   write(here, PLAIN.replace(before, after))
   status, _, err = check(capsys, 'custom01.py')
-  assert (status, told in err if told else err == '') == ((2, True) if told else (0, True))
+  assert (status, message in err if message else err == '') == ((2, True) if message else (0, True))
 
 
 @pytest.mark.slow
@@ -473,33 +473,33 @@ def test_the_template_is_a_script_that_checks(capsys):
 
 def callback_of(**trainer):
   params = types.SimpleNamespace(trainer=types.SimpleNamespace(train_steps=100, summary_interval=2, **trainer))
-  told = []
+  events = []
 
   class Run(loop_task.LoopRun):
-    def tell(self, event, values):
-      told.append((event, self.step, dict(values)))
+    def report(self, event, values):
+      events.append((event, self.step, dict(values)))
 
   run = Run(params, '')
-  return callback_lib.Callback(run), run, told
+  return callback_lib.Callback(run), run, events
 
 
 @pytest.mark.slow
 def test_keras_calls_it_as_its_own():
-  callback, run, told = callback_of()
+  callback, run, events = callback_of()
   model = tf_keras.Sequential([tf_keras.Input((3,)), tf_keras.layers.Dense(1)])
   model.compile(tf_keras.optimizers.SGD(0.125), 'mse', metrics=['mae'])
   data = np.ones((20, 3), np.float32), np.ones((20, 1), np.float32)
   model.fit(*data, batch_size=4, epochs=2, validation_data=data, callbacks=[callback], verbose=0)
-  assert [(event, step) for event, step, _ in told] == [
+  assert [(event, step) for event, step, _ in events] == [
     *(('train', step) for step in (2, 4, 5)),
     ('eval', 5),
     *(('train', step) for step in (7, 9, 10)),
     ('eval', 10),
   ]
-  assert run.train_steps == 10 and told[-2][2]['percent'] == 100
-  assert told[0][2]['learning_rate'] == 0.125 and {'loss', 'mae'} <= told[0][2].keys()
-  assert {'loss', 'mae'} == told[-1][2].keys() and callback.last['validation_loss'] == told[-1][2]['loss']
-  assert all(type(told[-2][2][name]) is float for name in ('loss', 'mae'))
+  assert run.train_steps == 10 and events[-2][2]['percent'] == 100
+  assert events[0][2]['learning_rate'] == 0.125 and {'loss', 'mae'} <= events[0][2].keys()
+  assert {'loss', 'mae'} == events[-1][2].keys() and callback.last['validation_loss'] == events[-1][2]['loss']
+  assert all(type(events[-2][2][name]) is float for name in ('loss', 'mae'))
 
   callback, run, _ = callback_of()
   run._stop_after = 3
@@ -508,15 +508,15 @@ def test_keras_calls_it_as_its_own():
 
 
 def test_a_loop_of_ones_own_logs_and_asks():
-  callback, run, told = callback_of()
+  callback, run, events = callback_of()
   run._stop_after = 3
   for step in range(1, 10):
     callback.log(step, {'loss': np.float32(0.5), 'eval_accuracy': 0.25})
     if callback.should_stop:
       break
   assert step == 3 and run.step == 3
-  assert [(event, step) for event, step, _ in told] == [(event, n) for n in (1, 2, 3) for event in ('train', 'eval')]
-  assert told[0][2]['loss'] == 0.5 and told[0][2]['percent'] == 1 and told[1][2] == {'accuracy': 0.25}
+  assert [(event, step) for event, step, _ in events] == [(event, n) for n in (1, 2, 3) for event in ('train', 'eval')]
+  assert events[0][2]['loss'] == 0.5 and events[0][2]['percent'] == 1 and events[1][2] == {'accuracy': 0.25}
 
 
 @pytest.mark.parametrize('is_beside', [True, False])
@@ -556,7 +556,7 @@ trainer = Trainer(
 
 
 @pytest.mark.soak
-def test_a_trainer_of_hugging_face_stops_goes_on_and_is_saved(start_train, run_train, tmp_path, capsys):
+def test_a_trainer_of_hugging_face_stops_resumes_and_is_saved(start_train, run_train, tmp_path, capsys):
   script = write(tmp_path, HUGGING_FACE)
   assert check(capsys, script)[0] == 0
   folder = tmp_path / 'run'

@@ -160,7 +160,7 @@ def test_peft_loads_its_result_to_the_same_logits(place, straight):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_bit_for_bit(place, straight, start_train, run_train):
+def test_a_killed_run_resumes_bit_for_bit(place, straight, start_train, run_train):
   flags = command(place, place / 'killed')
   env = {'XDG_CACHE_HOME': str(place / 'cache')}
   process = start_train(flags, env=env)
@@ -258,8 +258,8 @@ SMALL = {
 
 
 @pytest.mark.parametrize('replicas, enable_xla', [pytest.param('two', False, marks=pytest.mark.soak)])
-def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
-  shrunk_run.assert_goes_on_bit_for_bit(shrunk_run.make_params('sft', SMALL, enable_xla=enable_xla), tmp_path, replicas)
+def test_a_restored_run_resumes_bit_for_bit(replicas, enable_xla, tmp_path):
+  shrunk_run.assert_resumes_bit_for_bit(shrunk_run.make_params('sft', SMALL, enable_xla=enable_xla), tmp_path, replicas)
 
 
 @pytest.mark.slow
@@ -456,9 +456,9 @@ def test_an_infinite_loss_of_one_micro_batch_skips_the_weighted_update(marred, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
-def test_a_restored_run_with_noise_and_weighted_micro_batches_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
+def test_a_restored_run_with_noise_and_weighted_micro_batches_resumes_bit_for_bit(replicas, enable_xla, tmp_path):
   changes = {'task': {'neftune_noise_alpha': 5.0}, 'trainer': {'gradient_accumulation_steps': 2}}
-  shrunk_run.assert_goes_on_bit_for_bit(
+  shrunk_run.assert_resumes_bit_for_bit(
     shrunk_run.make_params('sft', SMALL, changes, enable_xla=enable_xla), tmp_path, replicas
   )
 

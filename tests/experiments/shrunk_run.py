@@ -16,7 +16,7 @@ from official_ext.training.loop import base_trainer
 from official_ext.training.loop import train_lib
 from tests.training.loop import harness
 
-# (replicas, enable_xla) for `assert_goes_on_bit_for_bit`.
+# (replicas, enable_xla) for `assert_resumes_bit_for_bit`.
 CONTINUATIONS = [
   ('one', False),
   *(pytest.param(*case, marks=pytest.mark.soak) for case in (('one', True), ('two', False))),
@@ -72,7 +72,7 @@ def state(trainer: base_trainer.Trainer, folder: pathlib.Path) -> dict[str, np.n
   return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if not name.startswith('_')}
 
 
-def assert_goes_on_bit_for_bit(params: Any, folder: pathlib.Path, replicas: str = 'one') -> dict[str, np.ndarray]:
+def assert_resumes_bit_for_bit(params: Any, folder: pathlib.Path, replicas: str = 'one') -> dict[str, np.ndarray]:
   """A trainer that is built again and restored at step 3 ends at step 5 as the one that went straight there.
 
   Returns:

@@ -90,7 +90,7 @@ def test_rows_of_files_end_with_their_text_and_what_fills_them_changes_nothing(r
   np.testing.assert_array_equal(logs['accuracy'][1], logits)
 
 
-def test_a_label_that_is_no_class_is_told_with_its_line(reviews):
+def test_a_label_that_is_no_class_is_reported_with_its_line(reviews):
   task = shrunk_run.make_task(make_params(reviews, {'task': {'class_names': ['blame', 'Praise']}}))
   with pytest.raises(Exception, match="line 1.* has 'praise' in the column 'stars'; there are blame, Praise"):
     list(task.build_inputs(task.config.validation_data))
@@ -132,8 +132,8 @@ def test_a_model_of_hugging_faces_files_is_begun_with(reviews, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
-def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
-  shrunk_run.assert_goes_on_bit_for_bit(make_params(enable_xla=enable_xla), tmp_path, replicas)
+def test_a_restored_run_resumes_bit_for_bit(replicas, enable_xla, tmp_path):
+  shrunk_run.assert_resumes_bit_for_bit(make_params(enable_xla=enable_xla), tmp_path, replicas)
 
 
 @pytest.mark.soak
@@ -157,7 +157,7 @@ def test_two_replicas_and_accumulation_learn_what_one_does():
 
 
 @pytest.mark.soak
-def test_a_run_in_half_precision_with_moving_averages_on_two_replicas_goes_on_after_a_stop(run_train, tmp_path):
+def test_a_run_in_half_precision_with_moving_averages_on_two_replicas_resumes_after_a_stop(run_train, tmp_path):
   flags = [
     '--experiment=text_classifier',
     '--mode=train_and_eval',
@@ -192,7 +192,7 @@ def test_check_finds_no_mistake():
     ({'train_data': {'example_format': 'messages'}}, 'task.train_data.example_format: a classifier reads'),
   ],
 )
-def test_a_mistake_is_told_by_its_field(changes, message):
+def test_a_mistake_is_named_by_its_field(changes, message):
   with pytest.raises(errors.UserError, match=f'^{message}'):
     checks.check_values(make_params({'task': changes}))
 

@@ -42,10 +42,10 @@ def power_cuts(names: Sequence[str], limits: trial.Limits, base: pathlib.Path) -
   server = train_processes.Server()
   try:
     for number, name in enumerate(names):
-      row = rows[name] = trial.Trial(_BY_NAME[name], base / str(number), limits, _tell).run(recorder, server)
+      row = rows[name] = trial.Trial(_BY_NAME[name], base / str(number), limits, _print_line).run(recorder, server)
       for line in row.failures:
-        _tell(f'{name}: {line}')
-      _tell(f'{name}: {row.distinct} states, {row.restored} restored, {row.num_failures} failures')
+        _print_line(f'{name}: {line}')
+      _print_line(f'{name}: {row.distinct} states, {row.restored} restored, {row.num_failures} failures')
       if not row.num_failures:
         shutil.rmtree(base / str(number))
   finally:
@@ -54,7 +54,7 @@ def power_cuts(names: Sequence[str], limits: trial.Limits, base: pathlib.Path) -
   return rows
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
   print(line, flush=True)
 
 
@@ -83,7 +83,7 @@ def main() -> None:
   if reason:
     sys.exit(f'error: {reason}')
   seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
-  _tell(f'seed {seed}')
+  _print_line(f'seed {seed}')
   absl_logging.set_verbosity(absl_logging.FATAL)  # Of every damaged file there is a line.
   tf.get_logger().setLevel(logging.CRITICAL)
   base = pathlib.Path(tempfile.mkdtemp(prefix='powercut-', dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))

@@ -160,10 +160,10 @@ class TrainingChecks:
 
   def _lost_best(self, folder: pathlib.Path, phase: int, step: int) -> list[str]:
     """Whether `best/` ends as it should if the run resumes: its remaining evaluations are passed to the exporter."""
-    told = [
+    reported = [
       (number, event) for number, each in enumerate(self._phases) for event in each.raw if event['event'] == 'eval'
     ]
-    remaining = [event for number, event in told if number > phase or (number == phase and event['step'] > step)]
+    remaining = [event for number, event in reported if number > phase or (number == phase and event['step'] > step)]
     events = [line for line in _lines(folder / 'events.jsonl') if '"eval"' in line]
     key = hash((phase, step, tuple(events), _frozen(folder / 'best')))
     if key not in self._best_outcomes:

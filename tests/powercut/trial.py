@@ -17,7 +17,7 @@ from tests.powercut import outcomes
 from tests.powercut import recording
 from tests.powercut import replay
 
-_MAX_TOLD = 3  # Failures of one kind that are printed.
+_MAX_PRINTED = 3  # Failures of one kind that are printed.
 
 
 class Checks(Protocol):
@@ -83,7 +83,7 @@ class Row:
     self.num_failures += 1
     kind = re.sub(r'\[.*\]|\d+|/\S+', '', line)
     self._kinds[kind] = self._kinds.get(kind, 0) + 1
-    if self._kinds[kind] <= _MAX_TOLD:
+    if self._kinds[kind] <= _MAX_PRINTED:
       self.failures.append(f'{where}: {line}')
 
 
@@ -105,8 +105,8 @@ class Limits:
 class Trial:
   """A scenario on a disk."""
 
-  def __init__(self, scenario: Scenario, base: pathlib.Path, limits: Limits, tell: Callable[[str], None] = print):
-    self._scenario, self._base, self._limits, self._tell = scenario, base, limits, tell
+  def __init__(self, scenario: Scenario, base: pathlib.Path, limits: Limits, print_line: Callable[[str], None] = print):
+    self._scenario, self._base, self._limits, self._print_line = scenario, base, limits, print_line
     self._disk, self._straight, self._before = base / 'disk', base / 'straight', base / 'before'
     self._rng = random.Random(f'{limits.seed} {scenario.name}')
     self._outcomes: dict[int, outcomes.Outcome] = {}
@@ -207,7 +207,7 @@ class Trial:
     self.row.restored += 1
     for line in found:
       self.row.fail(str(state), f'done again: {line}')
-    self._tell(f'{self._scenario.name}: from {state}: {"; ".join(found)[:300] or "the same"}')
+    self._print_line(f'{self._scenario.name}: from {state}: {"; ".join(found)[:300] or "the same"}')
 
 
 def _key(tree: file_system.Tree) -> int:

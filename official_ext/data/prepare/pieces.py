@@ -82,8 +82,8 @@ class ImageRecords(numbered_records.Records):
       with Image.open(io.BytesIO(content)) as image:
         image.verify()  # Checksums, and the data after the pixels.
     except Exception as error:  # Pillow's decoders raise nearly anything.
-      told = (error.strerror if isinstance(error, OSError) else '') or 'is not an image that can be decoded'
-      raise bad_examples.BadExampleError(f'{self.place(index)}: {told}') from error
+      reason = (error.strerror if isinstance(error, OSError) else '') or 'is not an image that can be decoded'
+      raise bad_examples.BadExampleError(f'{self.place(index)}: {reason}') from error
     return {'image': content, 'label': self._labels[os.path.dirname(self._files[index])]}
 
   def place(self, index: int) -> str:

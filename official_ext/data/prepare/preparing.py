@@ -60,7 +60,7 @@ def prepare(
   settings: planning.Settings,
   make_engine: MakeEngine,
   row_format: planning.RowFormat | None = None,
-  tell: Callable[[str], None] = lambda line: None,
+  print_line: Callable[[str], None] = lambda line: None,
   stopped_by: Callable[[], str | None] = lambda: None,
 ) -> Prepared:
   """Makes shards of records, texts or images: see `prepare_plan`.
@@ -71,11 +71,11 @@ def prepare(
     settings: of the output.
     make_engine: see `prepare_plan`.
     row_format: makes other rows of the records; None: they are written unchanged.
-    tell: see `prepare_plan`.
+    print_line: see `prepare_plan`.
     stopped_by: see `prepare_plan`.
   """
   make_plan = lambda check: planning.make_plan(inputs, settings, row_format, check)
-  return prepare_plan(make_plan, inputs, folder, make_engine, row_format, tell, stopped_by)
+  return prepare_plan(make_plan, inputs, folder, make_engine, row_format, print_line, stopped_by)
 
 
 def prepare_plan(
@@ -84,7 +84,7 @@ def prepare_plan(
   folder: str,
   make_engine: MakeEngine,
   outputs: planning.Outputs | None = None,
-  tell: Callable[[str], None] = lambda line: None,
+  print_line: Callable[[str], None] = lambda line: None,
   stopped_by: Callable[[], str | None] = lambda: None,
 ) -> Prepared:
   """Makes the shards of a plan, or resumes an earlier start of the same preparation.
@@ -95,7 +95,7 @@ def prepare_plan(
     folder: where to: new, empty, or of this preparation.
     make_engine: makes the engine, for a number of shards.
     outputs: the files in addition to the shards; None for none.
-    tell: takes lines of progress.
+    print_line: takes lines of progress.
     stopped_by: the name of a signal that asks it to end; None: continue.
 
   Raises:
@@ -113,7 +113,7 @@ def prepare_plan(
 
   plan = make_plan(check)
   for line in _repeated(plan):
-    tell(f'warning: {line}')
+    print_line(f'warning: {line}')
   with paths.storing(folder):
     paths.make_folder(folder)
   with _only_one(folder):
@@ -124,7 +124,7 @@ def prepare_plan(
       _write(os.path.join(folder, input_files.PLAN), json_values.encode(plan.identity()))
       _write_files(folder, outputs)
     try:
-      notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
+      notes, num_there = _notes(plan, folder, make_engine, print_line, stopped_by)
       _check_unchanged(plan, folder)
       report = record_report.RecordReport.total(record_report.RecordReport(**note['report']) for note in notes)
       _check_any(inputs, report)
@@ -194,7 +194,7 @@ def _check_unchanged(plan: planning.Plan, folder: str) -> None:
   raise errors.UserError(f'{min(changed)}: has changed during the preparation; prepare another folder')
 
 
-def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[json_values.JsonObject], int]:
+def _notes(plan, folder, make_engine, print_line, stopped_by) -> tuple[list[json_values.JsonObject], int]:
   """(the note of each shard, in order; how many of them existed before)."""
   found: dict[str, dict[str, object]] = {}
   total, num_there = len(plan.shards), 0
@@ -202,7 +202,7 @@ def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[json_value
     make_engine(total) as engine,
     contextlib.closing(engine.answers(plan.job(number, folder) for number in range(total))) as answers,
   ):
-    progress = _Progress(total, tell)
+    progress = _Progress(total, print_line)
     for answer in answers:
       signal = stopped_by()
       if signal:
@@ -247,10 +247,10 @@ def _check_size(folder: str, answer: json_values.JsonObject) -> None:
 class _Progress:
   """Lines about how far it is, not too many of them."""
 
-  def __init__(self, total: int, tell: Callable[[str], None]):
+  def __init__(self, total: int, print_line: Callable[[str], None]):
     self._total = total
-    self._tell = tell
-    self._start = self._told = time.monotonic()
+    self._print_line = print_line
+    self._start = self._printed_at = time.monotonic()
     self._done = self._there = self._records = 0
 
   def add(self, answer: json_values.JsonObject) -> None:
@@ -258,13 +258,13 @@ class _Progress:
     self._there += answer['was_there']
     self._records += 0 if answer['was_there'] else answer['note']['report']['records']
     now = time.monotonic()
-    if now - self._told < _SECONDS_PER_LINE and self._done < self._total:
+    if now - self._printed_at < _SECONDS_PER_LINE and self._done < self._total:
       return
-    self._told = now
+    self._printed_at = now
     there = f' ({self._there} existed)' if self._there else ''
     rate = self._records / max(now - self._start, 1e-3)
     pace = f', {self._records} records, {rate:.0f} a second' if self._records else ''
-    self._tell(f'{self._done} of {self._total} shards{there}{pace}')
+    self._print_line(f'{self._done} of {self._total} shards{there}{pace}')
 
 
 @contextlib.contextmanager

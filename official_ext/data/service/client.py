@@ -240,7 +240,7 @@ class _Stream:
     self._num_late = 0  # Elements in a row that came after they had been made here.
     self._lead = _MAX_HELD  # How far ahead the service is asked after it has lagged.
     self._is_silent = True  # Nothing has come for long: the service is not waited for.
-    self._is_told = False  # That it is silent was reported.
+    self._is_reported = False  # That it is silent was reported.
     self._since = time.monotonic()  # When it was opened, or something came.
     self._maker = LocalMaker(request.make, request.num_parallel_calls)
     self._is_trusted: dict[str, bool] = {}  # By worker.
@@ -270,7 +270,7 @@ class _Stream:
       return self._make(number)
     if arrived.tensors is None:
       made = self._make(number)  # Or else the error of an example, which is reported as usual.
-      self._tell_problem(arrived, number)
+      self._report_problem(arrived, number)
       return made
     if self._maker.has_begun(number) or not self._is_trusted.get(arrived.worker, True):
       return self._make(number)
@@ -296,7 +296,7 @@ class _Stream:
       ahead = [each for each in following if not self._will_be_given(each)]
     return self._maker.make(number, ahead)
 
-  def _tell_problem(self, arrived: _Arrived, number: int) -> None:
+  def _report_problem(self, arrived: _Arrived, number: int) -> None:
     """Warns of a worker that failed on a batch that could be made here, once."""
     with self._changed:
       if arrived.problem == worker_lib.SKIPPED or arrived.worker in self._has_problem:
@@ -340,7 +340,7 @@ class _Stream:
           break
         else:
           self._changed.wait(min(left, self._since + _PATIENCE_SECONDS - now + 0.001))
-      self._tell()
+      self._report_silence()
       arrived = self._held.pop(number, None)
       self._bytes_held -= arrived.num_bytes if arrived is not None else 0
       self._next = number + 1
@@ -365,10 +365,10 @@ class _Stream:
     least = max(_LEAST_HELD, 2 * self._request.num_parallel_calls)
     return count >= max(least, _MAX_HELD) or (count >= least and self._bytes_held >= _BYTES_HELD)
 
-  def _tell(self) -> None:
+  def _report_silence(self) -> None:
     """Reports once that nothing comes from the service, and once that batches come again."""
-    if self._is_silent and not self._is_told and time.monotonic() - self._since > _PATIENCE_SECONDS:
-      self._is_told = True
+    if self._is_silent and not self._is_reported and time.monotonic() - self._since > _PATIENCE_SECONDS:
+      self._is_reported = True
       logging.warning(
         '%s: nothing has come from the tf.data service at %s for %g seconds%s: batches are made here until something '
         'does.',
@@ -377,8 +377,8 @@ class _Stream:
         _PATIENCE_SECONDS,
         f' ({self._problem})' if self._problem else '',
       )
-    elif not self._is_silent and self._is_told:
-      self._is_told = False
+    elif not self._is_silent and self._is_reported:
+      self._is_reported = False
       # At the level of the message that it revokes: readers see both or neither.
       logging.warning(
         '%s: batches come from the tf.data service at %s now.', self._request.served.path, self._request.address
@@ -442,7 +442,7 @@ class _Stream:
         return False
       self._since, self._problem = time.monotonic(), ''
       if problem == worker_lib.UNKNOWN or (problem and number < self._next):
-        self._tell_problem(arrived, number)
+        self._report_problem(arrived, number)
       if number < self._next:
         self._num_late += 1
         if self._num_late <= _MAX_HELD:

@@ -185,7 +185,7 @@ class Answers:
     self.num_batches = 0
     self._inputs = inputs
     self._lock = threading.Lock()
-    self._is_told = False
+    self._is_reported = False
 
   def __call__(
     self, key: bytes, first: np.ndarray, size: np.ndarray, is_partial: np.ndarray, dtypes: np.ndarray
@@ -224,8 +224,8 @@ class Answers:
       tensors = [tensor.numpy() for tensor in served.make(first, size, is_partial)]
     except Exception as error:  # pylint: disable=broad-except  # Anything may be in a source.
       problem = input_faults.named_example(error) or input_faults.reason_of(error)
-      if not self._is_told:
-        self._is_told = True
+      if not self._is_reported:
+        self._is_reported = True
         logging.warning('%s: a batch could not be made: %s (further ones are not reported)', served.path, problem)
       return problem, []
     return (SKIPPED, []) if served.log.forget_skips(first, first + size) else ('', tensors)

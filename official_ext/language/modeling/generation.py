@@ -486,7 +486,7 @@ def config_of(model: decoder.LanguageModel, **changes: object) -> GenerationConf
   """
   values: dict[str, Any] = {}
   places: dict[str, str] = {}
-  for path, fields in _told(model):
+  for path, fields in _folder_settings(model):
     found = _values(path, fields)
     values.update(found)
     places.update(dict.fromkeys(found, path))
@@ -504,7 +504,7 @@ def config_of(model: decoder.LanguageModel, **changes: object) -> GenerationConf
   return config
 
 
-def _told(model):
+def _folder_settings(model):
   """(path, fields) of each file with settings; the last one wins."""
   if model.origin is None:
     return

@@ -524,10 +524,10 @@ def _check_rows(modules, configs, values, folder):
 def _saved_names(fields, saved, folder):
   """The modules that are in a folder whole."""
   names = {name.rpartition('.')[0] for name in saved}
-  told = fields.get('modules_to_save') or []
-  if not told and saved:
+  declared = fields.get('modules_to_save') or []
+  if not declared and saved:
     raise errors.UserError(f'{folder}: the tensor {PREFIX}{min(saved)} has no place in this model')
-  for pattern in told:
+  for pattern in declared:
     if not any(name == pattern or name.endswith(pattern) for name in names):
       raise errors.UserError(f'{folder}: modules_to_save: {pattern}: its tensors are missing')
   return sorted(names)

@@ -302,8 +302,8 @@ def _carried_files(folder):
 def settings(config: decoder_config.DecoderConfig) -> dict[str, Any]:
   """The settings of a configuration for running a model, if not the defaults: changes for `load`."""
   default = type(config)()
-  said = {name: getattr(config, name) for name in decoder_config.SETTINGS}
-  return {name: value for name, value in said.items() if value != getattr(default, name)}
+  values = {name: getattr(config, name) for name in decoder_config.SETTINGS}
+  return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
 def read_config(
@@ -461,9 +461,9 @@ def _labels(model):
 
   Transformers knows the number of scores by these alone.
   """
-  told = {} if model.origin is None else {name: model.origin.fields.get(name) for name in ('id2label', 'label2id')}
-  if told and all(isinstance(names, dict) and len(names) == model.num_labels for names in told.values()):
-    return told
+  declared = {} if model.origin is None else {name: model.origin.fields.get(name) for name in ('id2label', 'label2id')}
+  if declared and all(isinstance(names, dict) and len(names) == model.num_labels for names in declared.values()):
+    return declared
   names = [f'LABEL_{number}' for number in range(model.num_labels)]
   return {
     'id2label': {str(number): name for number, name in enumerate(names)},
@@ -511,7 +511,7 @@ def check_saves(config: decoder_config.DecoderConfig) -> None:
 
 def _carried_fields(family, fields):
   """The fields of the configuration that are not the decoder's, such as ids of special tokens."""
-  told = {*family_lib.NEUTRAL, *family.neutral, *family.fields, *family.layers.names, *family.others.names}
-  told.update(('dtype', 'torch_dtype'))
-  told.update(() if family.rope is None else family.rope.names)
-  return {name: value for name, value in fields.items() if name not in told}
+  handled = {*family_lib.NEUTRAL, *family.neutral, *family.fields, *family.layers.names, *family.others.names}
+  handled.update(('dtype', 'torch_dtype'))
+  handled.update(() if family.rope is None else family.rope.names)
+  return {name: value for name, value in fields.items() if name not in handled}

@@ -111,7 +111,7 @@ class _LanguageModel:
     self._conversations[key] = conversation
     while len(self._conversations) > _MOST_WRITERS:
       del self._conversations[next(iter(self._conversations))]
-    conversation.go_on(before, _text(request.get('system_prompt', ''), 'system_prompt'), seed)
+    conversation.resume(before, _text(request.get('system_prompt', ''), 'system_prompt'), seed)
     count = len(conversation.messages)
     written = conversation.answer(last['content'], _Text(send), is_stopped)
     return written, count + 2 - len(conversation.messages)

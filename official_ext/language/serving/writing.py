@@ -35,26 +35,26 @@ class TextStream:
     """
     self._tokenizer = tokenizer
     self._tokens = list(prompt)
-    self._told = len(self._tokens)  # How many of them are in the returned text.
+    self._num_returned = len(self._tokens)  # How many of them are in the returned text.
 
   def add(self, token: int) -> str:
     """The addition of a token to the text; '' as long as its last character is not whole."""
     self._tokens.append(token)
-    added = self._untold()
-    return '' if added.endswith(_UNFINISHED) else self._tell(added)
+    added = self._unreturned()
+    return '' if added.endswith(_UNFINISHED) else self._commit(added)
 
   def end(self) -> str:
     """The rest at the end: incomplete characters, as U+FFFD."""
-    return self._tell(self._untold())
+    return self._commit(self._unreturned())
 
-  def _untold(self) -> str:
-    before = self._text(self._tokens[: self._told])
+  def _unreturned(self) -> str:
+    before = self._text(self._tokens[: self._num_returned])
     return self._text(self._tokens)[len(before) :]
 
-  def _tell(self, added: str) -> str:
+  def _commit(self, added: str) -> str:
     if added:  # It begins with a whole character: the bytes of one that is cut would spoil the next.
-      self._tokens = self._tokens[self._told :]
-      self._told = len(self._tokens)
+      self._tokens = self._tokens[self._num_returned :]
+      self._num_returned = len(self._tokens)
     return added
 
   def _text(self, tokens: Sequence[int]) -> str:
@@ -180,7 +180,7 @@ class Conversation:
     """Forgets all messages except the system's."""
     self.messages = list(self._system)
 
-  def go_on(self, messages: Sequence[dict[str, str]], system_prompt: str = '', seed: int = 0) -> None:
+  def resume(self, messages: Sequence[dict[str, str]], system_prompt: str = '', seed: int = 0) -> None:
     """Takes up another conversation: `messages` were said, and the next answer's draws have `seed`."""
     self._system = [{'role': 'system', 'content': system_prompt}] if system_prompt else []
     self._seed = seed

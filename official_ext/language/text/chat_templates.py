@@ -125,9 +125,9 @@ class _Tracker:
     self._parts.append(part)
     self._length += len(part)
 
-  def mark(self, said: str) -> None:
+  def mark(self, rendered: str) -> None:
     """Notes the text about to be added."""
-    self.spans.append((self._length, self._length + len(said)))
+    self.spans.append((self._length, self._length + len(rendered)))
 
   @property
   def text(self) -> str:
@@ -177,11 +177,11 @@ def _environment_class() -> Any:
       return nodes.CallBlock(self.call_method('_generation'), [], [], body).set_lineno(line)
 
     def _generation(self, caller):
-      said = caller()
+      rendered = caller()
       tracker = _TRACKER.get()
       if tracker is not None:
-        tracker.mark(said)
-      return said
+        tracker.mark(rendered)
+      return rendered
 
   class Namespace(utils.Namespace):
     """Without attributes that begin with an underscore, by which a template could reach Python's inside."""

@@ -350,7 +350,7 @@ class TextFormat:
 
   def _learned_conversation(self, messages, column, record):
     turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
-    _check_said(messages, turns[-1:] if self._params.loss_on == 'last_completion' else turns, column)
+    _check_filled(messages, turns[-1:] if self._params.loss_on == 'last_completion' else turns, column)
     return [self._conversation(self._with_system(messages), None, self._tools(record))]
 
   def _prompt_output(self, record):
@@ -401,10 +401,10 @@ class TextFormat:
       return Text(text, len(prompt), (learned,), True, self._params.append_eos)
     turns = self._with_system(_as_turns(prompt, 'user', self._params.prompt_column))
     answer = _as_turns(output, 'assistant', output_column)
-    if not any(map(_says_something, answer)):
+    if not any(map(_has_content, answer)):
       raise ValueError(f'column {output_column!r} is empty')
-    said = [number for number, message in enumerate(answer) if message.get('role') == 'assistant']
-    _check_said(answer, said, output_column)
+    numbers = [number for number, message in enumerate(answer) if message.get('role') == 'assistant']
+    _check_filled(answer, numbers, output_column)
     return self._conversation([*turns, *answer], len(turns), self._tools(record))
 
   def _conversation(self, messages, num_prompt, tools):
@@ -509,14 +509,14 @@ def _as_messages(value: object, column: str) -> Messages:
   return list(value)
 
 
-def _check_said(messages: Messages, numbers: Sequence[int], column: str) -> None:
+def _check_filled(messages: Messages, numbers: Sequence[int], column: str) -> None:
   """Raises a ValueError if one of these turns of the assistant is empty."""
   for number in numbers:
-    if not _says_something(messages[number]):
+    if not _has_content(messages[number]):
       raise ValueError(f'column {column!r}: message {number}, a turn of the assistant, is empty')
 
 
-def _says_something(message: Mapping[str, object]) -> bool:
+def _has_content(message: Mapping[str, object]) -> bool:
   """Whether a message holds more than whitespace: text, another part such as an image, calls of tools, or reasoning."""
   content = message.get('content')
   parts = content if isinstance(content, list) else [content]

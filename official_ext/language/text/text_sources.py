@@ -473,7 +473,7 @@ _open: dict[Any, TextSource | prepared_texts.PreparedTexts] = {}
 
 
 def _make_source(params, tokenizer, records, path):
-  with _told_at(path):
+  with _errors_at(path):
     text_format = text_formats.TextFormat(params, tokenizer, records, path)
     _check_packing(params, text_format, path)
     limits = token_store.Limits(
@@ -512,7 +512,7 @@ def _check_packing(params, text_format, path):
 
 
 @contextlib.contextmanager
-def _told_at(path: str) -> Iterator[None]:
+def _errors_at(path: str) -> Iterator[None]:
   """Puts the dotted path of the data configuration before the message about a record."""
   try:
     yield

@@ -442,14 +442,14 @@ class _Writer:
       self._report.without_loss += 1
       return None
     except (ValueError, RecursionError) as error:  # Of lists in lists in lists, in the text of a column.
-      told = str(error) if isinstance(error, ValueError) else bad_examples.one_line(error)
+      message = str(error) if isinstance(error, ValueError) else bad_examples.one_line(error)
       if not isinstance(error, bad_examples.BadExampleError):
-        told = f'{self._records.place(number)}: {told}'
+        message = f'{self._records.place(number)}: {message}'
       if not self._leaves_out:
-        raise bad_examples.BadExampleError(told) from error
+        raise bad_examples.BadExampleError(message) from error
       self._report.bad_records += 1
       if len(self._report.named) < record_report.MAX_NAMED:
-        self._report.named.append(told)
+        self._report.named.append(message)
       return None
 
   def _encoded(self, texts: Sequence[text_formats.Text]) -> list[tuple[np.ndarray, np.ndarray, int]]:

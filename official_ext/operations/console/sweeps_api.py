@@ -101,7 +101,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
   ]
   actions = {
     'stop': sweeps.stop,
-    'go_on': sweeps.go_on,
+    'go_on': sweeps.start_controller,
     'retry': sweeps.retry,
     'resume': sweeps.resume,
     'delete': sweeps.delete,
@@ -238,7 +238,7 @@ class _Sweeps:
     del body
     return {'points': sweep_changes.stop(folder)}
 
-  def go_on(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_values.JsonObject:
+  def start_controller(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_values.JsonObject:
     """Starts a controller that outlives this server: `{"slots": 2}`."""
     slots = answers.optional_integer(body, 'slots')
     return {'pid': folder.start_controller(slots)}

@@ -219,14 +219,14 @@ def follow(job: jobs.Job, module: types.ModuleType, name: str, options: argparse
     0 if the run has finished, 1 if it has ended otherwise.
   """
   run = run_folders.Run(job.folder, os.path.basename(job.folder))
-  told, since = '', time.monotonic()
+  printed, since = '', time.monotonic()
   while True:
     found = statuses.of_run(run, mode=job.mode)
     step = (run.record(job.mode) or {}).get('step')
     now = f'{found.status}' + (f': {found.reason}' if found.reason else '')
-    if now != told:
+    if now != printed:
       print(f'{run.name}: {now}' + (f' at step {step}' if step is not None else ''), flush=True)
-      told, since = now, time.monotonic()
+      printed, since = now, time.monotonic()
     if found.status in _OVER:
       return 0 if found.status == 'finished' else 1
     if found.status == _MAYBE_OVER and not module.is_active(name, options):

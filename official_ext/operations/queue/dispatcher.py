@@ -115,15 +115,15 @@ _CLOSE_SECONDS = 10.0
 class EndMessages:
   """Sends a message for each attempt of a job that ends, unless the job was cancelled."""
 
-  def __init__(self, urls: Sequence[str], say: Callable[[str], None]):
+  def __init__(self, urls: Sequence[str], print_line: Callable[[str], None]):
     """Sends nothing yet.
 
     Args:
       urls: the receivers, in apprise's notation. They hold secrets, and are never printed.
-      say: prints a line for people.
+      print_line: prints a line for people.
     """
     self._urls = tuple(urls)
-    self._say = say
+    self._print_line = print_line
     self._messages: queue.SimpleQueue[notify.Message | None] = queue.SimpleQueue()
     self._thread: threading.Thread | None = None
 
@@ -155,7 +155,7 @@ class EndMessages:
     while (message := self._messages.get()) is not None:
       for receiver in made:
         if not notify.send(receiver, message):
-          self._say(f'the message {message.title!r} was not taken by {type(receiver).__name__}')
+          self._print_line(f'the message {message.title!r} was not taken by {type(receiver).__name__}')
 
 
 _POLL_SECONDS = 0.5
@@ -195,11 +195,11 @@ class Dispatcher:
     self._queue = queue
     self._slots = slots
     self._poll_seconds = poll_seconds
-    self._messages = EndMessages(urls, _say)
+    self._messages = EndMessages(urls, _print_line)
     self._tries: dict[str, _Try] = {}
-    self._told: dict[int, tuple[str, str]] = {}
+    self._reported: dict[int, tuple[str, str]] = {}
     self._troubles: set[str] = set()  # Of this round, and of the one before.
-    self._told_troubles: set[str] = set()
+    self._reported_troubles: set[str] = set()
     self._any_failed = False
 
   def run(self, until_empty: bool = False) -> int:
@@ -238,7 +238,7 @@ class Dispatcher:
         return int(self._any_failed)
       received = signal.sigtimedwait((*ending, signal.SIGCHLD), self._poll_seconds)
       if received is not None and received.si_signo in ending:
-        _say(f'{signal.Signals(received.si_signo).name}: starts no more jobs; running jobs continue')
+        _print_line(f'{signal.Signals(received.si_signo).name}: starts no more jobs; running jobs continue')
         return 0
 
   def _check_folder(self) -> None:
@@ -267,11 +267,11 @@ class Dispatcher:
 
   def _work(self) -> bool:
     """Takes all actions that are due. Returns whether no job waits or runs."""
-    self._told_troubles, self._troubles = self._troubles, set()
+    self._reported_troubles, self._troubles = self._troubles, set()
     try:
       states = self._queue.states()
       for state in states:
-        self._tell(state)
+        self._report(state)
       holders = [state for state in states if state.has_slot]
       self._forget_others(holders)
       waiting = self._queue.waiting(states)
@@ -281,7 +281,7 @@ class Dispatcher:
       return not waiting and not holders
     except (OSError, errors.StorageError) as error:
       # A disk that is full or gone: everything is in the files, and the next round begins with them.
-      self._tell_trouble(str(error))
+      self._report_trouble(str(error))
       return False
 
   def _start_ordered(self, holders: Sequence[queued_jobs.JobState]) -> None:
@@ -301,14 +301,14 @@ class Dispatcher:
       ordered = queued_jobs.JobState(state.number, 'starting', '', state.job, attempt, has_slot=True)
       waiting.remove(state)
       holders.append(ordered)
-      self._tell(ordered)
+      self._report(ordered)
       self._start(ordered)
 
   def _is_free(self, job: queued_jobs.Job) -> bool:
     """Whether no other run, started by hand, lives in the folder of a job."""
     if not job.run_files or not statuses.is_alive(run_folders.Run(job.model_dir, ''), job.mode):
       return True
-    self._tell_trouble(f'job {job.number}: another run lives in {job.model_dir}; it is started after that')
+    self._report_trouble(f'job {job.number}: another run lives in {job.model_dir}; it is started after that')
     return False
 
   def _settle(self, state: queued_jobs.JobState) -> None:
@@ -327,7 +327,7 @@ class Dispatcher:
       attempt.process = None
       if error != 0:
         if error != attempt.error:
-          _say(f'job {state.number} cannot be started now: {os.strerror(max(error, 0))}; it is retried')
+          _print_line(f'job {state.number} cannot be started now: {os.strerror(max(error, 0))}; it is retried')
         attempt.error = error
         attempt.not_before = time.monotonic() + attempt.seconds
         attempt.seconds = min(2 * attempt.seconds, _AGAIN_SECONDS[1])
@@ -345,27 +345,27 @@ class Dispatcher:
 
   # The printed lines.
 
-  def _tell(self, state: queued_jobs.JobState) -> None:
+  def _report(self, state: queued_jobs.JobState) -> None:
     """Prints how a job stands, and sends messages, when that has changed."""
     now = (state.status, state.reason)
-    before = self._told.get(state.number)
+    before = self._reported.get(state.number)
     if before == now:
       return
-    self._told[state.number] = now
+    self._reported[state.number] = now
     if before is None and state.status in queued_jobs.OVER:  # Over before this dispatcher began.
       return
     self._any_failed = self._any_failed or state.status == 'failed'
     name = f' ({state.job.model_dir})' if state.job and state.job.model_dir else ''
     attempt = f', attempt {state.restarts + 1}' if state.restarts and state.has_slot else ''
-    _say(f'job {state.number}{name}: {state.status}{attempt}' + (f': {state.reason}' if state.reason else ''))
+    _print_line(f'job {state.number}{name}: {state.status}{attempt}' + (f': {state.reason}' if state.reason else ''))
     self._messages.send(before[0] if before else '', state)
 
-  def _tell_trouble(self, text: str) -> None:
+  def _report_trouble(self, text: str) -> None:
     """Prints the errors of this round that the one before did not have."""
-    if text not in self._troubles | self._told_troubles:
-      _say(text)
+    if text not in self._troubles | self._reported_troubles:
+      _print_line(text)
     self._troubles.add(text)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
   safe_text.print_masked(f'queue: {text}')

@@ -152,7 +152,7 @@ class Child:
     Args:
       cancelled: see `wait`.
     """
-    begin, told, pid = time.monotonic(), set(), self.process.pid
+    begin, reported, pid = time.monotonic(), set(), self.process.pid
     is_any_left = processes_lib.signal_group(pid, signal.SIGKILL if self._killed else signal.SIGTERM)
     while (strays := processes_lib.descendants(os.getpid())) or is_any_left:
       seconds = time.monotonic() - begin
@@ -166,8 +166,8 @@ class Child:
           _signal(stray, signal.SIGKILL)
         elif group in saving:  # The kernel has asked it to stop; a second time would not let it save.
           _signal(stray, signal.SIGCONT)
-        elif group != pid and stray not in told:
-          told.add(stray)
+        elif group != pid and stray not in reported:
+          reported.add(stray)
           _signal(stray, signal.SIGTERM)
       least, most = _STRAYS_POLL_SECONDS
       time.sleep(min(most, max(least, seconds / 10)))

@@ -97,7 +97,7 @@ def ask_optuna(
   sweep: sweep_file.SweepFile,
   number: int,
   positions: Mapping[int, Mapping[str, object]],
-  told: Sequence[PointOutcome],
+  outcomes: Sequence[PointOutcome],
 ) -> json_values.JsonObject:
   """The positions of a point, by the tree-structured Parzen estimator (Bergstra et al., 2011).
 
@@ -107,7 +107,7 @@ def ask_optuna(
     sweep: the sweep.
     number: of the point.
     positions: of the others, by number.
-    told: their results, by number.
+    outcomes: their results, by number.
   """
   optuna = require_optuna()
   space = _optuna_space(optuna, sweep.parameters)
@@ -121,7 +121,7 @@ def ask_optuna(
     )
     study = optuna.create_study(sampler=sampler, direction=sweep.metric.goal if sweep.metric else 'minimize')
     study.add_trials(
-      [_optuna_trial(optuna, space, positions[each.number], each) for each in told if each.number in positions]
+      [_optuna_trial(optuna, space, positions[each.number], each) for each in outcomes if each.number in positions]
     )
     return dict(study.ask(fixed_distributions=space).params)
 
@@ -150,11 +150,11 @@ def parameter_importances(
   }
   if len(values) < _MIN_POINTS or len(set(values.values())) < 2 or not space:
     return {}
-  told = [PointOutcome(number, FINISHED, value) for number, value in sorted(values.items())]
+  outcomes = [PointOutcome(number, FINISHED, value) for number, value in sorted(values.items())]
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
     study = optuna.create_study()
-    study.add_trials([_optuna_trial(optuna, space, positions[each.number], each) for each in told])
+    study.add_trials([_optuna_trial(optuna, space, positions[each.number], each) for each in outcomes])
     found = optuna.importance.get_param_importances(
       study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0), params=list(space)
     )
@@ -178,25 +178,25 @@ def _optuna_space(optuna: Any, parameters: Sequence[distributions.Parameter]) ->
 
 
 def _optuna_trial(
-  optuna: Any, space: json_values.JsonMapping, positions: json_values.JsonMapping, told: PointOutcome
+  optuna: Any, space: json_values.JsonMapping, positions: json_values.JsonMapping, outcome: PointOutcome
 ) -> Any:
   states = optuna.trial.TrialState
   state = {
     FINISHED: states.COMPLETE,
-    PRUNED: states.PRUNED if told.value is not None else states.FAIL,
+    PRUNED: states.PRUNED if outcome.value is not None else states.FAIL,
     RUNNING: states.RUNNING,
-  }.get(told.outcome, states.FAIL)
+  }.get(outcome.outcome, states.FAIL)
   return optuna.trial.create_trial(
     state=state,
-    value=told.value if state == states.COMPLETE else None,
+    value=outcome.value if state == states.COMPLETE else None,
     params={name: positions[name] for name in space},
     distributions=dict(space),
-    intermediate_values={told.iteration: told.value} if state == states.PRUNED else None,
+    intermediate_values={outcome.iteration: outcome.value} if state == states.PRUNED else None,
   )
 
 
 def propose(
-  sweep: sweep_file.SweepFile, number: int, points: Mapping[int, Proposal], told: Sequence[PointOutcome]
+  sweep: sweep_file.SweepFile, number: int, points: Mapping[int, Proposal], outcomes: Sequence[PointOutcome]
 ) -> Proposal | None:
   """The point of a number.
 
@@ -204,7 +204,7 @@ def propose(
     sweep: the sweep.
     number: of the point, from 1.
     points: all others, by number.
-    told: their results; only method bayes asks.
+    outcomes: their results; only method bayes asks.
 
   Returns:
     The point; None if all points of a grid exist.
@@ -218,7 +218,7 @@ def propose(
     searched = {each.name: each.searched(draw(sweep.seed, number, each.name)) for each in sweep.parameters}
     return _proposal_at(sweep.parameters, searched)
   positions = {each: points[each].positions for each in points}
-  return _proposal_at(sweep.parameters, ask_optuna(sweep, number, positions, told))
+  return _proposal_at(sweep.parameters, ask_optuna(sweep, number, positions, outcomes))
 
 
 def _proposal_at(parameters: Sequence[distributions.Parameter], positions: json_values.JsonMapping) -> Proposal:

@@ -61,7 +61,7 @@ def stop(folder: sweep_folder.SweepFolder) -> list[int]:
   return [point.number for point in found]
 
 
-def go_on(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile) -> list[int]:
+def resume_stopped(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile) -> list[int]:
   """Reverts `stop`: its points come into the queue again. Returns these points; called within `changing`."""
   stopped = folder.stopped()
   if stopped is None:

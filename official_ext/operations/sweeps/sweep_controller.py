@@ -55,8 +55,8 @@ class Controller:
     self._start_dispatcher = start_dispatcher
     self._poll_seconds = poll_seconds
     self._reader = sweep_points.PointReader(folder)
-    self._told: dict[int, tuple[str, str]] = {}
-    self._told_once: set[str] = set()
+    self._reported: dict[int, tuple[str, str]] = {}
+    self._printed: set[str] = set()
 
   def run(self) -> int:
     """Works until there is nothing more to try, or a signal comes; running points continue without it.
@@ -81,16 +81,16 @@ class Controller:
       self._folder.queue.make()
       stack.enter_context(self._folder.queue.expecting_more(self._folder.path))
       with self._folder.changing():
-        again = sweep_changes.go_on(self._folder, self._sweep)
+        again = sweep_changes.resume_stopped(self._folder, self._sweep)
       if again:
-        self._say(f'points {", ".join(map(str, again))} resume')
+        self._print_line(f'points {", ".join(map(str, again))} resume')
       return self._loop(ending)
 
   def _loop(self, ending: Sequence[int]) -> int:
     while True:
       with self._folder.changing():
         if self._folder.stopped() is not None:
-          self._say('it was stopped; the same command resumes it')
+          self._print_line('it was stopped; the same command resumes it')
           return 0
         found = self._step()
       if all(point.is_over for point in found):
@@ -99,7 +99,7 @@ class Controller:
         self._see_to_a_dispatcher()
       received = signal.sigtimedwait(ending, self._poll_seconds)
       if received is not None:
-        self._say(
+        self._print_line(
           f'{signal.Signals(received.si_signo).name}: tries no more points; running points continue, and the '
           'same command resumes this sweep'
         )
@@ -109,7 +109,7 @@ class Controller:
     """Takes all actions that are due. Returns all points as they stand after it."""
     found = self._reader.read(self._sweep)
     for point in found:
-      self._tell(point)
+      self._report(point)
     self._check(found)
     self._prune(found)
     for point in found:
@@ -122,16 +122,16 @@ class Controller:
       sweep_changes.add_job(self._folder, self._sweep, record)
       found.append(sweep_points.Point(record, 'queued'))
       found.sort(key=lambda point: point.number)
-      self._tell(found[[point.record for point in found].index(record)])
+      self._report(found[[point.record for point in found].index(record)])
     return found
 
   def _propose(self, found: Sequence[sweep_points.Point]) -> sweep_folder.PointRecord | None:
     """Makes the next point."""
     known = {point.number: point.record.proposal for point in found}
     number = next(number for number in range(1, len(found) + 2) if number not in known)
-    told = tuple(point.told() for point in found) if self._sweep.method == 'bayes' else ()
-    proposal = samplers.propose(self._sweep, number, known, told)
-    return None if proposal is None else self._folder.make_point(number, proposal, told)
+    outcomes = tuple(point.as_outcome() for point in found) if self._sweep.method == 'bayes' else ()
+    proposal = samplers.propose(self._sweep, number, known, outcomes)
+    return None if proposal is None else self._folder.make_point(number, proposal, outcomes)
 
   def _prune(self, found: Sequence[sweep_points.Point]) -> None:
     """Ends runs early that are not good enough, and runs whose early end was noted before."""
@@ -147,7 +147,7 @@ class Controller:
       pruned = self._folder.pruned(point.record)
       if (pruned or point.number in reasons) and point.status != 'stopping':
         reason = str(pruned.get('reason', '')) if pruned else reasons[point.number]
-        self._say(f'point {point.number} is ended early: {reason}')
+        self._print_line(f'point {point.number} is ended early: {reason}')
         sweep_changes.prune(self._folder, point, reason)
 
   def _is_enough(self, found: Sequence[sweep_points.Point]) -> bool:
@@ -156,7 +156,7 @@ class Controller:
     if metric is not None:
       for point in found:
         if point.value is not None and metric.has_reached_target(point.value):
-          self._say_once(f'point {point.number} has reached the target: {metric.name} {point.value:g}')
+          self._print_once(f'point {point.number} has reached the target: {metric.name} {point.value:g}')
           return True
     return len(found) >= self._sweep.num_points
 
@@ -188,41 +188,49 @@ class Controller:
     other = self._folder.queue.dispatcher()
     slots = (other or {}).get('slots')
     if isinstance(slots, int) and slots < self._slots:
-      self._say_once(f'the dispatcher that works on {self._folder.runs_dir} has {slots} slots, and this sweep no more')
+      self._print_once(
+        f'the dispatcher that works on {self._folder.runs_dir} has {slots} slots, and this sweep no more'
+      )
       return slots
     return self._slots
 
   def _see_to_a_dispatcher(self) -> None:
     if self._folder.queue.is_paused:
-      self._say_once(f'the queue is paused; `official-ext queue resume {self._folder.runs_dir}` continues')
+      self._print_once(f'the queue is paused; `official-ext queue resume {self._folder.runs_dir}` continues')
     elif self._folder.queue.dispatcher() is None:
       self._start_dispatcher(self._slots)
 
   # The reports.
 
-  def _tell(self, point: sweep_points.Point) -> None:
+  def _report(self, point: sweep_points.Point) -> None:
     """Prints how a point stands, when that has changed."""
     now = (point.status, point.reason)
-    before = self._told.get(point.number)
-    self._told[point.number] = now
+    before = self._reported.get(point.number)
+    self._reported[point.number] = now
     if before == now or (before is None and point.is_over):  # Over before this controller began.
       return
     shown = f' {self._sweep.metric.name} {point.value:.6g}' if self._sweep.metric and point.value is not None else ''
     name = f' ({point.record.name})' if before is None else ''
-    self._say(f'point {point.number}{name}: {point.status}{shown}' + (f': {point.reason}' if point.reason else ''))
+    self._print_line(
+      f'point {point.number}{name}: {point.status}{shown}' + (f': {point.reason}' if point.reason else '')
+    )
 
   def _end(self, found: Sequence[sweep_points.Point]) -> int:
     counts = {status: sum(point.status == status for point in found) for status in sweep_points.STATUSES}
-    self._say(f'{len(found)} points: ' + ', '.join(f'{count} {status}' for status, count in counts.items() if count))
+    self._print_line(
+      f'{len(found)} points: ' + ', '.join(f'{count} {status}' for status, count in counts.items() if count)
+    )
     best = sweep_points.best_point(found, self._sweep)
     if best is not None and self._sweep.metric is not None:
-      self._say(f'the best is point {best.number} ({best.record.name}): {self._sweep.metric.name} {best.value:.6g}')
+      self._print_line(
+        f'the best is point {best.number} ({best.record.name}): {self._sweep.metric.name} {best.value:.6g}'
+      )
     return 0 if best is not None or (self._sweep.metric is None and counts['finished']) else 1
 
-  def _say_once(self, text: str) -> None:
-    if text not in self._told_once:
-      self._told_once.add(text)
-      self._say(text)
+  def _print_once(self, text: str) -> None:
+    if text not in self._printed:
+      self._printed.add(text)
+      self._print_line(text)
 
-  def _say(self, text: str) -> None:
+  def _print_line(self, text: str) -> None:
     safe_text.print_masked(f'sweep {self._folder.name}: {text}')

@@ -153,14 +153,14 @@ class PointRecord:
     number: from 1.
     folder: of its run, absolute.
     proposal: its parameters.
-    told: the sampler's knowledge of the other points.
+    outcomes: the sampler's knowledge of the other points.
     is_deleted: whether its run was deleted: it is not retried.
   """
 
   number: int
   folder: str
   proposal: samplers.Proposal
-  told: tuple[samplers.PointOutcome, ...] = ()
+  outcomes: tuple[samplers.PointOutcome, ...] = ()
   is_deleted: bool = False
 
   @property
@@ -258,7 +258,7 @@ class SweepFolder:
     raise errors.UserError(f'point {number}: there is none in {self.name}; `official-ext sweep show` lists them')
 
   def make_point(
-    self, number: int, proposal: samplers.Proposal, told: tuple[samplers.PointOutcome, ...] = ()
+    self, number: int, proposal: samplers.Proposal, outcomes: tuple[samplers.PointOutcome, ...] = ()
   ) -> PointRecord:
     """Makes the folder of a point.
 
@@ -273,7 +273,7 @@ class SweepFolder:
       'point': number,
       'parameters': dict(proposal.parameters),
       'positions': dict(proposal.positions),
-      'told': [each.as_list() for each in told],
+      'told': [each.as_list() for each in outcomes],
       'time': json_values.timestamp_now(),
     }
     content = json.dumps({**values, 'told': None}, indent=2).replace(
@@ -282,7 +282,7 @@ class SweepFolder:
     paths.write_atomically(os.path.join(new, POINT), content.encode() + b'\n')
     folder = self.point_path(number, proposal)
     paths.rename(new, folder)
-    return PointRecord(number, folder, proposal, told)
+    return PointRecord(number, folder, proposal, outcomes)
 
   def point_path(self, number: int, proposal: samplers.Proposal) -> str:
     """The folder that a point has, or would have."""
@@ -402,7 +402,7 @@ def _read_point(path: str, folder: str, is_deleted: bool) -> PointRecord:
       number=int(values['point']),
       folder=folder,
       proposal=samplers.Proposal(dict(values['parameters']), dict(values['positions'])),
-      told=tuple(samplers.PointOutcome(*each) for each in values['told']),
+      outcomes=tuple(samplers.PointOutcome(*each) for each in values['told']),
       is_deleted=is_deleted,
     )
   except (KeyError, TypeError, ValueError):

@@ -77,13 +77,13 @@ def read_history(path: str, metric: str) -> History:
   if not metric:
     return History(last_step=last_step)
   for kind in ('eval', 'train'):
-    told = [
+    reported = [
       (event['step'], value)
       for event in run_files.standing_events(_event_lines(path, kind))
       if event['event'] == kind and (value := _metric_value(event, metric)) is not None
     ]
-    if told:
-      return History(tuple(step for step, _ in told), tuple(value for _, value in told), last_step=last_step)
+    if reported:
+      return History(tuple(step for step, _ in reported), tuple(value for _, value in reported), last_step=last_step)
   names = {**event_log.metrics_of(last.evaluation), **event_log.metrics_of(last.train)}
   return History(names=tuple(names), last_step=last_step)
 
@@ -153,7 +153,7 @@ class Point:
     """Whether it cannot change by itself any more."""
     return self.status in OVER or self.status == 'deleted'
 
-  def told(self) -> samplers.PointOutcome:
+  def as_outcome(self) -> samplers.PointOutcome:
     """The sampler's input about it."""
     values = self.history.finite()
     if self.status == 'finished' and self.value is not None:

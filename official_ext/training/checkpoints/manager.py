@@ -133,7 +133,7 @@ class Retention:
     self._directory = directory
     self._max_to_keep = max_to_keep
     self._keep_every = keep_every
-    self._told: set[str] = set()
+    self._logged: set[str] = set()
 
   def tidy(self, saved: str) -> None:
     """Names the checkpoints that are kept in the file named `checkpoint`, and deletes the others.
@@ -146,13 +146,13 @@ class Retention:
     try:
       manifests.write_state_file(self._directory, saved, [path for path in there if path not in outdated])
     except errors.StorageError as error:
-      self._tell_once(str(error))
+      self._log_once(str(error))
     try:
       for path in outdated:
         manifests.remove(path)
     except storage.FAILURES as error:
       reason = storage.reason_of(error)
-      self._tell_once(f'{self._directory}: checkpoints that are not to be kept cannot be deleted: {reason}')
+      self._log_once(f'{self._directory}: checkpoints that are not to be kept cannot be deleted: {reason}')
 
   def _beyond_number(self, paths: Sequence[str]) -> list[str]:
     """Those of some checkpoints that are neither among the newest nor at a multiple of `keep_every`."""
@@ -161,9 +161,9 @@ class Retention:
     older = paths[: -self._max_to_keep]
     return [path for path in older if not (self._keep_every and manifests.step_of(path) % self._keep_every == 0)]
 
-  def _tell_once(self, what: str) -> None:
-    if what not in self._told:
-      self._told.add(what)
+  def _log_once(self, what: str) -> None:
+    if what not in self._logged:
+      self._logged.add(what)
       logging.error('%s', what)
 
 

@@ -91,8 +91,8 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
       variable.assign(tf.cast(value, variable.dtype))
       num_loaded += 1
     elif not _matches(may_miss, name, variable):
-      told = f'has shape {place.shape} in it, {shape} here' if place is not None else 'is not in it'
-      problems.append(f'{name} ({variable.name}) {told}')
+      difference = f'has shape {place.shape} in it, {shape} here' if place is not None else 'is not in it'
+      problems.append(f'{name} ({variable.name}) {difference}')
   if match.has_other_base and problems:
     raise errors.UserError(f'{_FIELD}: {path}: {contents_lib.OTHER_BASE}')
   if problems:

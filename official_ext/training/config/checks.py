@@ -370,8 +370,8 @@ def _check_choices(path: str, config: base_config.Config) -> None:
       value = vars(config)[name]
       with mistakes.noted():
         if value not in choices or json_values.is_int(value):
-          told = overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
-          raise errors.UserError(f'{path}.{name}: {value!r} is {told}')
+          hint = overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
+          raise errors.UserError(f'{path}.{name}: {value!r} is {hint}')
 
 
 def check_files(

@@ -82,8 +82,8 @@ class MeshConfig(base_config.Config):
       ):
         with mistakes.noted():
           if value not in allowed:
-            told = ' or '.join('null' if choice is None else str(choice).lower() for choice in allowed)
-            raise errors.UserError(f'{field}: {value!r}: a mesh ({path}) {reason}; set it to {told}')
+            choices = ' or '.join('null' if choice is None else str(choice).lower() for choice in allowed)
+            raise errors.UserError(f'{field}: {value!r}: a mesh ({path}) {reason}; set it to {choices}')
 
 
 def describe(sizes: Mapping[str, int]) -> str:

@@ -141,16 +141,16 @@ class HangWatch:
       f'{self._stage}; stacks of all threads: {self._path}. The same command resumes from the newest checkpoint'
     )
     # The disk may hang, or the reader of this process's output.
-    _call(lambda: self._tell(error), 'hang_watch_report')
+    _call(lambda: self._report_all(error), 'hang_watch_report')
     time.sleep(_GRACE_POLLS * self._poll)  # Other workers report too, before they take this one's end for a crash.
     _call(self._at_last, 'hang_watch_last')
     os._exit(errors.HungError.exit_status)
 
-  def _tell(self, error: errors.HungError) -> None:
+  def _report_all(self, error: errors.HungError) -> None:
     stacks = _stacks()
-    for tell in (self._print, self._write):
+    for report in (self._print, self._write):
       try:
-        tell(error, stacks)
+        report(error, stacks)
       except (errors.StorageError, *storage.FAILURES):
         pass
     self._report(error, self._step or 0)

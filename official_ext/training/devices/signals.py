@@ -36,13 +36,13 @@ class PreemptionWatch:
     requested: the name of the signal that came, such as 'SIGTERM'; None if none did.
   """
 
-  def __init__(self, told: str = _SAVING):
+  def __init__(self, message: str = _SAVING):
     """Watches nothing yet.
 
     Args:
-      told: logged when the signal comes, after its name.
+      message: logged when the signal comes, after its name.
     """
-    self._told = told
+    self._message = message
     self.requested: str | None = None
     self._numbers: tuple[signal.Signals, ...] = ()
     self._before: dict[int, Any] = {}
@@ -81,7 +81,7 @@ class PreemptionWatch:
 
   def _listen(self, descriptor: int) -> None:
     first: float | None = None  # When the first signal came, except SIGHUP, which no one may have sent.
-    told = False
+    is_logged = False
     while (received := os.read(descriptor, 1)) not in (b'', _END):
       number = received[0]
       if number not in self._numbers:
@@ -91,9 +91,9 @@ class PreemptionWatch:
           os._exit(128 + number)
         first = first or time.monotonic()
       self._note(number)
-      if not told:
-        logging.warning('%s: %s', self.requested, self._told)
-        told = True
+      if not is_logged:
+        logging.warning('%s: %s', self.requested, self._message)
+        is_logged = True
     os.close(descriptor)
 
 

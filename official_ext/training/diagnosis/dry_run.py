@@ -55,12 +55,12 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
   """Runs the life of an experiment. Adds the findings about its task to `found`; if one is an error, ends there."""
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
-  _say('devices', distribute.describe(strategy, params.runtime))
+  _print_row('devices', distribute.describe(strategy, params.runtime))
   with tempfile.TemporaryDirectory(prefix='dry_run-') as folder:
     with strategy.scope():
       task = model_garden.adapt_task(task_factory.get_task(params.task, logging_dir=folder))
     params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
-    _say('task', type(task).__name__)
+    _print_row('task', type(task).__name__)
     if isinstance(task, loop_task.LoopTask):
       _rehearse_loop(task, params, folder)
       return
@@ -70,7 +70,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
     with tf_internals.layer_names_given_back():
       found += task_checks.find_in_task(params, folder)
     if any(finding.level == 'error' for finding in found):
-      _say('life', 'not tried: the errors below come first')
+      _print_row('life', 'not tried: the errors below come first')
       return
     trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
     run_checks.check_metrics(params.trainer, task, trainer, 'train_and_eval')
@@ -82,24 +82,24 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
       _save_and_restore(trainer, folder)
     if isinstance(task, base_task.Task):
       for line in task.check_result(trainer.model, os.path.join(folder, 'result')):
-        _say('result', line)
-  _say('would', _intention(params))
+        _print_row('result', line)
+  _print_row('would', _intention(params))
   for line in (*checks.schedule_warnings(params.trainer), *checks.direction_warnings(params.trainer)):
-    _say('warning', line)
+    _print_row('warning', line)
 
 
 def _rehearse_loop(task: loop_task.LoopTask, params: definitions.ExperimentConfig, folder: str) -> None:
   """Lets a task that owns its loop train as a run would, for some steps; looks at its checkpoints."""
-  run = loop_task.LoopRun(params, folder, stop_after=_STEPS_OF_OWNED_LOOP, show=_say)
+  run = loop_task.LoopRun(params, folder, stop_after=_STEPS_OF_OWNED_LOOP, show=_print_row)
   task.run_loop(run)
   if not run.step:
     raise errors.UserError('the trainer has ended without a step that it has reported: a run could not be followed')
   for line in task.check_result(run.model, os.path.join(folder, 'result')):
-    _say('result', line)
-  _say('would', f'train {run.train_steps or "an unknown number of"} steps')
+    _print_row('result', line)
+  _print_row('would', f'train {run.train_steps or "an unknown number of"} steps')
 
 
-def _say(name: str, text: object) -> None:
+def _print_row(name: str, text: object) -> None:
   print(f'{name:<14} {text}', flush=True)
 
 
@@ -122,13 +122,13 @@ def _report(found: list[findings.Finding], mistakes: list[str]) -> None:
   warnings = [finding for finding in found if finding.level == 'warning']
   mistakes = [*(str(finding) for finding in found if finding.level == 'error'), *mistakes]
   for finding in warnings:
-    _say('warning', finding)
+    _print_row('warning', finding)
   counts = [
     f'{len(group)} {name}{"" if len(group) == 1 else "s"}'
     for name, group in (('error', mistakes), ('warning', warnings))
     if group
   ]
-  _say('mistakes', ', '.join(counts) or 'none found')
+  _print_row('mistakes', ', '.join(counts) or 'none found')
   for line in mistakes[:-1]:
     print(f'error: {line}', file=sys.stderr)
   if mistakes:
@@ -145,8 +145,8 @@ def _build_parts(strategy, task, params):
     keras_version.check_optimizer(task, optimizer)
   size = model_size.of(model)
   contents = 'whose variables its first step makes' if size is None else size.describe()
-  _say('model', f'{type(model).__name__}, {contents}')
-  _say('optimizer', type(optimizer).__name__)
+  _print_row('model', f'{type(model).__name__}, {contents}')
+  _print_row('optimizer', type(optimizer).__name__)
 
 
 def _train_step(trainer):
@@ -155,10 +155,10 @@ def _train_step(trainer):
   trainer.train(tf.constant(1, tf.int32))
   seconds = time.perf_counter() - start
   loss = float(logs[trainer.train_loss.name])
-  _say('step', trainer.plan)
+  _print_row('step', trainer.plan)
   if not np.isfinite(loss):
     raise errors.UserError(f'task: the loss of the first step is {loss}; --debug looks for the operation')
-  _say(
+  _print_row(
     'train step',
     f'training_loss {loss:.4g}; compiled in {trainer.speed.compile_seconds:.1f} s, then {seconds * 1e3:.1f} ms',
   )
@@ -171,7 +171,7 @@ def _eval_step(trainer):
     value = np.asarray(value)
     if value.size == 1 and value.dtype.kind in 'fiu':
       scalars[name] = float(value.reshape(()))
-  _say('eval step', ', '.join(f'{name} {value:.4g}' for name, value in scalars.items()))
+  _print_row('eval step', ', '.join(f'{name} {value:.4g}' for name, value in scalars.items()))
 
 
 def _save_and_restore(trainer, folder):
@@ -189,7 +189,7 @@ def _save_and_restore(trainer, folder):
     if not np.array_equal(variable.numpy(), value, equal_nan=variable.dtype.is_floating):
       raise errors.UserError(f'the checkpoint does not hold {variable.name}: restored, it has other values')
   beside = f'; {len(frozen_ids)} frozen ones come from where the model does' if frozen_ids else ''
-  _say('checkpoint', f'{size / 2**20:,.1f} MiB, saved and restored, {len(variables)} variables equal{beside}')
+  _print_row('checkpoint', f'{size / 2**20:,.1f} MiB, saved and restored, {len(variables)} variables equal{beside}')
 
 
 def _intention(params) -> str:

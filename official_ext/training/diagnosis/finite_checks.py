@@ -360,15 +360,15 @@ def debug_step(
     params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
     trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=False)
     _restore(trainer, params, model_dir, checkpoint)
-    _say('devices', distribute.describe(strategy, params.runtime))
-    _say('step', f'{step} ({reason}), from {checkpoint or "the first weights"}')
+    _print_row('devices', distribute.describe(strategy, params.runtime))
+    _print_row('step', f'{step} ({reason}), from {checkpoint or "the first weights"}')
     if step > start + 1:
-      _say('training', f'{step - start - 1} steps to get there')
+      _print_row('training', f'{step - start - 1} steps to get there')
       trainer.train(tf.constant(step - start - 1, tf.int32))
     _debug_step(trainer, step)
 
 
-def _say(name: str, text: object) -> None:
+def _print_row(name: str, text: object) -> None:
   print(f'{name:<10} {text}', flush=True)
 
 
@@ -454,7 +454,7 @@ def _debug_step(trainer, step):
   if cause:
     before.append(cause)
   for line in before:
-    _say('before', line)
+    _print_row('before', line)
   trace, view = OpTrace(), _View()
   try:
     with trace.recording():
@@ -466,17 +466,17 @@ def _debug_step(trainer, step):
       raise
     raise explained from error
   bad = [(name, tensor) for name, tensor in view.results if not is_finite(tensor)]
-  _say('loss', f'{float(view.results[0][1]):.6g}')
-  _say('operations', f'{len(trace.operations)}, and {len(view.results)} results: loss, gradients, weights')
+  _print_row('loss', f'{float(view.results[0][1]):.6g}')
+  _print_row('operations', f'{len(trace.operations)}, and {len(view.results)} results: loss, gradients, weights')
   if not bad:
-    _say('result', 'all finite')
+    _print_row('result', 'all finite')
     if before:
       raise errors.DivergedError(f'step {step}: {before[0]}')
     return
   names = ', '.join(name for name, _ in bad[:_MAX_NAMED])
-  _say('not finite', names + (f' and {len(bad) - _MAX_NAMED} more' if len(bad) > _MAX_NAMED else ''))
+  _print_row('not finite', names + (f' and {len(bad) - _MAX_NAMED} more' if len(bad) > _MAX_NAMED else ''))
   if isinstance(trainer.optimizer, tf_keras.mixed_precision.LossScaleOptimizer) and 'the loss' != bad[0][0]:
-    _say('note', 'an overflow of float16 is answered by a lower loss scale')
+    _print_row('note', 'an overflow of float16 is answered by a lower loss scale')
   raise errors.DivergedError(f'step {step}: {_report_origin(trace, [tensor for _, tensor in bad], before)}')
 
 
@@ -487,10 +487,10 @@ def _report_origin(trace, tensors, before) -> str:
     return before[0] if before else 'the step is not finite, and no operation of it is known to be the first'
   first, first_nan = origins[0], trace.first_nan(tensors)
   line = f'the first operation whose result is not finite is {first}' + (f' ({first.source})' if first.source else '')
-  _say('first', first)
+  _print_row('first', first)
   _describe(first)
   if first_nan is not None and not first.has_nan:  # An infinity may be intended, as in a mask.
-    _say('first NaN', first_nan)
+    _print_row('first NaN', first_nan)
     _describe(first_nan)
     line += f'; the first NaN is that of {first_nan}'
   return line
@@ -498,10 +498,10 @@ def _report_origin(trace, tensors, before) -> str:
 
 def _describe(operation):
   if operation.source:
-    _say('  at' if not operation.gradient_of else '  forward', operation.source)
+    _print_row('  at' if not operation.gradient_of else '  forward', operation.source)
   for name, descriptions in (('  input', operation.inputs), ('  output', operation.outputs)):
     for description in descriptions:
-      _say(name, description)
+      _print_row(name, description)
 
 
 def _bad_before(trainer, batches) -> list[str]:

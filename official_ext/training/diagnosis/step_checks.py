@@ -121,8 +121,8 @@ class TrainingModes:
     for (step, _), (layer, root, place, modes) in self._seen.items():
       trains = any(has_gradient.get(id(v)) for v in getattr(root, 'trainable_variables', ()))
       if step == 'train_step' and trains and True not in modes:
-        said = 'without `training`' if modes == {None} else 'with training=False'
-        what = f'called {said} in train_step: a model that trains has it switched off'
+        how = 'without `training`' if modes == {None} else 'with training=False'
+        what = f'called {how} in train_step: a model that trains has it switched off'
         found.setdefault((place, what, 'call the model with training=training'), []).append(layer.name)
       elif step == 'validation_step' and True in modes:
         what = 'called with training=True in validation_step: the result depends on chance, or on the rest of the batch'
@@ -207,7 +207,7 @@ class StepRun:
         self._compare(state)
       self._see_loss(logs, task.train_step)
       if self._not_finite:
-        self._tell_not_finite('train_step', batches[number % len(batches)], start + number)
+        self._report_not_finite('train_step', batches[number % len(batches)], start + number)
         break
       if not before:  # The first call has built it.
         before = [variable.numpy() for variable in model.trainable_variables]
@@ -235,7 +235,7 @@ class StepRun:
     self._see_loss(logs, task.validation_step)
     self._check_metrics(metrics, 'validation_step', logs)
     if self._not_finite:
-      self._tell_not_finite('validation_step', batch, 0)
+      self._report_not_finite('validation_step', batch, 0)
     elif _users_classes(task):
       trace = finite_checks.OpTrace()
       with contextlib.suppress(Exception):  # One of the task's tf.functions that does not run as Python.
@@ -261,7 +261,7 @@ class StepRun:
       loss, _ = task.forward(batch, self.model, training=False)
     return float(loss)
 
-  def _tell_not_finite(self, step: str, batch: object, number: int) -> None:
+  def _report_not_finite(self, step: str, batch: object, number: int) -> None:
     """Runs the step again, whose update was skipped, to find the origin of numbers that are not finite."""
     task, what = self._task, self._not_finite[0][0]
 

@@ -54,7 +54,7 @@ class StepWatch:
       containers: (owner, name) of lists, dictionaries and sets that outlive a step, by their ids.
     """
     before = sys.getprofile()
-    with self._random_is_told():
+    with self._watching_random():
       sys.setprofile(functools.partial(self._see, containers))
       try:
         yield
@@ -76,28 +76,30 @@ class StepWatch:
       elif (
         code.co_filename == random.__file__ and frame.f_back and tracebacks.is_users(frame.f_back.f_code.co_filename)
       ):
-        self._tell_random(frame.f_back, f'random.{code.co_name}')
+        self._report_random(frame.f_back, f'random.{code.co_name}')
 
   def _see_builtin(self, containers, frame, function):
     name = getattr(function, '__name__', '')
     owner = getattr(function, '__self__', None)
     if function is builtins.print:
-      self._tell(
+      self._report(
         'warning', frame, f'print is called in the step: {_ONCE}', 'log the value from forward, or use tf.print'
       )
     elif function is builtins.open:
-      self._tell('warning', frame, f'a file is opened in the step: {_ONCE}', 'open it in build_inputs or in an action')
+      self._report(
+        'warning', frame, f'a file is opened in the step: {_ONCE}', 'open it in build_inputs or in an action'
+      )
     elif function in _CLOCKS:
-      self._tell(
+      self._report(
         'warning',
         frame,
         f'the clock is read in the step: {_ONCE}',
         'the logs have steps_per_second; self.step counts steps',
       )
     elif owner is getattr(random, '_inst', None):
-      self._tell_random(frame, f'random.{name}')
+      self._report_random(frame, f'random.{name}')
     elif name in _MUTATORS and id(owner) in containers:
-      self._tell(
+      self._report(
         'warning',
         frame,
         f'{".".join(containers[id(owner)])}.{name} is called in the step: {_ONCE}',
@@ -111,7 +113,7 @@ class StepWatch:
       caller = caller.f_back
     if caller is None or not tracebacks.is_users(caller.f_code.co_filename) or _is_on_host(caller):
       return
-    self._tell(
+    self._report(
       'error',
       caller,
       f'{frame.f_code.co_name} needs the value of a tensor, which a compiled step has not',
@@ -139,7 +141,7 @@ class StepWatch:
     with contextlib.suppress(AttributeError, NotImplementedError, TypeError, ValueError):  # No value, in a graph.
       largest, places = int(np.max(np.asarray(indices))), int(depth)
       if largest >= places and largest != _IGNORED:
-        self._tell(
+        self._report(
           'warning',
           caller,
           f'class numbers up to {largest} are one-hot encoded with {places} places: '
@@ -148,7 +150,7 @@ class StepWatch:
         )
 
   @contextlib.contextmanager
-  def _random_is_told(self):
+  def _watching_random(self):
     """Watches NumPy's random functions, which the profiler does not see as builtins."""
     originals = {
       name: function
@@ -156,31 +158,31 @@ class StepWatch:
       if name.islower() and callable(function) and name[0] != '_' and not isinstance(function, type)
     }
     for name, function in originals.items():
-      setattr(np.random, name, self._telling(name, function))
+      setattr(np.random, name, self._watched(name, function))
     try:
       yield
     finally:
       for name, function in originals.items():
         setattr(np.random, name, function)
 
-  def _telling(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
-    def told(*args, **kwargs):
+  def _watched(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
+    def watched(*args, **kwargs):
       frame = sys._getframe(1)  # pylint: disable=protected-access
       if tracebacks.is_users(frame.f_code.co_filename) and not _is_on_host(frame):
-        self._tell_random(frame, f'np.random.{name}')
+        self._report_random(frame, f'np.random.{name}')
       return function(*args, **kwargs)
 
-    return told
+    return watched
 
-  def _tell_random(self, frame, name):
-    self._tell(
+  def _report_random(self, frame, name):
+    self._report(
       'warning',
       frame,
       f'{name} is called in the step: {_ONCE}, so that every step has the same numbers',
       'use tf.random.stateless_uniform or the like with self.make_seed()',
     )
 
-  def _tell(self, level, frame, what, remedy, key=None):
+  def _report(self, level, frame, what, remedy, key=None):
     if not _is_on_host(frame):
       self.add(findings.Finding(level, _place(frame), what, remedy), key or (frame.f_code, frame.f_lineno))
 

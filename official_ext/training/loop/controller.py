@@ -287,7 +287,7 @@ class Controller(orbit.Controller):
         self.save_checkpoint(may_fail=self._trains(course, step))
     self._saving.finish()
     if step < course.train_steps:
-      self.events.tell('early_stopped', step, {'reason': self._actions.stop_reason})
+      self.events.report('early_stopped', step, {'reason': self._actions.stop_reason})
     return output
 
   # The actions due at a step.
@@ -361,11 +361,11 @@ class Controller(orbit.Controller):
     step = self._step_now()
     if rollback.checkpoint is not None:
       self._actions.restore(rollback.checkpoint)
-      self.events.tell('rollback', step, dataclasses.asdict(rollback))
+      self.events.report('rollback', step, dataclasses.asdict(rollback))
     return step
 
   def _log(self, event: str, step: int, logs: Mapping[str, object]) -> None:
-    self.events.tell(event, step, logs)
+    self.events.report(event, step, logs)
     if event == 'eval':
       self.events.writers.sync()
     else:
@@ -386,7 +386,7 @@ class Controller(orbit.Controller):
     values = None if self._reported_plan else run_events.compiled(self.trainer)
     if values is not None:
       self._reported_plan = True
-      self.events.tell('compiled', self._step_now(), values)
+      self.events.report('compiled', self._step_now(), values)
 
   # Evaluation.
 
@@ -480,7 +480,7 @@ class Controller(orbit.Controller):
       self.trainer.checkpoint_restored(**self.checkpoint_manager.continuation(path))
       run_events.report_replicas(self.strategy, self.checkpoint_manager.num_replicas(path))
       self._actions.restore(path)
-      self.events.tell('restored', self._step_now(), {'checkpoint': path, **self._pending()})
+      self.events.report('restored', self._step_now(), {'checkpoint': path, **self._pending()})
     return path
 
   def _pending(self) -> dict[str, bool]:

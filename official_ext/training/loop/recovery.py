@@ -109,7 +109,7 @@ class NonfiniteAction(RollbackAction):
       # Examining the inputs of all of them would take as long as these steps did.
       cause = self._trainer.examine_step(step) if not number else ''
       self._cause = f'step {step}: {cause}' if cause else self._cause
-      self._events.tell(
+      self._events.report(
         'update_skipped',
         step,
         {

@@ -99,7 +99,7 @@ class Saving:
       return
     seconds = time.perf_counter() - start
     run_events.note_seconds(self._trainer, profiling.SAVE, seconds)
-    self._events.tell('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
+    self._events.report('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
 
   def look_for_failure(self) -> None:
     """Notes a failure of the save in flight, if it is known by now. Does not wait.
@@ -143,7 +143,7 @@ class Saving:
       CheckpointError: too many have failed in a row.
     """
     self._num_failed += 1
-    self._events.tell('checkpoint_failed', self._step_now(), {'checkpoint': error.path, 'error': str(error)})
+    self._events.report('checkpoint_failed', self._step_now(), {'checkpoint': error.path, 'error': str(error)})
     if is_last:
       return
     if self._num_failed >= _MAX_FAILED_SAVES:

@@ -455,8 +455,8 @@ def report_params(
   of schedules that do not fit, of a seed that is not set, and of an unknown direction of the best checkpoint's metric.
   """
   record.update(**(experiment.options.origin or {}), code=experiment.code.get('code'))
-  tells = experiment.is_chief and experiment.trains
-  if tells and saves:
+  writes_params = experiment.is_chief and experiment.trains
+  if writes_params and saves:
     run_record.save_params(experiment.params.masked_yaml(), experiment.model_dir)
     experiment.task.keep_files(experiment.model_dir)
   lines = []
@@ -497,7 +497,7 @@ def report_start(experiment: run_options.Experiment, run: run_record.RecordedRun
   values = {'mode': experiment.mode, 'devices': run.record.values['devices'], 'seed': 'unset' if seed is None else seed}
   if batch_size := epochs.effective_batch_size(params.trainer, params.task):
     values['effective_batch_size'] = batch_size
-  run.events.tell('start', int(run.trainer.global_step.numpy()), values)
+  run.events.report('start', int(run.trainer.global_step.numpy()), values)
 
 
 def report_model(experiment: run_options.Experiment, run: run_record.RecordedRun) -> None:
@@ -561,7 +561,7 @@ def build_loop(
   manager = _build_checkpoint_manager(experiment, trainer)
   run.checkpoint = manager.checkpoint
   records_summaries = experiment.save_summary and experiment.is_chief
-  goes_on = bool(manifests.complete_paths(experiment.model_dir))
+  resumes = bool(manifests.complete_paths(experiment.model_dir))
 
   def on_restored():
     # The damaged are set aside. A checkpoint of Model Garden has no manifest, but a step.
@@ -570,9 +570,9 @@ def build_loop(
     )
     _begin_line(experiment, run, manager)
     if experiment.trains and is_new and (run.record.values['attempt'] > 1 or _was_trained(experiment.model_dir)):
-      run.events.tell_anew()
+      run.events.report_fresh_start()
     # Only now are the variables known to be those of the checkpoint's model.
-    report_params(experiment, run.record, saves=goes_on, warns=False)
+    report_params(experiment, run.record, saves=resumes, warns=False)
     report_model(experiment, run)
 
   return options.controller_cls(

@@ -44,14 +44,14 @@ class RunEvents:
     self.actions = actions or triggers.EventActions()
     self._held: list[tuple[str, int, json_values.JsonMapping]] | None = [] if was_finished else None
     self._held_lines: list[str] = []
-    self.actions.report_to(self.tell)
+    self.actions.report_to(self.report)
 
   @property
   def nothing_to_do(self) -> bool:
     """Whether the run had finished before, and nothing has happened since that must be reported."""
     return self._held is not None
 
-  def tell(self, event: str, step: int, values: Mapping[str, object]) -> None:
+  def report(self, event: str, step: int, values: Mapping[str, object]) -> None:
     """Writes an event, and takes the actions that wait for it."""
     if self._held is not None:
       if event not in _NEWS:
@@ -67,9 +67,9 @@ class RunEvents:
     if self._held is None:
       self._print_held()
 
-  def tell_anew(self, step: int = 0) -> None:
+  def report_fresh_start(self, step: int = 0) -> None:
     """Reports a start without a checkpoint: earlier reports of later steps no longer count."""
-    self.tell('restored', step, {'checkpoint': 'nothing: it begins anew'})
+    self.report('restored', step, {'checkpoint': 'nothing: it begins anew'})
 
   def begin(self, step: int) -> None:
     """Begins training. Call it when there is something to train, after the restore and before the first step."""

@@ -436,7 +436,7 @@ class RecordedRun:
       trainer.global_step.numpy,
       model_dir,
       worker_index,
-      self._tell_that_it_hangs,
+      self._report_hang,
       at_last=record.give_folder_back,
     )
     self.checkpoint: object = None
@@ -483,7 +483,7 @@ class RecordedRun:
     values: json_values.JsonObject = {} if error is None else {'error': message}
     if not self.record.is_anothers:
       event = 'failed' if status == 'diverged' else status
-      self.events.tell(event, step, {**values, 'skipped_updates': skipped} if skipped else values)
+      self.events.report(event, step, {**values, 'skipped_updates': skipped} if skipped else values)
     self.events.writers.close()
     return False
 
@@ -505,7 +505,7 @@ class RecordedRun:
       self.record.update(skipped_updates=skipped)
     return step, skipped
 
-  def _tell_that_it_hangs(self, error: errors.HungError, step: int) -> None:
+  def _report_hang(self, error: errors.HungError, step: int) -> None:
     self.record.update(step=step)
     self.record.finish(error.status, error, gives_folder_back=False)  # A run that hangs may still continue, and write.
     self.events.writers.write(error.status, step, {'error': str(error)})  # Actions may hang too.

@@ -131,8 +131,8 @@ def check_matches(rules: Rules, names: Iterable[str], used: Iterable[int], path:
       raise errors.UserError(f'{where} matches only names that patterns before it match')
     kind = 'parameter' if path == PARAMETERS else 'layer'
     near = nearest_names(rule.pattern, names)
-    told = f'near are {", ".join(near)}' if near else f'there are {", ".join(names[:6])}{", ..." * (len(names) > 6)}'
-    raise errors.UserError(f'{where} matches no {kind}; {told}')
+    hint = f'near are {", ".join(near)}' if near else f'there are {", ".join(names[:6])}{", ..." * (len(names) > 6)}'
+    raise errors.UserError(f'{where} matches no {kind}; {hint}')
 
 
 def nearest_names(pattern: str, names: Sequence[str], count: int = 3) -> list[str]:

@@ -7,6 +7,7 @@ the same statuses. It has no model, optimizer, input, evaluation or checkpoint o
 from collections.abc import Callable, Mapping
 import os
 from typing import Any
+import warnings
 
 from absl import logging
 import tensorflow as tf
@@ -62,7 +63,7 @@ class LoopTask(base_task.Task):
     """Trains to the end, or until `run.stop_requested`, and saves the result.
 
     Args:
-      run: receives the events: `enter`, `begin`, `advance` after every step, `tell`. If `begin` is not called, there
+      run: receives the events: `enter`, `begin`, `advance` after every step, `report`. If `begin` is not called, there
         was nothing to do.
 
     Returns:
@@ -184,9 +185,14 @@ class LoopRun:
           f'the trainer still runs at step {step}, after a stop request: a run of it could not be stopped'
         )
 
-  def tell(self, event: str, values: Mapping[str, object]) -> None:
+  def report(self, event: str, values: Mapping[str, object]) -> None:
     """Writes an event at the present step: see training/writers/writers.py for their names."""
     self._show(f'{event} {self.step}', '  '.join(f'{name} {_shown(value)}' for name, value in values.items()))
+
+  def tell(self, event: str, values: Mapping[str, object]) -> None:
+    """The former name of `report`. Version 0.3 removes it."""
+    warnings.warn('LoopRun.tell: is called report now; version 0.3 will not know the former name', FutureWarning, 2)
+    self.report(event, values)
 
   def _begin(self, checkpoint: str | None) -> None:
     """Reports the first call of `begin`."""
@@ -227,21 +233,21 @@ class _RecordedLoopRun(LoopRun):
     self._counter.value = self.step
     self._recorded.events.begin(self.step)
     if checkpoint:
-      self._recorded.events.tell('restored', self.step, {'checkpoint': checkpoint})
+      self._recorded.events.report('restored', self.step, {'checkpoint': checkpoint})
     elif (self.previous or {}).get('step'):
-      self._recorded.events.tell_anew(self.step)
+      self._recorded.events.report_fresh_start(self.step)
 
   def advance(self, step):
     super().advance(step)
     self._counter.value = step
     self._recorded.hang.beat()
 
-  def tell(self, event, values):
+  def report(self, event, values):
     if event == 'train' and self.train_steps != self.params.trainer.train_steps:
       values = {**values, 'train_steps': self.train_steps}
     self._recorded.record.check_lock()
     self._recorded.record.update(step=self.step)
-    self._recorded.events.tell(event, self.step, values)
+    self._recorded.events.report(event, self.step, values)
     writers = self._recorded.events.writers
     if event in ('eval', 'checkpoint'):
       writers.sync()

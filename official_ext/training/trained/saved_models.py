@@ -159,7 +159,7 @@ class SavedModel:
       outputs = function(**tensors)
     except Exception as error:  # pylint: disable=broad-except  # The model may raise anything.
       raise errors.UserError(f'signature: the model fails on these inputs: {errors.message_of_model(error)}') from error
-    return {name: {**_told(tensor), **pictures_of(name, tensor)} for name, tensor in sorted(outputs.items())}
+    return {name: {**_as_json(tensor), **pictures_of(name, tensor)} for name, tensor in sorted(outputs.items())}
 
 
 def _specs(specs: json_values.JsonMapping) -> list[json_values.JsonObject]:
@@ -268,7 +268,7 @@ def _resized(image: tf.Tensor, shape: tuple[int, ...], facts: json_values.JsonMa
   return dataclasses.replace(found, range=(0, 255)).of_pixels(image)
 
 
-def _told(tensor: tf.Tensor) -> json_values.JsonObject:
+def _as_json(tensor: tf.Tensor) -> json_values.JsonObject:
   array = tensor.numpy()
   values = None
   if array.size <= _MAX_VALUES:

@@ -52,7 +52,7 @@ class SummaryFile(tf.summary.SummaryWriter):
       StorageError: it cannot be written.
     """
     self.failure: errors.StorageError | None = None
-    self._untold: errors.StorageError | None = None
+    self._unreported: errors.StorageError | None = None
     self._folder = folder
     self._unwritten: list[tuple[str, Any, int]] = []  # The numbers since the last flush that succeeded.
     self._unsynced: list[tuple[str, Any, int]] = []  # Earlier ones, since the last sync that succeeded.
@@ -122,7 +122,7 @@ class SummaryFile(tf.summary.SummaryWriter):
       if whole is None:
         raise errors.StorageError(f'{self._path}: cannot be written: it is gone, or a record was cut off')
     except (errors.StorageError, *storage.FAILURES) as error:
-      self.failure = self._untold = storage.not_written(self._path or self._folder, error)
+      self.failure = self._unreported = storage.not_written(self._path or self._folder, error)
       return
     self._unsynced += self._unwritten
     del self._unsynced[:-_MAX_UNWRITTEN]
@@ -141,13 +141,13 @@ class SummaryFile(tf.summary.SummaryWriter):
         paths.sync_to_disk(self._path)
         paths.sync_to_disk(self._folder)
       except OSError as error:
-        self.failure = self._untold = storage.not_written(self._path, error)
+        self.failure = self._unreported = storage.not_written(self._path, error)
         self._unwritten = self._unsynced + self._unwritten
     self._unsynced = []
 
   def take_failure(self) -> errors.StorageError | None:
     """Returns and forgets the last failure, even if everything is written by now."""
-    failure, self._untold = self._untold or self.failure, None
+    failure, self._unreported = self._unreported or self.failure, None
     return failure
 
   def close(self) -> None:

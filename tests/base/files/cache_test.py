@@ -68,7 +68,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(home, caplog):
   assert 'cannot be kept for later runs: ' in caplog.text
 
 
-def test_a_full_disk_is_told(home, monkeypatch, tmp_path):
+def test_a_full_disk_is_reported(home, monkeypatch, tmp_path):
   def full(folder):
     raise OSError(28, 'No space left on device')
 

@@ -61,7 +61,7 @@ def test_a_folder_is_replaced_where_names_cannot_be_exchanged(tmp_path, monkeypa
   assert (folder / 'weights').read_text() == 'after' and os.listdir(tmp_path) == ['adapter']
 
 
-def test_names_are_exchanged_or_an_error_says_why_not(tmp_path):
+def test_names_are_exchanged_or_an_error_states_why_not(tmp_path):
   for name in 'ab':
     (tmp_path / name).write_text(name)
   if paths.exchange(str(tmp_path / 'a'), str(tmp_path / 'b')):

@@ -105,7 +105,7 @@ def test_the_same_weights_in_other_files_are_the_same_base(place, tmp_path, warn
   assert warnings(rewrite(place / 'base', tmp_path / 'bare', bare), place / 'adapter') == []
 
 
-def test_one_weight_that_differs_is_told_with_both_digests(place, tmp_path, warnings):
+def test_one_weight_that_differs_is_reported_with_both_digests(place, tmp_path, warnings):
   def change(tensors):
     value = tensors['model.norm.weight'].astype(np.float32)
     value[3] += 0.5
@@ -117,7 +117,7 @@ def test_one_weight_that_differs_is_told_with_both_digests(place, tmp_path, warn
   assert line.startswith(f'{place / "adapter"}: ') and recorded in line and str(other) in line and '\n' not in line
 
 
-def test_a_base_that_is_kept_otherwise_is_told(place, tmp_path, warnings):
+def test_a_base_that_is_kept_otherwise_is_reported(place, tmp_path, warnings):
   packed = write_adapter(str(place / 'base'), tmp_path / 'packed', NF4, 'bfloat16')
   options = dict(quantization=NF4, frozen_dtype='bfloat16')
   assert warnings(place / 'base', packed, **options) == []

@@ -38,7 +38,7 @@ def test_it_beats_until_it_is_closed():
   assert heart.beats == before
 
 
-def test_a_beat_that_fails_is_told_once_and_the_next_one_comes(caplog):
+def test_a_beat_that_fails_is_reported_once_and_the_next_one_comes(caplog):
   heart = _Heart(fails=True)
   beating = run_status.Heartbeat(heart.beat, 0.01)
   assert _wait_for(lambda: heart.beats > 3)

@@ -41,6 +41,6 @@ def test_a_run_whose_launcher_lives_is_not_dead():
   assert run_status.living_launcher(_record(_GONE, launcher=_OWN)) == _OWN
 
 
-def test_only_a_run_that_says_that_it_runs_is_out_of_sight():
+def test_only_a_run_with_the_status_running_is_out_of_sight():
   assert run_status.is_out_of_sight(_record(_FAR)) and not run_status.is_out_of_sight(_record(_FAR, status='finished'))
   assert not run_status.is_out_of_sight(_record(_OWN)) and run_status.is_out_of_sight({'status': 'running'})

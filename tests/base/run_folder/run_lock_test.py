@@ -192,7 +192,7 @@ def test_a_signal_ends_the_wait_for_another_host(tmp_path):
 
 
 @pytest.mark.parametrize('content', [b'', b'{', b'[]', b'\xff\xfe', b'{"pid": "x"}'])
-def test_a_lock_file_that_says_nothing_is_no_obstacle_where_locks_work(tmp_path, content):
+def test_an_empty_lock_file_is_no_obstacle_where_locks_work(tmp_path, content):
   (tmp_path / run_lock.NAME).write_bytes(content)
   run_lock.check_free(str(tmp_path))
   lock = run_lock.RunLock(str(tmp_path))
@@ -201,7 +201,7 @@ def test_a_lock_file_that_says_nothing_is_no_obstacle_where_locks_work(tmp_path,
   assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_for_a_lock_file_is_told(tmp_path):
+def test_a_folder_for_a_lock_file_is_reported(tmp_path):
   (tmp_path / run_lock.NAME).mkdir()
   with pytest.raises(errors.UserError, match='cannot be written: Is a directory'):
     run_lock.RunLock(str(tmp_path)).acquire()
@@ -226,13 +226,13 @@ def test_a_heartbeat_that_hangs_writes_nothing_after_the_release(tmp_path, monke
   # Before: it wrote a lease again, over that of the next training.
   lock = run_lock.RunLock(str(tmp_path))
   lock.acquire()
-  hangs, goes_on, read = threading.Event(), threading.Event(), run_lock._read_lease
+  hangs, resumes, read = threading.Event(), threading.Event(), run_lock._read_lease
 
   def hang(path):
     lease = read(path)
     if threading.current_thread() is beat:
       hangs.set()
-      goes_on.wait(60)
+      resumes.wait(60)
     return lease
 
   monkeypatch.setattr(run_lock, '_read_lease', hang)
@@ -243,7 +243,7 @@ def test_a_heartbeat_that_hangs_writes_nothing_after_the_release(tmp_path, monke
   next_one = run_lock.RunLock(str(tmp_path))
   next_one.acquire()
   lease = (tmp_path / run_lock.NAME).read_bytes()
-  goes_on.set()
+  resumes.set()
   beat.join()
   assert (tmp_path / run_lock.NAME).read_bytes() == lease
   next_one.release()

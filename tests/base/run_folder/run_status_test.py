@@ -58,7 +58,7 @@ def test_a_training_that_cannot_be_seen_lives_while_its_heart_beats(tmp_path, wh
   assert _ends(watch)
 
 
-def test_a_training_that_was_dead_before_the_watch_began_is_waited_for_to_go_on(tmp_path, capsys):
+def test_a_training_that_was_dead_before_the_watch_began_is_awaited_until_it_resumes(tmp_path, capsys):
   _write(tmp_path, **_ELSEWHERE)
   watch = _watch(tmp_path, train_steps=8)
   assert not _ends(watch, seconds=0.6)
@@ -68,7 +68,7 @@ def test_a_training_that_was_dead_before_the_watch_began_is_waited_for_to_go_on(
   assert _ends(watch)
 
 
-def test_a_record_without_heartbeats_is_judged_by_what_it_says(tmp_path):
+def test_a_record_without_heartbeats_is_judged_by_its_status(tmp_path):
   _write(tmp_path, heartbeat=0)
   (tmp_path / 'run.json').write_text(json.dumps({'status': 'running', 'step': 3, 'attempt': 1, 'pid': 1, 'host': 'x'}))
   watch = _watch(tmp_path)

@@ -134,19 +134,19 @@ BAD = [
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(('line', 'told'), BAD)
-def test_json_that_is_read_in_several_ways_is_a_bad_record(tmp_path, line, told):
+@pytest.mark.parametrize(('line', 'message'), BAD)
+def test_json_that_is_read_in_several_ways_is_a_bad_record(tmp_path, line, message):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(b'{"a": 1e-400, "b": 1e300}\n' + line + b'\n{"a": 3}\n')
   with pytest.raises(errors.UserError) as error:
     inputs.prepare(path, tmp_path / 'out')
-  assert str(error.value).startswith(f'{path}, line 2: {told}')
+  assert str(error.value).startswith(f'{path}, line 2: {message}')
   done = inputs.prepare(path, tmp_path / 'other', on_bad_example='skip')
   assert (done.rows, done.report.bad_records) == (2, 1) and rows(tmp_path / 'other')[0] == {'a': 0.0, 'b': 1e300}
   (tmp_path / 'a.json').write_bytes(b'[{"a": 1},\n ' + line + b']')
   with pytest.raises(errors.UserError) as error:
     inputs.prepare(tmp_path / 'a.json', tmp_path / 'list')
-  assert str(error.value).startswith(f'{tmp_path}/a.json, element 1: {told}')
+  assert str(error.value).startswith(f'{tmp_path}/a.json, element 1: {message}')
 
 
 @pytest.mark.parametrize('name', ['a.parquet', 'a.arrow'])
@@ -174,9 +174,9 @@ def test_a_line_that_is_too_long_is_a_bad_record(tmp_path, name):
   path = tmp_path / name
   content = b'{"a": 1}\n' + TOO_LONG + b'{"a": 3}\n'
   path.write_bytes(gzip.compress(content, 1) if name.endswith('.gz') else content)
-  told = f'{path}, line 2: is longer than {json_records.MAX_LINE_BYTES} bytes; a record must fit into that'
+  message = f'{path}, line 2: is longer than {json_records.MAX_LINE_BYTES} bytes; a record must fit into that'
   with pytest.raises(errors.UserError) as error:
     inputs.prepare(path, tmp_path / 'out', shard_bytes=10**8)
-  assert str(error.value).startswith(told)
+  assert str(error.value).startswith(message)
   done = inputs.prepare(path, tmp_path / 'other', on_bad_example='skip', shard_bytes=10**6)
-  assert rows(tmp_path / 'other') == [{'a': 1}, {'a': 3}] and done.report.named[0].startswith(told)
+  assert rows(tmp_path / 'other') == [{'a': 1}, {'a': 3}] and done.report.named[0].startswith(message)

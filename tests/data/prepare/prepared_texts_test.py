@@ -155,7 +155,7 @@ def test_a_bad_first_record_of_a_shard_changes_no_format(tokenizer, tmp_path):
     (PREFERENCES, {'example_format': 'preference', 'packing': 'wrapped'}, '^--packing: wrapped: rows of the format'),
   ],
 )
-def test_mistakes_are_told_by_the_flags(records, fields, expected, tokenizer, tmp_path):
+def test_mistakes_are_named_by_the_flags(records, fields, expected, tokenizer, tmp_path):
   path = inputs.write_lines(tmp_path / 'a.jsonl', records)
   with pytest.raises(errors.UserError, match=expected):
     inputs.prepare(path, tmp_path / 'out', tokenizer, **fields)
@@ -170,7 +170,7 @@ def test_an_empty_turn_is_refused_as_in_training(tokenizer, tmp_path):
   assert inputs.prepare(path, tmp_path / 'out', tokenizer, seq_length=48, on_bad_example='skip').rows == 1
 
 
-def test_a_full_disk_while_the_tokenizer_is_written_leaves_a_folder_that_goes_on(tokenizer, tmp_path):
+def test_a_full_disk_while_the_tokenizer_is_written_leaves_a_folder_that_resumes(tokenizer, tmp_path):
   path = inputs.write_lines(tmp_path / 'a.jsonl', DOCUMENTS)
   with disks.small(tmp_path / 'disk') as disk:
     folder = disk.folder / 'out'
@@ -185,7 +185,7 @@ def test_a_full_disk_while_the_tokenizer_is_written_leaves_a_folder_that_goes_on
     assert inputs.prepare(path, folder, tokenizer).rows
 
 
-def test_a_kill_in_front_of_the_first_shard_leaves_a_folder_that_goes_on(tokenizer, tmp_path):
+def test_a_kill_in_front_of_the_first_shard_leaves_a_folder_that_resumes(tokenizer, tmp_path):
   path, folder = inputs.write_lines(tmp_path / 'a.jsonl', DOCUMENTS), tmp_path / 'out'
   inputs.prepare(path, folder, tokenizer)
   before = {str(file): file.read_bytes() for file in folder.rglob('*') if file.is_file()}

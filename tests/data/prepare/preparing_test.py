@@ -215,7 +215,7 @@ def test_a_full_disk_ends_it_in_a_line_and_leaves_no_half_shard(tmp_path):
       assert len(content) == json.loads((folder / f'{name}.json').read_text())['bytes']
 
 
-def test_a_shard_that_was_written_elsewhere_is_told(tmp_path, monkeypatch):
+def test_a_shard_that_was_written_elsewhere_is_reported(tmp_path, monkeypatch):
   path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
   write = shards.write_or_report
 
@@ -229,7 +229,7 @@ def test_a_shard_that_was_written_elsewhere_is_told(tmp_path, monkeypatch):
     inputs.prepare(path, tmp_path / 'out')
 
 
-def test_what_a_prepared_folder_lacks_is_told(tmp_path):
+def test_what_a_prepared_folder_lacks_is_reported(tmp_path):
   path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
   inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
   shard = next((tmp_path / 'out').glob('*.array_record'))
@@ -255,7 +255,7 @@ DEEP = b'[' * 100_000
 
 @pytest.mark.parametrize('texts', [False, True])
 @pytest.mark.parametrize(
-  ('name', 'content', 'told'),
+  ('name', 'content', 'message'),
   [
     ('a.jsonl.gz', text_fixtures.damaged_inside(b'{"text": "a"}\n' * 100), 'cannot be read: error: Error -3 while'),
     ('a.json.gz', text_fixtures.damaged_inside(b'[]'), 'cannot be read: error: Error -3 while'),
@@ -268,9 +268,11 @@ DEEP = b'[' * 100_000
   # Not from the contents: gzip notes the time, and every process that collects the tests must find the same names.
   ids=['damaged lines', 'damaged', 'cut off', 'deep', 'deep gzip', 'deep lines', 'deep lines gzip'],
 )
-def test_damaged_and_deep_input_is_named(name, content, told, texts, tmp_path, tokenizer):
+def test_damaged_and_deep_input_is_named(name, content, message, texts, tmp_path, tokenizer):
   (tmp_path / name).write_bytes(content)
   with pytest.raises(errors.UserError) as error:
     inputs.prepare(tmp_path / name, tmp_path / 'out', tokenizer if texts else None)
   line = str(error.value)
-  assert line.startswith((f'{tmp_path}/{name}: {told}', f'{tmp_path}/{name}, line 1: {told}')) and '\n' not in line
+  assert (
+    line.startswith((f'{tmp_path}/{name}: {message}', f'{tmp_path}/{name}, line 1: {message}')) and '\n' not in line
+  )

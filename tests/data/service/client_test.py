@@ -281,7 +281,7 @@ def test_a_slow_service_holds_nobody_up(service, made_here):
   assert time.monotonic() - began < 20 and len(made_here) > 30
 
 
-def _told(text, answers):
+def _reported(text, answers):
   """What is said of a worker, each time."""
   return re.findall(f'task.train_data: worker {re.escape(answers.name)} of the tf.data service is ignored: (.*)', text)
 
@@ -291,10 +291,10 @@ def test_a_worker_with_other_batches_is_not_used(service, caplog):
   """It has the same files by name and size, with other content."""
   answers = service.add_worker(Numbers(seconds=0.01, shift=1))
   with caplog.at_level(logging.WARNING):
-    found = _steps(iter(_build(service.address)), lambda count: count > 20 and _told(caplog.text, answers))
+    found = _steps(iter(_build(service.address)), lambda count: count > 20 and _reported(caplog.text, answers))
   assert found == _values(_build(), len(found))
-  (told,) = _told(caplog.text, answers)
-  assert re.match(r'element \d+ is not the one that is made here\. Start it with the same flags', told)
+  (reported,) = _reported(caplog.text, answers)
+  assert re.match(r'element \d+ is not the one that is made here\. Start it with the same flags', reported)
 
 
 @pytest.mark.slow
@@ -307,9 +307,9 @@ def test_a_worker_whose_batches_become_others_is_found(service, made_here, caplo
   _steps(iterator, lambda count: made_here and count - made_here[-1] > 15)
   source.shift = 1
   with caplog.at_level(logging.WARNING):
-    _steps(iterator, lambda count: _told(caplog.text, answers))
-  (told,) = _told(caplog.text, answers)
-  assert 'elements of it were used, of which only some were compared' in told
+    _steps(iterator, lambda count: _reported(caplog.text, answers))
+  (reported,) = _reported(caplog.text, answers)
+  assert 'elements of it were used, of which only some were compared' in reported
 
 
 @pytest.mark.slow
@@ -334,22 +334,22 @@ def test_a_worker_with_other_inputs_is_named(service, caplog, monkeypatch, name)
     answers = service.add_worker(seed=4)
   monkeypatch.setattr(worker, '_PAUSE_SECONDS', 0.02)
   with caplog.at_level(logging.WARNING):
-    found = _steps(iter(_build(service.address)), lambda count: count > 20 and _told(caplog.text, answers))
+    found = _steps(iter(_build(service.address)), lambda count: count > 20 and _reported(caplog.text, answers))
   assert found == _values(_build(), len(found))
   assert answers.num_batches == 0
-  (told,) = _told(caplog.text, answers)
-  assert told.startswith('it has other data. ')
+  (reported,) = _reported(caplog.text, answers)
+  assert reported.startswith('it has other data. ')
 
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_read_is_named_once(service, caplog, monkeypatch):
   monkeypatch.setattr(worker, '_PAUSE_SECONDS', 0.02)
   answers = service.add_worker(Numbers(seconds=0.01, bad=tuple(range(1, NUM_EXAMPLES, 2))))
-  told = f'worker {answers.name} of the tf.data service could not make element '
+  reported = f'worker {answers.name} of the tf.data service could not make element '
   with caplog.at_level(logging.WARNING):
-    found = _steps(iter(_build(service.address)), lambda count: count > 20 and told in caplog.text)
+    found = _steps(iter(_build(service.address)), lambda count: count > 20 and reported in caplog.text)
   assert found == _values(_build(), len(found))
-  assert caplog.text.count(told) == 1 and 'ValueError: broken' in caplog.text
+  assert caplog.text.count(reported) == 1 and 'ValueError: broken' in caplog.text
 
 
 @pytest.mark.slow
@@ -385,13 +385,13 @@ def _port_of_nobody():
 
 
 @pytest.mark.slow
-def test_without_a_dispatcher_batches_are_made_here_and_a_line_says_so(monkeypatch, caplog):
+def test_without_a_dispatcher_batches_are_made_here_and_a_line_reports_it(monkeypatch, caplog):
   monkeypatch.setattr(client, '_PATIENCE_SECONDS', 0.5)
   address = f'grpc://localhost:{_port_of_nobody()}'
   with caplog.at_level(logging.WARNING):
     assert _values(_build(address), 100) == _values(_build(), 100)
-  told = f'task.train_data: nothing has come from the tf.data service at {address}'
-  assert caplog.text.count(told) == 1 and 'Connection refused' in caplog.text
+  reported = f'task.train_data: nothing has come from the tf.data service at {address}'
+  assert caplog.text.count(reported) == 1 and 'Connection refused' in caplog.text
 
 
 @pytest.mark.slow
@@ -411,7 +411,7 @@ def test_a_worker_that_is_of_no_use_slows_nothing_down(service, caplog):
   answers = service.add_worker(Numbers(seconds=0.01, shift=1))
   iterator = iter(_build(service.address, Numbers(seconds=0.1), num_parallel_calls=4))
   with caplog.at_level(logging.WARNING):
-    _steps(iterator, lambda count: _told(caplog.text, answers))
+    _steps(iterator, lambda count: _reported(caplog.text, answers))
   began = time.monotonic()
   for _ in range(40):
     next(iterator)
@@ -419,7 +419,7 @@ def test_a_worker_that_is_of_no_use_slows_nothing_down(service, caplog):
 
 
 @pytest.mark.slow
-def test_a_service_that_falls_silent_is_told_of_and_used_again_when_it_speaks(service, monkeypatch, caplog):
+def test_a_service_that_falls_silent_is_reported_and_used_again_when_it_answers(service, monkeypatch, caplog):
   monkeypatch.setattr(client, '_PATIENCE_SECONDS', 0.5)
   gate, waiting = threading.Event(), threading.Event()
   gate.set()
@@ -437,16 +437,16 @@ def test_a_service_that_falls_silent_is_told_of_and_used_again_when_it_speaks(se
   iterator, taken = _after_the_service_is_used(_build(service.address), answers)
   gate.clear()
   waiting.wait(10)
-  told = 'task.train_data: batches come from the tf.data service at '
+  reported = 'task.train_data: batches come from the tf.data service at '
   with caplog.at_level(logging.WARNING):
     silent = [next(iterator)['number'].numpy().tolist() for _ in range(150)]
     assert 'nothing has come from the tf.data service' in caplog.text
     gate.set()
     before, deadline = answers.num_batches, time.monotonic() + DEADLINE_SECONDS
-    while told not in caplog.text and time.monotonic() < deadline:
+    while reported not in caplog.text and time.monotonic() < deadline:
       silent.append(next(iterator)['number'].numpy().tolist())
       time.sleep(STEP_SECONDS)
-  assert answers.num_batches > before and told in caplog.text
+  assert answers.num_batches > before and reported in caplog.text
   straight = [batch['number'] for batch in _values(_build(start=taken), len(silent))]
   assert silent == straight
 

@@ -106,19 +106,19 @@ def test_measures_and_events_are_those_of_the_answers(base, tmp_path, monkeypatc
   records = [{'prompt': f'p{n}', 'completion': f'right {n}', 'unit': 2} for n in range(4)]
   names = ['exact_match', 'contains', length.__name__ + '_of_completions_test']
   task = make_task(base, tmp_path, records, metrics=names, num_prompts=2, interval=5, max_prompts=3)
-  said = ['right 0', ' so right 1!', 'wrong']
+  answers = ['right 0', ' so right 1!', 'wrong']
   monkeypatch.setattr(
     task.answers,
     'complete',
     lambda model, prompts, temperature, seed=0: [
-      task.tokenizer.encode(text, add_special_tokens=False) for text, _ in zip(said, prompts)
+      task.tokenizer.encode(text, add_special_tokens=False) for text, _ in zip(answers, prompts)
     ],
   )
-  expected = {'exact_match': 1 / 3, 'contains': 2 / 3, names[2]: sum(map(len, said)) / 2 / 3}
+  expected = {'exact_match': 1 / 3, 'contains': 2 / 3, names[2]: sum(map(len, answers)) / 2 / 3}
   assert task.evaluation_end(None) == pytest.approx({f'completions/{name}': expected[name] for name in names})
   assert list(task.evaluation_end_names) == [f'completions/{name}' for name in names]
   values = task.logged_completions(None, 5)
-  assert values['completions'] == said[:2] and values['answers'] == ['right 0', 'right 1']
+  assert values['completions'] == answers[:2] and values['answers'] == ['right 0', 'right 1']
   assert values['prompts'] == [TURN.format('p0'), TURN.format('p1')] and set(map(len, values.values())) == {2}
 
 

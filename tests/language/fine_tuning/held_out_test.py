@@ -38,7 +38,7 @@ def run(base, run_train, tmp_path):
   return start
 
 
-def told(process):
+def data_lines(process):
   assert process.returncode == 0, process.stdout + process.stderr
   lines = re.findall(r'^((?:Training|Evaluation) data .*)$', process.stdout, re.M)
   return [re.sub(r'; \d+ tokens, (?:\d+ of them to learn, )?in rows that are \d+ % full', '', line) for line in lines]
@@ -48,16 +48,16 @@ def told(process):
 def test_only_a_run_that_evaluates_holds_records_out(run, tmp_path):
   dropped = 'dropped: 1 bad, 1 with nothing to learn'
   train = f'Training data (task.train_data): 18 of 20 records in 18 rows; {dropped}; held out for validation: 0'
-  assert told(run('train')) == [f'{train} (task.validation_share)']
+  assert data_lines(run('train')) == [f'{train} (task.validation_share)']
   noted = manifests.read(f'{tmp_path}/run/ckpt-2')['data']['train_data'][0]
   assert (noted['num_records'], noted['num_held_out'], noted['num_records_left_out']) == (20, 0, 2)
   # A tenth of 20: every tenth record, which are neither of the two.
-  assert told(run('train_and_eval', folder='both')) == [
+  assert data_lines(run('train_and_eval', folder='both')) == [
     f'Training data (task.train_data): 16 of 18 records in 16 rows; {dropped}; held out for validation: 2 '
     '(task.validation_share)',
     'Evaluation data (task.validation_data): 2 of 2 records in 2 rows; dropped: none',
   ]
-  assert told(run('eval', 'validation_steps=1', folder='both')) == [
+  assert data_lines(run('eval', 'validation_steps=1', folder='both')) == [
     'Evaluation data (task.validation_data): 2 of 2 records in 2 rows; dropped: none; at most 1 batches of them: '
     'trainer.validation_steps'
   ]
@@ -65,12 +65,12 @@ def test_only_a_run_that_evaluates_holds_records_out(run, tmp_path):
 
 @pytest.mark.slow
 def test_a_share_that_is_set_is_held_out_in_any_mode(run):
-  assert 'held out for validation: 5 (' in told(run('train', 'task.validation_share=0.25', folder='asked'))[0]
+  assert 'held out for validation: 5 (' in data_lines(run('train', 'task.validation_share=0.25', folder='asked'))[0]
 
 
 @pytest.mark.slow
 def test_records_that_a_run_has_trained_on_are_not_taken_to_evaluate_it(run, tmp_path):
-  assert told(run('train'))
+  assert data_lines(run('train'))
   weights = (tmp_path / 'run/ckpt-2.data-00000-of-00001').read_bytes()
   for mode in ('eval', 'continuous_eval', 'train_and_eval', 'train_and_post_eval'):
     refused = run(mode, steps=4)
@@ -82,14 +82,16 @@ def test_records_that_a_run_has_trained_on_are_not_taken_to_evaluate_it(run, tmp
     assert 'in another --model_dir with --set=task.validation_share=0.1\n' in refused.stderr
   assert (tmp_path / 'run/ckpt-2.data-00000-of-00001').read_bytes() == weights
   other = f'task.validation_data.input_path={tmp_path / "other.jsonl"}'
-  assert 'Evaluation data (task.validation_data): 3 of 3 records' in told(run('train_and_eval', other, steps=4))[1]
+  assert (
+    'Evaluation data (task.validation_data): 3 of 3 records' in data_lines(run('train_and_eval', other, steps=4))[1]
+  )
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_without_evaluations_says_that_its_data_have_changed(run, tmp_path):
-  assert len(told(run('train_and_eval'))) == 2
+def test_a_run_that_resumes_without_evaluations_reports_that_its_data_have_changed(run, tmp_path):
+  assert len(data_lines(run('train_and_eval'))) == 2
   process = run('train', steps=4)
-  assert 'held out for validation: 0' in told(process)[0]
+  assert 'held out for validation: 0' in data_lines(process)[0]
   assert 'task.train_data: num_held_out: 2 -> 0' in process.stdout
   refused = run('train_and_eval', steps=6)  # It has seen them by now.
   assert refused.returncode == 2 and 'was trained on them' in refused.stderr

@@ -112,7 +112,7 @@ def test_the_reference_is_the_model_as_it_was_when_training_began(base, tmp_path
 
 
 @pytest.mark.slow
-def test_adapters_of_a_folder_go_on_and_their_reference_has_them(base, tmp_path):
+def test_adapters_of_a_folder_are_trained_further_and_their_reference_has_them(base, tmp_path):
   first = make_task(tmp_path / 'first', model_path=base)
   model = first.build_model()
   disturb(model)
@@ -176,7 +176,7 @@ def test_adapters_over_4_bits_are_merged_into_4_bits_to_train_all_weights(base, 
     np.testing.assert_allclose(logits(whole.build_model()), logits(model), atol=1e-4)
 
 
-def test_the_result_of_a_run_over_4_bits_says_so(base, tmp_path):
+def test_the_result_of_a_run_over_4_bits_states_it(base, tmp_path):
   task = make_task(tmp_path, model_path=base, load_in_4bit=True, save_merged=True)
   folders = task.save_result(task.build_model())
   found = [json.loads((pathlib.Path(folder) / 'base_model.json').read_text()) for folder in folders.values()]

@@ -285,7 +285,7 @@ def test_half_precision_computes_and_keeps_weights_in_the_types_of_the_policy():
     assert model(IDS).dtype == tf.float32
 
 
-def test_names_of_variables_tell_their_place():
+def test_names_of_variables_contain_their_place():
   names = [variable.name for variable in made().variables]
   assert len(set(names)) == len(names)
   assert 'decoder/blocks/2/self_attn/q_proj/kernel:0' in names and 'lm_head/kernel:0' in names

@@ -200,7 +200,7 @@ def test_blocks_whose_adapters_differ_in_their_factor_alone_do_not_share_a_progr
 
 
 @pytest.mark.slow
-def test_a_row_ends_with_its_stop_token_and_the_others_go_on(model):
+def test_a_row_ends_with_its_stop_token_and_the_others_continue(model):
   free = [found.tokens for found in generated(model, PROMPTS, max_new_tokens=10, temperature=1.0)]
   stop = next(token for token in free[1][1:8] if token not in free[0][:9] + free[2][:9])
   end = free[1].index(stop)
@@ -219,7 +219,7 @@ def test_all_rows_at_their_end_end_the_loop(model):
   assert generate([PROMPTS[0]])[0].tokens == [first] == list(generate.stream(PROMPTS[0]))
 
 
-def test_what_a_folder_says_about_generation_counts():
+def test_settings_of_a_folder_for_generation_count():
   model = decoder.LanguageModel(CONFIG.replace(num_hidden_layers=1, layer_types=()))
   assert generation.config_of(model).as_dict() == generation.GenerationConfig().as_dict()
   files = {'generation_config.json': json.dumps({'do_sample': True, 'top_k': 7, 'eos_token_id': [4, 5]}).encode()}
@@ -244,7 +244,7 @@ def test_what_a_folder_says_about_generation_counts():
     ('{"do_sample": true, "top_p": 7}', 'top_p: 7 must be above 0'),
   ],
 )
-def test_what_is_wrong_in_a_folder_is_told_with_its_file(content, message):
+def test_what_is_wrong_in_a_folder_is_reported_with_its_file(content, message):
   model = types.SimpleNamespace(origin=pretrained.Origin('folder', {}, {'generation_config.json': content.encode()}))
   with pytest.raises(errors.UserError, match=f'^folder/generation_config.json: {message}'):
     generation.config_of(model)

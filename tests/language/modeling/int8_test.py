@@ -25,7 +25,7 @@ def test_values_and_scales_are_bitsandbytes(shape, dtype):
     np.testing.assert_allclose(dequantize(ours), theirs, rtol=1e-7, atol=1e-7)
 
 
-def test_axis_says_who_shares_a_scale():
+def test_axis_decides_which_values_share_a_scale():
   weights = np.random.default_rng(2).standard_normal((3, 8, 5)).astype(np.float32)
   of_columns = int8.quantize(weights, axis=1)
   assert of_columns.scales.shape == (3, 5)

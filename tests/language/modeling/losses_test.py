@@ -191,7 +191,7 @@ def test_a_batch_of_grpo_under_trls_defaults_is_trls(grpo_trainer, monkeypatch, 
   np.testing.assert_allclose(found, loss.detach(), rtol=1e-5, atol=1e-5)
 
 
-def test_grpo_takes_lengths_from_the_batch_unless_told():
+def test_grpo_takes_lengths_from_the_batch_unless_given():
   policy, old, _, advantages, mask = _completions()
 
   def loss(normalization, **given):

@@ -128,7 +128,7 @@ def refusal(folder, **options):
 
 
 @pytest.mark.parametrize('name', ['llama_3', 'llama_longrope', 'qwen2_sliding', 'gemma3'])
-def test_the_dialect_of_transformers_4_tells_the_same(made, tmp_path, name):
+def test_the_dialect_of_transformers_4_means_the_same(made, tmp_path, name):
   folder, theirs = made(name)
   ropes = json.loads((pathlib.Path(folder) / 'config.json').read_text())['rope_parameters']
   old = {}
@@ -187,8 +187,8 @@ def test_the_tokenizer_of_a_folder_that_was_saved_is_the_same_for_transformers(m
       again = auto(str(tmp_path / f'{name}_{saved}'))
       assert again.encode(text) == theirs.encode(text) and len(again.encode(text)) > 5
       for tools in (None, [{'type': 'function', 'function': {'name': 'f'}}]):  # Some have another template then.
-        told = [each.apply_chat_template(messages, tokenize=False, tools=tools) for each in (again, theirs)]
-        assert told[0] == told[1]
+        rendered = [each.apply_chat_template(messages, tokenize=False, tools=tools) for each in (again, theirs)]
+        assert rendered[0] == rendered[1]
       assert again.special_tokens_map == theirs.special_tokens_map
       config = checkpoints.transformers.GenerationConfig.from_pretrained(str(tmp_path / f'{name}_{saved}'))
       assert config.eos_token_id == [2, 5]

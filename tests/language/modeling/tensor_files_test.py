@@ -58,7 +58,7 @@ def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(tmp_path):
     assert os.listdir(disk.folder) == ['result'] and os.listdir(folder) == ['before']
 
 
-def test_what_is_no_failure_of_storage_is_not_told_as_one(tmp_path):
+def test_what_is_no_failure_of_storage_is_not_reported_as_one(tmp_path):
   with pytest.raises(Exception, match='complex128') as caught:
     tensor_files.write_file(str(tmp_path / 'a.safetensors'), {'array': np.zeros(3, np.complex128)})
   assert not isinstance(caught.value, OSError) and os.listdir(tmp_path) == []

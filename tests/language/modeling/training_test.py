@@ -159,7 +159,7 @@ def test_two_replicas_and_accumulation_do_what_one_does(fields):
 
 
 @pytest.mark.soak  # The quick tests of experiments with a decoder hold the same.
-def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path):
+def test_a_checkpoint_resumes_to_the_same_bits(tmp_path):
   whole = weights(trained(4, enable_xla=False))
   first = trained(2, enable_xla=False)
   path = first.checkpoint.write(str(tmp_path / 'ckpt'))

@@ -68,5 +68,5 @@ def test_numbers_without_a_meaning_are_refused():
   config.override({'label': {'weight': -1.0}, 'dpo': {'beta': 0.0}, 'distillation': {'temperature': 0.0}})
   with pytest.raises(errors.UserErrors) as raised:
     ranges.check(config, 'task.losses')
-  told = [line.partition(': ')[0] for line in str(raised.value).split('\n')]
-  assert sorted(told) == ['task.losses.distillation.temperature', 'task.losses.dpo.beta', 'task.losses.label.weight']
+  named = [line.partition(': ')[0] for line in str(raised.value).split('\n')]
+  assert sorted(named) == ['task.losses.distillation.temperature', 'task.losses.dpo.beta', 'task.losses.label.weight']

@@ -50,7 +50,7 @@ def test_pieces_make_the_text_behind_any_prompt(make):
       assert len(json.dumps(text)) < 12 or length > len(tokens) - 6 or sum(map(bool, pieces)) > 2
 
 
-def test_bytes_that_are_no_character_are_told_in_the_end():
+def test_bytes_that_are_no_character_are_returned_in_the_end():
   tokenizer = byte_level()
   stream = writing.TextStream(tokenizer, tokenizer.encode('a'))
   tokens = tokenizer.encode('🎉')[:2]

@@ -140,10 +140,10 @@ def refused(source, messages=None, **more):
   return str(error.value)
 
 
-def test_a_template_that_raises_says_what():
-  told = refused(PUBLISHED['mistral'], CHATS['roles out of order'])
+def test_a_template_that_raises_is_reported_with_its_message():
+  message = refused(PUBLISHED['mistral'], CHATS['roles out of order'])
   reason = 'Conversation roles must alternate user/assistant/user/assistant/...'
-  assert told == f'folder: the chat template refuses the messages: {reason}'
+  assert message == f'folder: the chat template refuses the messages: {reason}'
 
 
 @pytest.mark.parametrize(
@@ -164,18 +164,18 @@ def test_a_template_reaches_nothing_of_python(source):
     def secret(self):
       raise AssertionError('it was called')
 
-  told = refused(source, extra=Extra())
-  assert told.startswith('folder: the chat template ')
+  message = refused(source, extra=Extra())
+  assert message.startswith('folder: the chat template ')
 
 
-def test_no_jinja_is_told_with_its_line():
+def test_no_jinja_is_reported_with_its_line():
   with pytest.raises(errors.UserError, match=r'^folder: line 2 of the chat template: Expected an expression'):
     chat_templates.ChatTemplate('a\n{% if %}', 'folder')
 
 
-def test_messages_of_another_form_are_told():
-  told = refused('{{ messages }}', ['hi'])
-  assert told == "folder: a message is not a dictionary with role and content: 'hi'"
+def test_messages_of_another_form_are_reported():
+  message = refused('{{ messages }}', ['hi'])
+  assert message == "folder: a message is not a dictionary with role and content: 'hi'"
 
 
 def test_templates_render_inside_of_each_other_and_in_threads():

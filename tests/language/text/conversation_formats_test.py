@@ -80,7 +80,7 @@ def test_alpaca_without_a_template_has_the_prompt_of_stanford(tokenizer, tmp_pat
 
 
 @pytest.mark.parametrize(
-  'record, told',
+  'record, message',
   [
     ({'conversations': []}, "column 'conversations' is empty"),
     ({'conversations': [{'from': 'bard', 'value': 'Hi'}]}, "turn 0: unknown role 'bard'; known are human, user, gpt"),
@@ -91,11 +91,11 @@ def test_alpaca_without_a_template_has_the_prompt_of_stanford(tokenizer, tmp_pat
     ({'instruction': 'a', 'output': 'b', 'history': ['c']}, "column 'history' holds something else than pairs"),
   ],
 )
-def test_other_contents_are_refused_by_name(tokenizer, tmp_path, record, told):
+def test_other_contents_are_refused_by_name(tokenizer, tmp_path, record, message):
   path = write(tmp_path / 'a.jsonl', record)
   with pytest.raises(errors.UserError) as error:
     rows(path, tokenizer)
-  assert f'{path}, line 1: ' in str(error.value) and told in str(error.value)
+  assert f'{path}, line 1: ' in str(error.value) and message in str(error.value)
 
 
 @pytest.mark.parametrize('ending, delimiter', [('csv', ','), ('tsv', '\t')])
@@ -125,7 +125,7 @@ def test_the_documents_of_a_folder_are_texts(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'name, content, told',
+  'name, content, message',
   [
     ('a.csv', b'text\n\xff\n', 'is not UTF-8 at byte 5'),
     ('b.csv', b'', 'line 1: has no header'),
@@ -134,8 +134,8 @@ def test_the_documents_of_a_folder_are_texts(tokenizer, tmp_path):
     ('e.md', b'ab\xff', 'is not UTF-8 at byte 2'),
   ],
 )
-def test_a_damaged_table_or_document_is_named(tokenizer, tmp_path, name, content, told):
+def test_a_damaged_table_or_document_is_named(tokenizer, tmp_path, name, content, message):
   (tmp_path / name).write_bytes(content)
   with pytest.raises(errors.UserError) as error:
     rows(tmp_path / name, tokenizer)
-  assert f'{tmp_path / name}' in str(error.value) and told in str(error.value)
+  assert f'{tmp_path / name}' in str(error.value) and message in str(error.value)

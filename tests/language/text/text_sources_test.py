@@ -93,7 +93,7 @@ def test_only_the_completion_is_learned(tokenizer, with_bos):
     assert learned(row, model).endswith('ay ü: ü it is')
 
 
-def test_a_token_that_reaches_from_the_prompt_into_the_completion_is_learned_and_told(tokenizer, caplog):
+def test_a_token_that_reaches_from_the_prompt_into_the_completion_is_learned_and_reported(tokenizer, caplog):
   """The tokens are those of the whole text: `the` is one, wherever the prompt ends in it."""
   assert len(tokenizer.encode(' the')) == 1
   (row,) = open_list([{'prompt': 'a t', 'completion': 'he b'}], tokenizer, append_eos=False).fetch([0])
@@ -111,7 +111,7 @@ def test_a_token_that_reaches_from_the_prompt_into_the_completion_is_learned_and
     ('all', None),
   ],
 )
-def test_what_the_assistant_says_is_learned(tokenizer, template, loss_on, expected):
+def test_turns_of_the_assistant_are_learned(tokenizer, template, loss_on, expected):
   model = tokenizer.with_chat_template(MARKED) if template == 'marked' else tokenizer
   (row,) = open_list([{'messages': TURNS}], model, loss_on=loss_on).fetch([0])
   text = tokenizer.apply_chat_template(TURNS)
@@ -129,16 +129,16 @@ def test_marks_are_the_assistant_masks_of_transformers(tokenizer, tmp_path, monk
   model = tokenizer.with_chat_template(MARKED)
   model.save(str(tmp_path))
   theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
-  told = theirs.apply_chat_template(TURNS, return_assistant_tokens_mask=True, return_dict=True)
+  expected = theirs.apply_chat_template(TURNS, return_assistant_tokens_mask=True, return_dict=True)
   (row,) = open_list([{'messages': TURNS}], model).fetch([0])
-  n = len(told['input_ids'])
-  assert row['input_ids'][:n].tolist() == told['input_ids'] and not row['segment_ids'][n:].any()
-  assert (row['labels'][:n] != -100).astype(int).tolist() == told['assistant_masks']
+  n = len(expected['input_ids'])
+  assert row['input_ids'][:n].tolist() == expected['input_ids'] and not row['segment_ids'][n:].any()
+  assert (row['labels'][:n] != -100).astype(int).tolist() == expected['assistant_masks']
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused(tokenizer):
-  said = "{{ m.content if loop.last or m.role == 'user' else m.content[:2] }}"  # As Qwen3 drops old thoughts.
-  template = '{% for m in messages %}{{ m.role }}:' + said + '|{% endfor %}'
+  content = "{{ m.content if loop.last or m.role == 'user' else m.content[:2] }}"  # As Qwen3 drops old thoughts.
+  template = '{% for m in messages %}{{ m.role }}:' + content + '|{% endfor %}'
   model = tokenizer.with_chat_template(template)
   with pytest.raises(errors.UserError, match=r'^task.train_data: record 0: the chat template writes the turns before'):
     open_list([{'messages': TURNS}], model)
@@ -256,7 +256,7 @@ def test_prompts_stand_at_the_right_end_and_know_their_record(with_bos):
 # Records that are cut, left out and reported.
 
 
-def test_cuts_are_counted_and_told(with_bos, caplog):
+def test_cuts_are_counted_and_reported(with_bos, caplog):
   """Five prompts of 1 + p tokens and answers of a + 1 (the end): `x` and digits are tokens of a byte each."""
   sizes = [(2, 2), (9, 2), (2, 9), (9, 9), (5, 4)]
   records = [{'prompt': '\x00' * p, 'completion': '\x01' * a} for p, a in sizes]
@@ -275,8 +275,8 @@ def test_cuts_are_counted_and_told(with_bos, caplog):
   zero = with_bos.encode('\x00', False)[0]
   assert row['input_ids'][:6].tolist() == [with_bos.bos_token_id] + [zero] * 5  # The beginning stays.
   assert learned(source.fetch([2])[0], with_bos) == '\x01' * 5
-  told = [record.getMessage() for record in caplog.records]
-  assert told == [
+  logged = [record.getMessage() for record in caplog.records]
+  assert logged == [
     f'task.train_data.max_input_length: 2 prompts were cut, and 8 of {total} tokens lost',
     f'task.train_data.max_content_length: 2 outputs were cut, and 10 of {total} tokens lost',
     f'task.train_data.seq_length: 2 texts were cut, and 2 of {total} tokens lost',
@@ -290,7 +290,7 @@ def test_the_end_of_a_prompt_is_kept(tokenizer):
   assert seen(source.fetch([0])[0], tokenizer) == kept + '<|endoftext|>'
 
 
-def test_records_with_nothing_to_learn_are_left_out_and_told(tokenizer, caplog):
+def test_records_with_nothing_to_learn_are_left_out_and_reported(tokenizer, caplog):
   records = [{'text': ''}, {'text': 'ab c'}, {'text': ''}]
   source = open_list(records, tokenizer, append_eos=False)
   assert (len(source), source.report.without_loss) == (1, 2) and 'record 1' in source.describe(0)
@@ -320,13 +320,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize('line, told', BAD)
-def test_a_bad_record_is_named_with_its_line(tokenizer, tmp_path, line, told):
+@pytest.mark.parametrize('line, message', BAD)
+def test_a_bad_record_is_named_with_its_line(tokenizer, tmp_path, line, message):
   path = tmp_path / 'a.jsonl'
   path.write_text('{"prompt": "good", "completion": "one"}\n\n' + line + '\n')
   with pytest.raises(bad_examples.BadExampleError) as error:
     text_sources.open_source(config(input_path=str(path)), tokenizer)
-  assert str(error.value).startswith(f'task.train_data: {path}, line 3: {told}')
+  assert str(error.value).startswith(f'task.train_data: {path}, line 3: {message}')
   assert str(error.value).endswith('; repair or replace it, or set task.train_data.on_bad_example=skip')
   assert '\n' not in str(error.value)
 
@@ -341,7 +341,7 @@ def test_a_text_that_is_json_and_no_list_of_messages_is_a_bad_record(tokenizer, 
 
 
 USER, CALL = {'role': 'user', 'content': 'Hi'}, {'type': 'function', 'function': {'name': 'f', 'arguments': {}}}
-SAYING_NOTHING = [
+EMPTY_TURNS = [
   {'content': ''},
   {'content': ' \n\t '},
   {'content': None},
@@ -350,7 +350,7 @@ SAYING_NOTHING = [
   {'content': '', 'tool_calls': []},
   {'content': ' ', 'reasoning_content': ' '},
 ]
-SAYING_SOMETHING = [
+FILLED_TURNS = [
   {'content': ' x'},
   {'content': '', 'tool_calls': [CALL]},
   {'content': '', 'reasoning_content': 'It is so.'},
@@ -381,10 +381,10 @@ def test_a_turn_of_the_assistant_that_is_empty_is_refused_as_an_empty_completion
       record = {'prompt': [USER], 'chosen': good, 'rejected': [*good, USER, *good], kind: [turn]}
     return open_list([record], model, **fields)
 
-  for turn in SAYING_NOTHING:
+  for turn in EMPTY_TURNS:
     with pytest.raises(bad_examples.BadExampleError, match="^task.train_data: record 0: column '[a-z]+'.* is empty; "):
       open_turn(turn)
-  for turn in SAYING_SOMETHING:
+  for turn in FILLED_TURNS:
     assert len(open_turn(turn)) == 1
 
 
@@ -425,7 +425,7 @@ def test_bad_records_are_left_out_where_that_is_asked_for(tokenizer, tmp_path, c
 
 
 @pytest.mark.parametrize(
-  'record, fields, told',
+  'record, fields, message',
   [
     ({'x': 'a'}, {'example_format': 'text'}, "train_data.text_column: record 0 has no column 'text'; there are x"),
     ({'text': 'a'}, {'text_column': 'tex', 'example_format': 'text'}, "has no column 'tex'; did you mean text"),
@@ -441,21 +441,21 @@ def test_bad_records_are_left_out_where_that_is_asked_for(tokenizer, tmp_path, c
     ),
   ],
 )
-def test_columns_and_templates_that_are_missing_are_told(tmp_path, record, fields, told):
+def test_columns_and_templates_that_are_missing_are_named(tmp_path, record, fields, message):
   bare = tokenizer_lib.Tokenizer.load(str(folders.write(tmp_path, folders.byte_level(), {})))
   with pytest.raises(errors.UserError) as error:
     open_list([record], bare, **fields)
-  assert told in str(error.value)
+  assert message in str(error.value)
 
 
 def test_values_that_make_no_sense_are_refused():
-  for fields, told in (
+  for fields, message in (
     ({'max_samples': 0}, 'data.max_samples: expected -1 for all, or at least 1, got 0'),
     ({'packing': 'wrapped', 'example_format': 'prompt'}, 'data.packing: wrapped: rows of data.example_format=prompt'),
   ):
     with pytest.raises(errors.UserError) as error:
       text_task.TextDataConfig(**fields).check_values('data')
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
 
 
 def test_max_samples_takes_the_first_records(tokenizer, tmp_path):

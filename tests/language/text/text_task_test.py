@@ -85,7 +85,7 @@ def test_the_folder_of_a_run_has_the_tokenizer_before_the_first_step(tmp_path):
 
 
 @pytest.mark.slow
-def test_whoever_goes_on_from_a_run_has_its_tokenizer(trained, tmp_path, monkeypatch):
+def test_a_run_that_starts_from_another_run_has_its_tokenizer(trained, tmp_path, monkeypatch):
   folder, expected = trained
   assert digest_of(folder / 'tokenizer') == expected
   assert run(tmp_path / 'new', OtherTexts) != expected
@@ -156,7 +156,7 @@ def test_it_is_kept_on_remote_storage(trained):
   assert again.tokenizer.digest == trained[1] == task.tokenizer.digest
 
 
-def test_a_tokenizer_that_is_damaged_is_told_by_its_file(trained, tmp_path):
+def test_a_tokenizer_that_is_damaged_is_reported_by_its_file(trained, tmp_path):
   shutil.copytree(trained[0], tmp_path / 'copy')
   (tmp_path / 'copy/tokenizer/tokenizer.json').write_text('{')
   with pytest.raises(errors.UserError, match='copy/tokenizer/tokenizer.json: is damaged'):

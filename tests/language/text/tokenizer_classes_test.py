@@ -181,10 +181,10 @@ def test_a_model_that_a_class_cannot_have_is_refused_by_name(model_type, hint, t
   folder = folders.write(tmp_path / 'a', backend, {'tokenizer_class': 'Qwen2Tokenizer'})
   if model_type:
     (folder / 'config.json').write_text(json.dumps({'model_type': model_type}))
-  told = f'{folder}/tokenizer.json: transformers makes Qwen2Tokenizer of it, and cannot: the model is WordLevel, '
+  message = f'{folder}/tokenizer.json: transformers makes Qwen2Tokenizer of it, and cannot: the model is WordLevel, '
   with pytest.raises(errors.UserError) as error:
     tokenizer_lib.Tokenizer.load(str(folder))
-  assert str(error.value).startswith(told) and hint in str(error.value)
+  assert str(error.value).startswith(message) and hint in str(error.value)
 
 
 # The claims about transformers.

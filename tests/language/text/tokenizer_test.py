@@ -53,10 +53,10 @@ def assert_same(ours, theirs):
   assert len(ours) == max(theirs.get_vocab().values()) + 1
   for adds in (True, False):
     for tools in (None, TOOLS):
-      told = theirs.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=adds, tools=tools)
-      assert ours.apply_chat_template(MESSAGES, adds, tools) == told
+      rendered = theirs.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=adds, tools=tools)
+      assert ours.apply_chat_template(MESSAGES, adds, tools) == rendered
       ids = theirs.apply_chat_template(MESSAGES, add_generation_prompt=adds, tools=tools, return_dict=False)
-      assert ours.encode(told, add_special_tokens=False) == ids
+      assert ours.encode(rendered, add_special_tokens=False) == ids
 
 
 def test_numbers_and_texts_are_those_of_transformers(folder, auto):
@@ -132,7 +132,7 @@ print(t.encode('hi')[0])
 
 
 @pytest.mark.parametrize(
-  'name, content, told',
+  'name, content, message',
   [
     ('tokenizer.json', b'{"version": ', 'tokenizer.json: is damaged, or of a newer version of tokenizers: '),
     ('tokenizer_config.json', b'{"bos_token": ', 'tokenizer_config.json: is invalid JSON: '),
@@ -140,15 +140,15 @@ print(t.encode('hi')[0])
     ('generation_config.json', b'{', 'generation_config.json: is invalid JSON: '),
   ],
 )
-def test_a_damaged_file_is_named(tmp_path, name, content, told):
+def test_a_damaged_file_is_named(tmp_path, name, content, message):
   folder = folders.llama3(tmp_path)
   (folder / name).write_bytes(content)
   with pytest.raises(errors.UserError) as error:
     tokenizer_lib.Tokenizer.load(str(folder))
-  assert str(error.value).startswith(f'{folder}/{told}') and '\n' not in str(error.value)
+  assert str(error.value).startswith(f'{folder}/{message}') and '\n' not in str(error.value)
 
 
-def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path):
+def test_a_folder_without_a_tokenizer_names_the_remedy(tmp_path):
   with pytest.raises(errors.UserError, match=r'/none: there is no such folder to read a tokenizer from$'):
     tokenizer_lib.Tokenizer.load(str(tmp_path / 'none'))
   with pytest.raises(errors.UserError, match=r': holds no tokenizer.json; a folder of a Hugging Face model'):
@@ -158,7 +158,7 @@ def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path):
     tokenizer_lib.Tokenizer.load(str(tmp_path))
 
 
-def test_no_chat_template_says_what_to_do(tmp_path):
+def test_a_missing_chat_template_names_the_remedy(tmp_path):
   ours = tokenizer_lib.Tokenizer.load(str(folders.write(tmp_path, folders.byte_level(), {})))
   assert not ours.has_chat_template
   with pytest.raises(errors.UserError, match=r'has no chat template: add chat_template.jinja to the folder'):

@@ -49,8 +49,8 @@ def test_transformers_reads_what_is_saved(trained, tmp_path, monkeypatch):
   text = TEXTS[1] + 'naïve <|im_end|> 你好 🎉<|endoftext|>'
   assert theirs.encode(text) == trained.encode(text)
   chat = [{'role': 'user', 'content': 'Hi <|im_end|>'}]
-  told = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-  assert trained.apply_chat_template(chat, True) == told
+  rendered = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+  assert trained.apply_chat_template(chat, True) == rendered
 
 
 def test_it_is_trained_once_and_the_same_in_every_process(trained, tmp_path, start_script):

@@ -109,7 +109,7 @@ def test_a_wrong_filter_is_the_line_of_the_command_line(console, root, capsys):
     assert [f'error: {line}' for line in values['errors']] == capsys.readouterr().err.splitlines()
 
 
-def test_fields_of_configurations_are_told_by_run(console):
+def test_fields_of_configurations_are_listed_by_run(console):
   values = console.get('/api/runs/fields', name=['learning_rate', 'runtime.seed'])['values']
   assert values['good'] == {'learning_rate': 1e-3, 'runtime.seed': 0}
   about = console.get('/api/runs/fields')
@@ -147,7 +147,7 @@ def test_a_deleted_run_comes_back_and_an_archived_one_too(console, root):
   assert console.get('/api/runs/trash')['deleted'] == [] and not (root / 'gone').exists()
 
 
-def test_a_run_is_stopped_and_goes_on(console, root, processes):
+def test_a_run_is_stopped_and_resumes(console, root, processes):
   folder = root / 'lively'
   run = run_folders.Run(str(folder), 'lively')
   processes.append(run)
@@ -177,7 +177,7 @@ def test_a_run_is_stopped_and_goes_on(console, root, processes):
   assert (folder / 'starts.txt').read_text().count('\n') == 2
 
 
-def test_a_disk_that_cannot_be_written_is_told(tmp_path, start_console):
+def test_a_disk_that_cannot_be_written_is_reported(tmp_path, start_console):
   with disks.small(tmp_path / 'disk') as disk:
     root = disk.folder / 'runs'
     folders.make(root, 'run', [event('train', 1)], identity=folders.ended_process(), status='finished')
@@ -245,7 +245,7 @@ def test_an_empty_folder_is_served(tmp_path, start_console):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kills', [3, pytest.param(100, marks=pytest.mark.soak)])
-def test_runs_go_on_whatever_becomes_of_the_server(tmp_path, processes, kills):
+def test_runs_continue_whatever_becomes_of_the_server(tmp_path, processes, kills):
   """Killed again and again, also while it starts and stops runs; in the end it gets SIGTERM, and ends at once."""
   root = tmp_path / 'runs'
   for number in range(3):

@@ -113,6 +113,6 @@ def test_curves_of_groups(console):
     ('/api/compare', {'run': [f'run {i}' for i in range(101)]}),
   ],
 )
-def test_what_cannot_be_asked_is_told(console, path, query):
+def test_what_cannot_be_asked_is_reported(console, path, query):
   status, answer = console.try_get(path, **query)
   assert status == 400 and len(answer['errors']) == 1

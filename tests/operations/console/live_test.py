@@ -107,7 +107,7 @@ def test_who_comes_back_misses_no_event_and_gets_none_twice(console, root):
 
 
 @pytest.mark.parametrize('change', ['truncated', 'replaced', 'rewritten in place', 'deleted and written again'])
-def test_a_file_that_was_begun_anew_is_told_from_its_beginning(console, root, change):
+def test_a_file_that_was_begun_again_is_reported_from_its_beginning(console, root, change):
   run = folders.make(root, f'anew-{change}', [folders.event('train', step) for step in range(1, 20)])
   path = run.file('events.jsonl')
   with console.stream(topics='', run=run.name, **{'from': 0}) as stream:
@@ -132,14 +132,14 @@ def test_a_file_that_was_begun_anew_is_told_from_its_beginning(console, root, ch
         file.write(new)
     _, values = stream.next('events')
     assert values['restarted']
-    num_told = len(values['events'])
+    num_reported = len(values['events'])
     while values['offset'] < len(new):  # Writing in place takes two steps: the server may look between them.
       _, values = stream.next('events')
       if values['restarted']:  # It saw the end of the old file until it was cut off.
         assert change == 'rewritten in place'
-        num_told = 0
-      num_told += len(values['events'])
-    assert num_told == new.count('\n') and values['offset'] == len(new)
+        num_reported = 0
+      num_reported += len(values['events'])
+    assert num_reported == new.count('\n') and values['offset'] == len(new)
   with console.stream(topics='', run=run.name, last=place) as stream:  # The same for who was away meanwhile.
     _, values = stream.next('events')
     assert values['restarted'] and len(values['events']) == new.count('\n')
@@ -172,7 +172,7 @@ def test_an_unknown_topic_and_the_name_of_no_run_are_refused(console):
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_away_for_a_while_is_told_and_found_again(root, start_console):
+def test_a_folder_that_is_away_for_a_while_is_reported_and_found_again(root, start_console):
   own = root.parent / 'away'
   folders.make(own, 'run', [])
   console = start_console(own)

@@ -83,8 +83,8 @@ def test_what_runs_have_left_is_listed(console, root):
 
 @pytest.mark.slow
 def test_a_saved_model_takes_values_and_pictures(console):
-  (told,) = console.post('/api/models/open', **SAVED)['signatures'].values()
-  assert told['inputs'] == [{'name': 'pixels', 'dtype': 'float32', 'shape': [None, 64]}]
+  (signature,) = console.post('/api/models/open', **SAVED)['signatures'].values()
+  assert signature['inputs'] == [{'name': 'pixels', 'dtype': 'float32', 'shape': [None, 64]}]
 
   def predict(**given):
     found = console.post('/api/models/predict', **SAVED, signature='serving_default', inputs={'pixels': given})
@@ -100,7 +100,7 @@ def test_a_saved_model_takes_values_and_pictures(console):
 
 
 @pytest.mark.slow
-def test_mistakes_are_told_at_their_field(console):
+def test_mistakes_are_reported_at_their_field(console):
   for given, line in (
     ({}, 'inputs.pixels: is missing: float32 (None, 64)'),
     ({'text': '[1, 2'}, 'inputs.pixels: is invalid JSON: '),
@@ -164,7 +164,7 @@ def test_chat_is_streamed_stopped_and_remembers(console):
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_while_it_answers_is_told(console):
+def test_a_process_that_is_killed_while_it_answers_is_reported(console):
   asked = {**WRITER, 'messages': [{'role': 'user', 'content': 'hello'}], 'settings': {'max_new_tokens': 100}}
   stream(console, **asked)  # It starts.
   pid = next(

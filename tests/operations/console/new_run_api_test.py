@@ -50,14 +50,14 @@ def _argv(command):
   return words[next(place for place, word in enumerate(words) if word.endswith('train.py')) + 1 :]
 
 
-def test_bad_values_are_told_as_the_driver_tells_them(console, root, run_train):
+def test_bad_values_are_reported_as_by_the_driver(console, root, run_train):
   # As many mistakes at once as the driver can distinguish: one for each field.
   for cases in bad_values.batches():
     found = console.post('/api/new/form', **_form('bad', [_text(*case) for case in cases]))
     assert not found['name_errors']
-    told = run_train(_argv(found['command']))
-    assert told.returncode == 2
-    expected = [line.removeprefix('error: ') for line in told.stderr.splitlines() if line.startswith('error: ')]
+    done = run_train(_argv(found['command']))
+    assert done.returncode == 2
+    expected = [line.removeprefix('error: ') for line in done.stderr.splitlines() if line.startswith('error: ')]
     assert [line['text'] for line in found['lines']] == expected
     assert len(expected) >= len(cases)
     at = {line['field'] for line in found['lines']}
@@ -114,7 +114,7 @@ def test_the_command_means_the_same_in_a_shell(console, driver, root):
       assert (at, type(at)) == (value, type(value))
 
 
-def test_a_run_is_started_as_its_command_says(console, root, tmp_path):
+def test_a_run_is_started_as_its_command_states(console, root, tmp_path):
   body = _form('sub/started', [_text('train_steps', '2')], base='trainer:\n  steps_per_loop: 2\n')
   command = console.post('/api/new/form', **body)['command']
   assert console.post('/api/new/start', **body) == {'run': 'sub/started'}
@@ -193,7 +193,7 @@ def test_a_script_has_a_form_of_what_it_reads(console, tmp_path):
   assert later['shape'] != found['shape']  # The page requests the fields again.
 
 
-def test_a_name_is_proposed_and_unknown_experiments_are_told(console, root):
+def test_a_name_is_proposed_and_unknown_experiments_are_reported(console, root):
   (root / 'digits').mkdir(exist_ok=True)
   assert console.post('/api/new/form', **_form(''))['name'] == 'digits-2'
   found = console.post('/api/new/form', **_form(experiment='digitz'))
@@ -240,7 +240,7 @@ def test_a_check_is_shown_as_it_goes_and_can_be_stopped(console, root):
 
 
 @pytest.mark.slow
-def test_a_preview_draws_examples_and_a_form_without_images_says_so(console, root):
+def test_a_preview_draws_examples_and_a_form_without_images_reports_it(console, root):
   def preview(*form):
     started = console.post('/api/new/preview', **_form('drawn', *form))
     found = {'lives': True}

@@ -28,7 +28,7 @@ def _form(*parameters, **values):
 _RATES = {'name': 'learning_rate', 'kind': 'log', 'low': '1e-3', 'high': '1e-1', 'count': 3}
 
 
-def test_the_number_of_points_and_the_file_are_told_and_nothing_is_written(console, root):
+def test_the_number_of_points_and_the_file_are_reported_and_nothing_is_written(console, root):
   edits = [{'key': 'train_steps', 'text': '5'}]
   found = console.post(
     '/api/new/sweep/check', **_form(_RATES, {'name': 'seed', 'values': '1, 2'}, edits=edits, slots=2)
@@ -75,7 +75,7 @@ def test_a_start_needs_the_token_of_the_page(console):
 
 
 @pytest.mark.slow
-def test_the_drivers_mistakes_are_told_and_nothing_is_left(console, root):
+def test_the_drivers_mistakes_are_reported_and_nothing_is_left(console, root):
   """A real `official-ext sweep`, with its process that holds TensorFlow."""
   before = set(os.listdir(root))
   body = _form({'name': 'learning_rate', 'values': '0.1, fast'}, name='wrong', base='trainer:\n  train_steps: 3\n')

@@ -63,7 +63,7 @@ def test_an_imported_run_is_shown_and_not_started(console, tmp_path):
   assert not (pathlib.Path(console.context.root) / 'imported/started.json').exists()
 
 
-def test_the_log_goes_on_where_it_was(console):
+def test_the_log_continues_where_it_was(console):
   run = _make(console, 'log')
   path = pathlib.Path(run.path, 'run.log')
   assert console.get('/api/run/log', run='log') == {'lines': [], 'place': 0, 'follows': False}
@@ -85,7 +85,7 @@ def test_the_log_goes_on_where_it_was(console):
     assert console.try_get('/api/run/log', run='log', **wrong)[0] == 400
 
 
-def test_the_configuration_tells_what_its_command_gives(console):
+def test_the_configuration_shows_what_its_command_gives(console):
   command = '--set=learning_rate=0.5 --params_override=trainer.train_steps=100 --config_file=own.yaml'
   run = _make(
     console,
@@ -103,7 +103,7 @@ def test_the_configuration_tells_what_its_command_gives(console):
   assert _SECRET not in json.dumps(console.get('/api/run/config', run='config'))
 
 
-def test_what_is_other_than_the_experiments_own_is_told_by_the_driver(console):
+def test_what_is_other_than_the_experiments_own_is_named_by_the_driver(console):
   driver = console.context.driver
   flags = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={console.context.root}/none']
   own = driver.check(flags, params=True)['params']
@@ -193,7 +193,7 @@ def test_an_evaluation_is_started_with_the_runs_own_program_into_files_of_its_ow
   assert console.get('/api/run/log', run='evaluated', mode='eval')['lines']
 
 
-def test_an_evaluation_is_stopped_and_the_training_beside_it_goes_on(console):
+def test_an_evaluation_is_stopped_and_the_training_beside_it_continues(console):
   processes = [subprocess.Popen(['sleep', '600']) for _ in range(2)]
   try:
     own = processes_lib.own_identity()

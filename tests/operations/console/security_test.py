@@ -373,7 +373,7 @@ def test_an_address_without_end_is_refused(console):
 
 
 @pytest.mark.parametrize('target', ['/api/session', '/api/runs', '/api/stream?topics=runs', '/api/runs/trash'])
-def test_without_the_password_nothing_is_told(guarded, target):
+def test_without_the_password_nothing_is_shown(guarded, target):
   status, _, content = _send(guarded, target=target)
   assert status == 401
   assert 'victim' not in content and guarded.context.token not in content and PASSWORD not in content

@@ -87,7 +87,7 @@ def test_no_path_leads_out_of_the_folder(console, root, tmp_path):
   assert {each['name'] for each in console.get('/api/sweeps')['sweeps']} == {'search', 'in/side'}
 
 
-def test_a_sweep_whose_file_is_damaged_says_so(console, root):
+def test_a_sweep_whose_file_is_damaged_reports_it(console, root):
   run_folders.make(root, 'a', status='finished')
   (root / 'broken').mkdir()
   (root / 'broken/settings.json').write_text(json.dumps({}))

@@ -61,7 +61,7 @@ _REGISTRY = """
 """
 
 
-def test_experiments_come_with_what_they_say(driver):
+def test_experiments_come_with_their_descriptions(driver):
   found = driver.experiments()
   digits = next(each for each in found['experiments'] if each['name'] == 'digits')
   assert digits['parts']['Command'].startswith('python train.py --experiment=digits --mode=')
@@ -69,7 +69,7 @@ def test_experiments_come_with_what_they_say(driver):
   assert found['lines'] == []
 
 
-def test_fields_have_what_describe_tells(driver, tmp_path):
+def test_fields_have_what_describe_prints(driver, tmp_path):
   found = driver.check(_flags(tmp_path / 'run', 'schedule=constant', 'train_steps=7'), fields=True)
   fields = {field['path']: field for field in found['fields']}
   steps = fields['trainer.train_steps']
@@ -128,7 +128,7 @@ def test_nothing_of_a_request_is_left_for_the_next(own, tmp_path):
     assert own_one['parts'] == {'Command': 'python train.py --experiment=own', 'Time': 'a second.'}
 
 
-def test_a_changed_module_is_read_anew_and_a_broken_one_told(own, tmp_path):
+def test_a_changed_module_is_read_again_and_a_broken_one_reported(own, tmp_path):
   with own(_REGISTRY.format(steps=5)) as driver:
     wanted = new_runs.NewRun(str(tmp_path), 'mine', 'own', registry=('my_tasks',), sets=('train_steps=x',))
     assert _lines(wanted.check(driver)) == [('trainer.train_steps', "trainer.train_steps: expected int, got 'x' (str)")]

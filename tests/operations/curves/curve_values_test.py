@@ -45,7 +45,7 @@ def test_values_that_are_not_finite_show_in_the_last_and_the_mean(store, tmp_pat
   assert curve_statistics.read_value(store, again, 'train/loss', 'mean', 2).value == 1.7e308  # Their sum is infinite.
 
 
-def test_the_configuration_says_which_values_are_better_or_nothing_does(store, tmp_path):
+def test_the_configuration_decides_which_values_are_better_or_nothing_does(store, tmp_path):
   run = _run(tmp_path, [0.2, 0.9, 0.5], 'accuracy')
   assert curve_statistics.read_value(store, run, 'train/accuracy', 'best').value == 0.9
   run = _run(tmp_path, [1.0], 'width')

@@ -312,7 +312,7 @@ def test_curves_without_a_finite_point_still_have_their_marks():
   assert log.num_points == 499
 
 
-def test_mistakes_in_a_view_are_told(store, tmp_path):
+def test_mistakes_in_a_view_are_reported(store, tmp_path):
   run = folders.make(tmp_path, 'run')
   for name in ('loss', 'checkpoint/loss', '../x:eval/loss'):
     with pytest.raises(errors.UserError, match='no curve'):

@@ -42,7 +42,7 @@ def test_the_headers_are_those_of_the_options(capsys):
     (['--env=WANDB_API_KEY=abcdefghij'], '/runs/a', 'docs/how_to/cluster.md'),
   ],
 )
-def test_what_cannot_be_said_is_refused(capsys, words, model_dir, expected):
+def test_what_cannot_be_expressed_is_refused(capsys, words, model_dir, expected):
   error = rendered.text(capsys, 'slurm', *words, model_dir=model_dir, status=2)
   assert expected in error and len(error.splitlines()) == 1 and 'abcdefghij' not in error
 
@@ -55,16 +55,16 @@ def _run(capsys, tmp_path, status, state='RUNNING', env=None, words=()):
   rendered.fake(folder, 'scontrol', f'echo "JobId=7 JobState={state} Reason=None"')
   variables = {'PATH': rendered.path_of(folder), 'SLURM_JOB_ID': '7', **(env or {})}
   done = subprocess.run(['bash', '-s'], input=script, env=variables, capture_output=True, text=True, timeout=60)
-  told = rendered.words_of(folder, 'scontrol').split() if (folder / 'scontrol.words').exists() else []
-  return done, (folder / 'srun.args').read_text().split('\0')[:-1], told
+  requests = rendered.words_of(folder, 'scontrol').split() if (folder / 'scontrol.words').exists() else []
+  return done, (folder / 'srun.args').read_text().split('\0')[:-1], requests
 
 
 def test_every_word_reaches_train_py_as_it_was(capsys, tmp_path):
-  done, words, told = _run(capsys, tmp_path, 0)
+  done, words, requests = _run(capsys, tmp_path, 0)
   first = words.index(rendered.PYTHON)
   assert words[first:] == [rendered.PYTHON, '-u', str(ROOT / 'train.py'), '--model_dir=/runs/a', *rendered.ODD]
   assert words[:first] == ['--kill-on-bad-exit=0', '--wait=0', '--distribution=block']
-  assert done.returncode == 0 and not told
+  assert done.returncode == 0 and not requests
   assert not done.stdout
 
 
@@ -82,10 +82,10 @@ def test_every_word_reaches_train_py_as_it_was(capsys, tmp_path):
   ],
 )
 def test_what_is_requeued(capsys, tmp_path, status, state, env, requeued):
-  done, _, told = _run(capsys, tmp_path, status, state, env)
+  done, _, requests = _run(capsys, tmp_path, status, state, env)
   assert done.returncode == status, done.stderr
-  assert told[-2:] == (['requeue', requeued] if requeued else told[-2:])
-  assert ('requeue' in told) == bool(requeued)
+  assert requests[-2:] == (['requeue', requeued] if requeued else requests[-2:])
+  assert ('requeue' in requests) == bool(requeued)
 
 
 def test_a_signal_to_the_script_is_left_to_the_step(capsys, tmp_path):
@@ -253,7 +253,7 @@ def test_a_real_slurm_trains_with_two_tasks_and_a_requeue_in_the_middle(cluster,
 
 
 @pytest.mark.soak
-def test_two_nodes_train_together_and_go_on_after_a_requeue_and_when_one_is_lost(three_nodes, tmp_path):
+def test_two_nodes_train_together_and_resume_after_a_requeue_and_when_one_is_lost(three_nodes, tmp_path):
   record = _train_twice(three_nodes, tmp_path, '--nodes=2')
   assert (_hosts(record), record['host']) == (['node1', 'node2'], 'node1')
   lost = tmp_path / 'lost'

@@ -17,7 +17,7 @@ def trial(tmp_path):
   made.close()
 
 
-def test_a_full_disk_loses_nothing_and_is_told(trial, tmp_path):
+def test_a_full_disk_loses_nothing_and_is_reported(trial, tmp_path):
   with disks.small(tmp_path / 'disk') as disk:
     full = queues.Trial(disk.folder / 'runs', outputs=tmp_path)
     full.add('true', held=True)
@@ -47,7 +47,7 @@ def test_a_full_disk_loses_nothing_and_is_told(trial, tmp_path):
     assert full.starts() == [1, 2, 3]
 
 
-def test_a_damaged_job_is_told_and_the_others_go_on(trial):
+def test_a_damaged_job_is_reported_and_the_others_continue(trial):
   for _ in range(3):
     trial.add()
   (pathlib.Path(trial.queue.job_folder(2)) / 'job.json').write_text('{')

@@ -143,7 +143,7 @@ def test_what_ends_while_nobody_watches_is_known(trial):
   assert len(trial.starts()) == 4
 
 
-def test_it_ends_at_a_signal_and_its_runs_go_on(trial):
+def test_it_ends_at_a_signal_and_its_runs_continue(trial):
   trial.add(held=True)
   trial.add()
   process = trial.dispatch(until_empty=False)
@@ -200,7 +200,7 @@ def test_after_a_restart_of_the_machine_what_ran_is_tried_again(trial):
 
 
 @pytest.mark.slow
-def test_a_pause_outlives_its_dispatcher_and_what_runs_goes_on(trial):
+def test_a_pause_outlives_its_dispatcher_and_running_jobs_continue(trial):
   trial.add(held=True)
   trial.add()
   trial.add()

@@ -112,14 +112,14 @@ def test_a_command_whose_runner_is_killed_is_asked_to_stop(trial):
 
 
 def test_the_command_has_a_session_of_its_own_and_none_of_the_files_of_others(trial):
-  tell = """
+  program = """
 import json, os
 names = [name for name in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{name}')]
 files = {name: os.readlink(f'/proc/self/fd/{name}') for name in names}
 print(json.dumps([os.getsid(0), os.getpgid(0), os.getpid(), os.environ['CUDA_VISIBLE_DEVICES'], files]))
 """
   model_dir = trial.folder / 'run'
-  queue_changes.add(trial.queue, [sys.executable, '-c', tell], model_dir=str(model_dir))
+  queue_changes.add(trial.queue, [sys.executable, '-c', program], model_dir=str(model_dir))
   trial.finish(gpus='3')
   attempt = trial.states()[1].attempt
   session, group, pid, gpus, files = json.loads((model_dir / 'run.log').read_text())
@@ -224,7 +224,7 @@ def test_cancelled_before_it_started_it_is_never_started(trial):
   assert trial.starts() == []
 
 
-def test_what_cannot_be_run_has_failed_and_says_why(trial):
+def test_what_cannot_be_run_has_failed_with_a_reason(trial):
   model_dir = trial.folder / 'run'
   file = trial.folder / 'file'
   file.write_text('')

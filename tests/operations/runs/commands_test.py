@@ -89,7 +89,7 @@ def test_the_program_of_a_command_is_what_python_takes_for_it(tmp_path, program)
   assert commands.to_resume(run).words == expected
 
 
-def test_a_run_that_was_moved_goes_on_where_it_is(tmp_path):
+def test_a_run_that_was_moved_resumes_where_it_is(tmp_path):
   flags = (*_FLAGS, '--model_dir', 'old', '--set=train_steps=5')
   run = folders.make(
     tmp_path, 'new', status='failed', identity=folders.ended_process(), command=_command(*flags), cwd=str(tmp_path)
@@ -149,7 +149,7 @@ def test_a_finished_run_is_extended_again_and_again(tmp_path, name):
     commands.to_resume(run, 250)
 
 
-def test_what_cannot_go_on_is_refused(tmp_path):
+def test_what_cannot_resume_is_refused(tmp_path):
   ended = folders.ended_process()
   living = folders.make(tmp_path, 'living')
   finished = folders.make(tmp_path, 'finished', status='finished', identity=ended)

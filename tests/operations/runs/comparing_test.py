@@ -44,7 +44,7 @@ def test_runs_side_by_side(tmp_path):
   assert json.loads(json.dumps(found.as_dict(), allow_nan=False))['last']['validation_loss'] == ['NaN', None]
 
 
-def test_the_configuration_says_what_is_better(tmp_path):
+def test_the_configuration_decides_what_is_better(tmp_path):
   run = folders.make(
     tmp_path, 'a', [event('eval', 1, accuracy=0.75), event('eval', 2, accuracy=0.5)], status='finished'
   )
@@ -55,7 +55,7 @@ def test_the_configuration_says_what_is_better(tmp_path):
   assert run_comparison.compare_runs([run]).best == {'accuracy': ((0.5, 2),)}
 
 
-def test_the_table_of_names_says_what_is_better(tmp_path):
+def test_the_table_of_names_decides_what_is_better(tmp_path):
   """'higher' in a configuration is Model Garden's default, and counts as unset."""
   first = event('eval', 1, fid_score=50.0, brier_score=0.3, accuracy=0.9, elbo=1.0, wer='NaN', psnr='Infinity')
   second = event('eval', 2, fid_score=10.0, brier_score=0.1, accuracy=0.8, elbo=2.0, wer=0.5, psnr=30.0)

@@ -52,7 +52,7 @@ def test_the_steps_of_a_start_are_seen_while_somebody_waits_for_it():
   assert seen['importing experiments'] == ['starting Python', 'importing TensorFlow', 'importing experiments']
 
 
-def test_a_start_that_fails_tells_its_step():
+def test_a_start_that_fails_names_its_step():
   with _Driver(_FAILING) as driver:
     with pytest.raises(driver_lib.DriverError, match='importing TensorFlow, it has ended with status 3'):
       driver.ask('list', [])

@@ -50,7 +50,7 @@ def _old(root):
       os.utime(os.path.join(folder, name), (1.7e9, 1.7e9))
 
 
-def test_a_summary_says_how_far_a_run_is(tmp_path, runs):
+def test_a_summary_shows_how_far_a_run_is(tmp_path, runs):
   a, b = _index(tmp_path).summaries()
   assert (a.name, a.status, a.step, a.train_steps, a.percent) == ('a', 'running', 40, 100, 40.0)
   assert 50 < a.eta_seconds <= 60

@@ -23,7 +23,7 @@ def _elsewhere():
 
 
 @pytest.mark.parametrize('found', ['finished', 'preempted', 'diverged', 'failed', 'hung'])
-def test_what_a_run_has_noted_of_its_end_is_told(tmp_path, found):
+def test_what_a_run_has_noted_of_its_end_is_reported(tmp_path, found):
   run = folders.make(tmp_path, 'a', identity=folders.ended_process(), status=found, error='because')
   assert statuses.of_run(run) == statuses.RunStatus(found, 'because', False, None)
   assert not statuses.is_alive(run)
@@ -43,7 +43,7 @@ def test_a_process_that_is_gone_is_dead_though_its_number_lives(tmp_path, change
   assert not statuses.is_alive(run)
 
 
-def test_a_process_on_another_host_is_judged_by_its_heartbeat_and_that_is_said(tmp_path):
+def test_a_process_on_another_host_is_judged_by_its_heartbeat_which_is_reported(tmp_path):
   fresh = folders.make(tmp_path, 'fresh', identity=_elsewhere(), heartbeat=_ago(5))
   silent = folders.make(tmp_path, 'silent', identity=_elsewhere(), heartbeat=_ago(600))
   none = folders.make(tmp_path, 'none', identity=_elsewhere(), heartbeat='')
@@ -67,7 +67,7 @@ def test_a_clock_that_is_set_anew_makes_no_run_hang(tmp_path, jump):
 
 
 @pytest.mark.parametrize('jump', [-3600, 3600])
-def test_a_run_that_hangs_is_seen_whatever_its_clock_says(tmp_path, jump):
+def test_a_run_that_hangs_is_seen_whatever_its_clock_shows(tmp_path, jump):
   now = time.monotonic()
   idle = {'heartbeat': now - 5, 'updated': now - 2005}
   silent = {'heartbeat': now - 2000, 'updated': now - 2005}
@@ -96,7 +96,7 @@ def test_a_living_process_that_gives_no_sign_of_life_hangs(tmp_path):
   assert found.reason == 'no sign of life for 2 h, in stage eval'
 
 
-def test_a_heartbeat_of_the_future_is_told(tmp_path):
+def test_a_heartbeat_of_the_future_is_reported(tmp_path):
   run = folders.make(tmp_path, 'a', identity=_elsewhere(), heartbeat=_ago(-7200), updated=_ago(-7200))
   found = statuses.of_run(run)
   assert (found.status, found.is_alive) == ('running', None)
@@ -148,7 +148,7 @@ def test_damaged_files_are_no_reason_to_fail(tmp_path):
     (0, 'finished', 'it has left no record'),
   ],
 )
-def test_a_process_that_ends_before_its_record_is_told_by_its_exit_status(exit_status, expected, reason):
+def test_a_process_that_ends_before_its_record_is_judged_by_its_exit_status(exit_status, expected, reason):
   started = {**folders.ended_process().as_dict(), 'started': _ago(10), 'ended': _ago(5), 'exit_status': exit_status}
   found = statuses.judge(None, started)
   assert (found.status, found.reason, found.is_alive) == (expected, reason, False)
@@ -169,7 +169,7 @@ def test_a_new_attempt_that_fails_is_not_hidden_by_the_record_of_the_one_before(
   assert statuses.judge(before, living) == statuses.RunStatus('starting', '', True, processes.own_identity())
 
 
-def test_a_process_that_is_stopped_before_it_can_tell_is_preempted():
+def test_a_process_that_is_stopped_before_it_can_report_is_preempted():
   living = {**processes.own_identity().as_dict(), 'started': _ago(10), 'ended': None, 'exit_status': None}
   asked = {**processes.own_identity().as_dict(), 'requested': 'now'}
   assert statuses.judge(None, living, asked).status == 'stopping'
@@ -180,7 +180,7 @@ def test_a_process_that_is_stopped_before_it_can_tell_is_preempted():
   assert statuses.judge(None, {**ended, 'exit_status': -9}, asked).status == 'dead'
 
 
-def test_the_exit_status_of_a_dead_run_is_told():
+def test_the_exit_status_of_a_dead_run_is_reported():
   identity = folders.ended_process()
   started = {**identity.as_dict(), 'started': _ago(10), 'ended': _ago(5), 'exit_status': -9}
   found = statuses.judge(folders.record(identity), started)

@@ -49,7 +49,7 @@ def test_all_kinds_with_their_sizes_and_the_best(tmp_path):
   assert artifacts.checkpoint_path(run, 'best/best_ckpt-60') == str(folder / 'best/best_ckpt-60')
 
 
-def test_what_is_wrong_with_a_checkpoint_is_told_and_it_is_refused(tmp_path):
+def test_what_is_wrong_with_a_checkpoint_is_reported_and_it_is_refused(tmp_path):
   run = folders.make(tmp_path, 'run')
   folder = tmp_path / 'run'
   for step in range(1, 9):

@@ -93,6 +93,6 @@ def test_a_run_is_named_by_its_place_and_not_from_outside(tmp_path):
       run_folders.get_run(root, name)
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
+def test_a_folder_that_is_not_there_is_reported(tmp_path):
   with pytest.raises(errors.UserError, match='No such file or directory; name the folder'):
     run_folders.find_runs(str(tmp_path / 'none'))

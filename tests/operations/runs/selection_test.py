@@ -64,7 +64,7 @@ def test_all_that_is_given_must_be_true():
   assert _chosen(filters=['learning_rate>0', 'accuracy>0.6']) == 'b'
 
 
-def test_mistakes_are_told():
+def test_mistakes_are_reported():
   for kwargs, message in (
     ({'statuses': ['runing']}, '--status=runing: no such status'),
     ({'filters': ['learning_rate']}, '--filter=learning_rate: expected NAME=VALUE'),

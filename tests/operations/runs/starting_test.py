@@ -112,10 +112,10 @@ except errors.UserError as error:
   print('refused:', error)
 """
   starters = [subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-  said = [process.communicate(timeout=120)[0] for process in starters]
+  outputs = [process.communicate(timeout=120)[0] for process in starters]
   identity = processes.parse_identity(_run(folder).started())
   started.append(identity)
-  assert sorted(line.split()[0] for line in said) == ['refused:', 'refused:', 'started']
+  assert sorted(line.split()[0] for line in outputs) == ['refused:', 'refused:', 'started']
   assert processes.is_alive(identity)  # Its starter is gone.
   assert run_processes.log_tail(_run(folder), 100)[0].endswith('] sleep 600')
   assert len(run_processes.log_tail(_run(folder), 100)) == 1
@@ -183,7 +183,7 @@ def test_a_detached_run_outlives_its_supervisor_which_hears_no_signals(tmp_path,
   assert _run(tmp_path / 'run').started()['exit_status'] == exit_status
 
 
-def test_what_cannot_be_started_is_told_and_noted(tmp_path):
+def test_what_cannot_be_started_is_reported_and_noted(tmp_path):
   with pytest.raises(errors.UserError, match='/none/program: cannot be started: No such file or directory'):
     run_processes.start_run(['/none/program'], str(tmp_path / 'a'))
   run = _run(tmp_path / 'a')
@@ -230,7 +230,7 @@ def test_threads_may_start_runs_at_once(tmp_path, started):
   assert len({identity.pid for identity in started}) == 4
 
 
-def test_a_command_that_does_not_start_in_the_background_says_why(tmp_path):
+def test_a_command_that_does_not_start_in_the_background_states_why(tmp_path):
   log = tmp_path / 'log'
   log.write_text('of an earlier one\n')
   with pytest.raises(

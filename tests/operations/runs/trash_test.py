@@ -137,7 +137,7 @@ def test_what_was_deleted_in_part_does_not_come_back_and_can_be_deleted_to_its_e
   assert os.listdir(tmp_path / '.trash') == []
 
 
-def test_a_full_or_missing_disk_is_told(tmp_path):
+def test_a_full_or_missing_disk_is_reported(tmp_path):
   with disks.small(tmp_path / 'disk', kibibytes=256) as disk:
     run = _ended(disk.folder, 'a')
     each = trash.delete(str(disk.folder), _ended(disk.folder, 'b'))

@@ -97,7 +97,7 @@ def test_without_optuna_a_bayesian_search_is_refused_before_a_process(tmp_path, 
     ([{'name': 'a', 'values': '1, 2'}], {'method': 'random', 'count': 1001}, '1,001 points: the form starts 1,000'),
   ],
 )
-def test_mistakes_are_told(tmp_path, ranges, values, expected):
+def test_mistakes_are_reported(tmp_path, ranges, values, expected):
   with pytest.raises(errors.UserError, match=expected.replace('(', r'\(')):
     _sweep(tmp_path, *ranges, **values).check()
 

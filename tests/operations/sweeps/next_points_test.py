@@ -19,13 +19,13 @@ def parse(method='random', **parameters):
 
 def propose_all(sweep, count, value=lambda parameters: None):
   """The first points, each with those before as input."""
-  points, told = {}, []
+  points, outcomes = {}, []
   for number in range(1, count + 1):
-    point = samplers.propose(sweep, number, points, told)
+    point = samplers.propose(sweep, number, points, outcomes)
     if point is None:
       break
     points[number] = point
-    told.append(samplers.PointOutcome(number, 'finished', value(point.parameters)))
+    outcomes.append(samplers.PointOutcome(number, 'finished', value(point.parameters)))
   return points
 
 
@@ -117,11 +117,11 @@ def test_the_sampler_goes_where_the_metric_is_good():
   assert sum(shares.values()) == pytest.approx(1)
 
 
-def test_the_sampler_is_told_of_points_that_run_failed_or_were_pruned():
+def test_the_sampler_gets_points_that_run_failed_or_were_pruned():
   sweep = parse('bayes', x={'min': 0.0, 'max': 1.0})
   points = propose_all(sweep, 14, lambda found: found['x'])
   finished = [samplers.PointOutcome(number, 'finished', point.parameters['x']) for number, point in points.items()]
-  ask = lambda told: [samplers.propose(sweep, number, points, told).parameters['x'] for number in range(15, 35)]
+  ask = lambda outcomes: [samplers.propose(sweep, number, points, outcomes).parameters['x'] for number in range(15, 35)]
   failed, running, pruned = (
     ask([*finished[:11], *(samplers.PointOutcome(number, outcome, value, 3) for number in range(12, 15))])
     for outcome, value in (('failed', None), ('running', None), ('pruned', 0.5))
@@ -164,7 +164,7 @@ def test_nested_parameters_are_dotted_paths():
   assert [parameter.name for parameter in found] == ['a.b', 'a.c.d']
 
 
-def test_without_optuna_the_method_that_needs_it_says_so(monkeypatch):
+def test_without_optuna_the_method_that_needs_it_reports_it(monkeypatch):
   monkeypatch.setitem(sys.modules, 'optuna', None)
   with pytest.raises(errors.UserError, match=r"^method: bayes needs Optuna: pip install 'official-ext\[sweeps\]'$"):
     samplers.propose(parse('bayes', x={'min': 0.0, 'max': 1.0}), 1, {}, [])

@@ -37,12 +37,12 @@ def parameters(trial):
   return {number: point.record.proposal.parameters for number, point in trial.points().items()}
 
 
-def check_told(trial):
+def check_outcomes(trial):
   """Each point equals the proposal of a controller with the same input that was asked once."""
   sweep, points = trial.sweep(), trial.points()
   for number, point in points.items():
     others = {other: points[other].record.proposal for other in points if other < number}
-    assert samplers.propose(sweep, number, others, point.record.told) == point.record.proposal
+    assert samplers.propose(sweep, number, others, point.record.outcomes) == point.record.proposal
 
 
 def check_kills(make, values, kills, seed):
@@ -70,7 +70,7 @@ def check_kills(make, values, kills, seed):
   assert set(killed.statuses().values()) == {'finished'}
   assert {killed.starts(number) for number in killed.points()} == {1}
   assert len(killed.queue.states()) == values['run_cap']
-  check_told(killed)
+  check_outcomes(killed)
   return died
 
 
@@ -84,12 +84,15 @@ def test_killed_50_times_it_proposes_what_an_undisturbed_one_does(make):
 
 
 @pytest.mark.slow
-def test_with_several_slots_each_point_follows_from_what_was_told(make):
+def test_with_several_slots_each_point_follows_from_the_outcomes_known(make):
   trial = make(**{**BAYES, 'parameters': {**BAYES['parameters'], 'seconds': {'value': 0.1}}})
   trial.dispatch(slots=3)
   assert trial.finish(slots=3) == 0
-  check_told(trial)
-  assert max(sum(told.outcome == 'running' for told in point.record.told) for point in trial.points().values()) == 2
+  check_outcomes(trial)
+  assert (
+    max(sum(outcome.outcome == 'running' for outcome in point.record.outcomes) for point in trial.points().values())
+    == 2
+  )
   best = min(point.value for point in trial.points().values())
   assert best == pytest.approx(0.2, abs=0.05)  # The program's value at x = 0.3, after five steps.
 
@@ -132,7 +135,7 @@ def test_there_is_one_controller(make):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_ended_early_has_saved_is_shown_as_pruned_and_goes_on(make):
+def test_a_run_that_is_ended_early_has_saved_is_shown_as_pruned_and_resumes(make):
   early = {'type': 'hyperband', 'min_iter': 1, 'eta': 3, 'strict': True}
   parameters = {'x': {'values': [0.3, 0.9]}, 'seconds': {'value': 2.5}}
   trial = make(method='grid', early_terminate=early, parameters=parameters)
@@ -143,7 +146,7 @@ def test_a_run_that_is_ended_early_has_saved_is_shown_as_pruned_and_goes_on(make
   assert point.reason == '0.86 at iteration 1, and 0.5 was needed'  # Of iteration 1, the second: 1 / 2 + (x - 0.3)^2.
   step = point.history.last_step
   assert 2 <= step < 5
-  assert point.told().outcome == 'pruned'
+  assert point.as_outcome().outcome == 'pruned'
   sweep_changes.resume(trial.folder, 2)
   assert trial.finish() == 0  # And is not ended again.
   point = trial.points()[2]
@@ -152,13 +155,13 @@ def test_a_run_that_is_ended_early_has_saved_is_shown_as_pruned_and_goes_on(make
   assert trial.starts(2) == 2
 
 
-def test_failed_points_are_told_as_failed_and_tried_again_on_demand(make, tmp_path):
+def test_failed_points_are_reported_as_failed_and_retried_on_demand(make, tmp_path):
   trial = make(method='grid', parameters={'x': {'value': 0.3}, 'do': {'values': ['fail', 'work', 'diverge', 'nan']}})
   trial.dispatch(slots=2)
   assert trial.finish(slots=2) == 0
   assert trial.statuses() == {1: 'failed', 2: 'finished', 3: 'diverged', 4: 'finished'}
-  told = {number: point.told().outcome for number, point in trial.points().items()}
-  assert told == {1: 'failed', 2: 'finished', 3: 'failed', 4: 'failed'}
+  outcomes = {number: point.as_outcome().outcome for number, point in trial.points().items()}
+  assert outcomes == {1: 'failed', 2: 'finished', 3: 'failed', 4: 'failed'}
   assert trial.points()[4].reason == 'loss is nan'
   assert 'the best is point 2' in trial.output()
   with pytest.raises(errors.UserError, match='^point 2: is finished: only failed points are retried'):
@@ -178,14 +181,14 @@ def test_it_ends_when_one_point_after_the_other_fails(make):
   assert 'search: 5 points have failed one after the other, the last with: ended with status 1' in trial.output()
 
 
-def test_a_metric_that_no_run_tells_is_an_error_that_names_those_there_are(make):
+def test_a_metric_that_no_run_reports_is_an_error_that_names_those_there_are(make):
   trial = make(method='random', run_cap=9, parameters={'x': {'min': 0.0, 'max': 1.0}, 'do': {'value': 'rename'}})
   trial.dispatch()
   assert trial.finish() == 2
   assert 'error: metric.name: it has no metric loss; there are accuracy (point 1 has finished)' in trial.output()
 
 
-def test_it_stops_goes_on_and_ends_at_its_target(make):
+def test_it_stops_resumes_and_ends_at_its_target(make):
   parameters = {'x': {'min': 0.29, 'max': 0.31}, 'seconds': {'value': 1.0}}
   trial = make(
     method='random', run_cap=9, parameters=parameters, metric={'name': 'loss', 'goal': 'minimize', 'target': 0.21}

@@ -42,7 +42,7 @@ def note(status, step):
   os.replace(f'{folder}/run.json.new', f'{folder}/run.json')
 
 
-def tell(step, **metrics):
+def log(step, **metrics):
   with open(f'{folder}/events.jsonl', 'a') as file:
     print(json.dumps({'time': time.time(), 'event': 'eval', 'step': step, **metrics}), file=file, flush=True)
     os.fsync(file.fileno())  # As a run does before it saves, and at its end.
@@ -65,7 +65,7 @@ note('running', step)
 while step < 5:
   time.sleep(seconds / 5)
   step += 1
-  tell(step, **({'accuracy': 0.5} if do == 'rename' else {'loss': 'NaN' if do == 'nan' else (x - 0.3) ** 2 + 1 / step}))
+  log(step, **({'accuracy': 0.5} if do == 'rename' else {'loss': 'NaN' if do == 'nan' else (x - 0.3) ** 2 + 1 / step}))
   note('running', step)
   if stops:
     with open(f'{folder}/checkpoint', 'w') as file:

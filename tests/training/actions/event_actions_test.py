@@ -78,7 +78,7 @@ def test_an_action_that_fails_ends_the_run(make_trigger, tmp_path):
   assert small_run.events(tmp_path)[-1]['event'] == 'failed'
 
 
-def test_an_action_whose_error_cannot_say_what_it_is_fails_the_run(tmp_path):
+def test_an_action_whose_error_has_no_message_fails_the_run(tmp_path):
   # Before: run.json said that the run continued.
   class UnprintableError(Exception):
     def __str__(self):
@@ -199,7 +199,7 @@ def test_what_is_no_action():
 
 
 @pytest.mark.slow
-def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, capsys):
+def test_a_finished_run_that_is_started_again_reports_nothing_twice(tmp_path, capsys):
   """Neither its events, nor its actions, nor messages; new ones are reported."""
   calls = Calls()
   task_cls = task_with(
@@ -220,12 +220,12 @@ def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, caps
   assert [line['event'] for line in small_run.events(tmp_path)[len(before) :]] == ['start', 'restored', 'finished']
   before = small_run.events(tmp_path)
   small_run.run(tmp_path, 'train', task_cls=task_cls, trainer={'train_steps': 16})
-  told = [line['event'] for line in small_run.events(tmp_path)[len(before) :]]
-  assert told[:2] == ['start', 'restored'] and told[-1] == 'finished' and 'train' in told
+  recorded = [line['event'] for line in small_run.events(tmp_path)[len(before) :]]
+  assert recorded[:2] == ['start', 'restored'] and recorded[-1] == 'finished' and 'train' in recorded
 
 
 @pytest.mark.slow
-def test_a_finished_run_that_fails_when_it_is_started_again_says_so(tmp_path):
+def test_a_finished_run_that_fails_when_it_is_started_again_reports_it(tmp_path):
   small_run.run(tmp_path, trainer={'train_steps': 2})
 
   class Failing(small_run.SmallTask):

@@ -94,7 +94,7 @@ def test_hooks_and_logs_with_an_epoch_for_each_evaluation(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_evaluations_an_epoch_is_one_of_the_data_or_what_is_said(tmp_path):
+def test_without_evaluations_an_epoch_is_one_of_the_data_or_as_configured(tmp_path):
   """64 examples in batches of 8."""
   by_data, by_steps = Recorder(), Recorder()
   small_run.run(tmp_path / 'a', 'train', task_cls=task_with(by_data))

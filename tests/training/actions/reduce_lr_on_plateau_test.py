@@ -112,7 +112,7 @@ def rates(folder):
     ],
   ),
 )
-def test_a_killed_run_goes_on_with_the_lowered_rate(optimizer, schedule, replicas, xla, tmp_path):
+def test_a_killed_run_resumes_with_the_lowered_rate(optimizer, schedule, replicas, xla, tmp_path):
   straight = run(tmp_path / 'a', optimizer=optimizer, schedule=schedule, replicas=replicas, xla=xla)
   reduced = small_run.events(tmp_path / 'a', 'learning_rate_reduced')
   assert [line['step'] for line in reduced] == [8, 12]

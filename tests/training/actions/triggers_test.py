@@ -76,7 +76,7 @@ def test_nested_metrics():
   assert taken(trigger, [{'step': 1, 'set1': {'f1': 0.5}}, {'step': 2, 'set1': {'f1': 0.4}}]) == [1]
 
 
-def test_the_best_goes_on_from_its_state():
+def test_the_best_resumes_from_its_state():
   """Also where the step of the state is evaluated once more."""
   logs = scores(0.5, 0.4, 0.6, 0.55, 0.7)
   first, second = triggers.OnBest('score', print), triggers.OnBest('score', print)

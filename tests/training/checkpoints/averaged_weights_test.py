@@ -142,7 +142,7 @@ def state(trainer):
   'source, replicas',
   harness.cases(fast=[('ema_checkpoints', 'two')], soak=[('best', 'one'), ('best without a note', 'two')]),
 )
-def test_training_goes_on_from_an_export_as_from_the_run_itself(source, replicas, tmp_path):
+def test_training_resumes_from_an_export_as_from_the_run_itself(source, replicas, tmp_path):
   """Weights and averages are back in their places."""
   trainer = make_trainer(tmp_path, replicas=replicas)
   harness.train(trainer, 3)

@@ -69,7 +69,7 @@ def test_writes_nothing_before_the_first_evaluation(tmp_path):
   assert not os.path.exists(tmp_path / 'best')
 
 
-def test_a_run_that_goes_on_from_earlier_judges_as_it_did_then(tmp_path):
+def test_a_run_that_resumes_from_earlier_judges_as_it_did_then(tmp_path):
   values = {10: 0.5, 20: 0.4, 30: 0.9}
   straight = _evaluate(_exporter(tmp_path / 'straight', keep=1), values)
   _evaluate(_exporter(tmp_path / 'killed', keep=1), values)
@@ -137,7 +137,7 @@ def test_a_torn_or_mistyped_history_does_not_cost_the_best_checkpoint(content, t
 
 
 @pytest.mark.parametrize('source', ['info.json', 'events.jsonl'])
-def test_a_history_is_rebuilt_for_checkpoints_whose_manifests_tell_no_metrics(source, tmp_path):
+def test_a_history_is_rebuilt_for_checkpoints_whose_manifests_have_no_metrics(source, tmp_path):
   events = tmp_path / 'events.jsonl'
   best = tmp_path / 'best'
   _evaluate(_exporter(best, keep=1), {30: 0.9})
@@ -211,7 +211,7 @@ def test_a_direction_that_contradicts_the_name_is_refused(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
-def test_a_run_that_kept_the_worst_goes_on_with_the_best(tmp_path):
+def test_a_run_that_kept_the_worst_continues_with_the_best(tmp_path):
   # A folder from before: step 10 is the best by the new direction, and its checkpoint was not kept.
   _evaluate(_exporter(tmp_path, keep=1, comp='higher'), {5: 0.5, 10: 0.3})
   assert _kept(tmp_path) == [5]
@@ -289,28 +289,28 @@ def test_an_evaluation_whose_checkpoint_could_not_be_saved_counts_for_nobody_who
 
 def test_workers_agree_that_the_chief_could_not_save_one_of_the_best(tmp_path):
   # Before: the others counted it, and did not take part in the next save, for which the chief then waited.
-  said = []
+  sent = []
 
-  def tell(topic, make):
-    said.append((topic, make()))
-    return said[-1][1]
+  def send(topic, make):
+    sent.append((topic, make()))
+    return sent[-1][1]
 
   def hear(topic, make):
-    known, value = said.pop(0)
+    known, value = sent.pop(0)
     assert known == topic
     make()
     return value
 
   _block(tmp_path / 'best_ckpt-20.index')
   values = {10: 0.5, 20: 0.9, 30: 0.6}
-  chief = best_lib.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1, from_chief=tell)
+  chief = best_lib.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1, from_chief=send)
   _evaluate(chief, values)
   other = best_lib.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1, False, from_chief=hear)
   _evaluate(other, values)
-  assert not said and other.best_ckpt_path == chief.best_ckpt_path == f'{tmp_path}/best_ckpt-30'
+  assert not sent and other.best_ckpt_path == chief.best_ckpt_path == f'{tmp_path}/best_ckpt-30'
 
 
-def test_the_best_checkpoint_stays_until_the_history_says_that_another_is_better(tmp_path):
+def test_the_best_checkpoint_stays_until_the_history_shows_that_another_is_better(tmp_path):
   # Before: history.json and info.json named a checkpoint that had been deleted.
   exporter = _evaluate(_exporter(tmp_path, keep=1), {10: 0.5})
   (tmp_path / 'history.json').rename(tmp_path / 'kept')

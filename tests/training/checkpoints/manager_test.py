@@ -394,7 +394,7 @@ def test_the_step_counter_is_used_whether_or_not_there_is_an_interval(tmp_path):
 
 
 @pytest.mark.parametrize('content', [b'', bytes(100)], ids=['empty', 'zeros'])
-def test_a_power_loss_during_the_first_save_starts_at_step_0_and_says_so(content, tmp_path, caplog):
+def test_a_power_loss_during_the_first_save_starts_at_step_0_and_reports_it(content, tmp_path, caplog):
   # Before: the mark was not on the disk, and the rest was taken for the damaged checkpoint of another program.
   with file_calls.recorded() as calls:
     manifests.begin(f'{tmp_path}/ckpt-10')

@@ -38,7 +38,7 @@ def test_what_was_rolled_back_is_neither_loaded_nor_started_from(folder):
 
 
 @pytest.mark.parametrize('find', [warm_start.find, lambda path: trained_model.find_checkpoint(path, params())])
-def test_rollbacks_that_cannot_be_read_are_told_to_whoever_uses_the_checkpoints(find, folder):
+def test_rollbacks_that_cannot_be_read_are_reported_to_all_users_of_the_checkpoints(find, folder):
   (folder / 'rollbacks.json').write_text('[')
   with pytest.raises(errors.UserError, match=r'rollbacks.json: cannot be read [^\n]*$'):
     find(str(folder))

@@ -36,7 +36,7 @@ def names(folder):
   return sorted(path.name for path in folder.iterdir() if path.name.endswith('.index'))
 
 
-def test_the_same_command_goes_on_from_its_own_newest(tmp_path, monkeypatch):
+def test_the_same_command_resumes_from_its_own_newest(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   source, run = tmp_path / 'source', tmp_path / 'run'
   save(source, 8)
@@ -203,7 +203,7 @@ def signal_at(step):
 
 
 @pytest.mark.slow
-def test_a_run_that_starts_elsewhere_is_killed_and_asked_to_stop_and_goes_on(source, tmp_path):
+def test_a_run_that_starts_elsewhere_is_killed_and_asked_to_stop_and_resumes(source, tmp_path):
   command = {'mode': 'train', 'checkpoint': str(source / 'ckpt-4'), 'trainer': {'max_to_keep': 1}}
 
   def kill(logs):

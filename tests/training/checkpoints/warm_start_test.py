@@ -72,7 +72,7 @@ def test_a_new_head(tmp_path, capsys):
   assert 'Initialized 2 of 4 variables' in capsys.readouterr().out
 
 
-def test_a_missing_variable_is_named_and_a_superfluous_one_told(tmp_path, capsys):
+def test_a_missing_variable_is_named_and_a_superfluous_one_reported(tmp_path, capsys):
   small = tf_keras.Sequential(make_model().layers[:1])
   small.build((None, 4))
   path = save(small, tmp_path)
@@ -124,7 +124,7 @@ def test_a_run_starts_from_another_and_resumes_from_itself(tmp_path):
   assert small_run.events(tmp_path / 'second', 'restored')[0]['step'] == 4
 
 
-def test_model_gardens_own_tasks_are_told_too(tmp_path):
+def test_model_gardens_own_tasks_are_reported_too(tmp_path):
   """Stock Task.initialize logs that there is no checkpoint in the folder, and trains from random weights."""
   from official.core import base_task
 
@@ -222,7 +222,7 @@ def test_variables_without_a_value_are_named_with_their_shapes(tmp_path):
   ],
   fast=1,
 )
-def test_a_misspelt_part_of_the_model_and_another_model_are_told_apart(modules, words, tmp_path):
+def test_a_misspelt_part_of_the_model_and_another_model_are_distinguished(modules, words, tmp_path):
   params = small_run.make_params()
   params.task.init_checkpoint = save(make_model(), tmp_path / 'other')
   vars(params.task)['init_checkpoint_modules'] = modules

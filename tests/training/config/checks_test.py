@@ -52,7 +52,7 @@ def test_a_schedule_that_fits_is_passed_over(learning_rate, warmup):
 
 @pytest.mark.parametrize('kind', ['cosine', 'polynomial'])
 @pytest.mark.parametrize('steps, offset', [(300, 0), (90, 20), (40, 0), (40, 5)])
-def test_a_decay_of_another_length_is_told(kind, steps, offset):
+def test_a_decay_of_another_length_is_reported(kind, steps, offset):
   params = make_params(decay(kind, steps, offset=offset))
   (line,) = checks.schedule_warnings(params.trainer)
   assert line.startswith(f'{START}learning_rate.{kind}.decay_steps is {steps}, trainer.train_steps 100: ')
@@ -87,7 +87,7 @@ def test_a_decay_of_another_length_is_told(kind, steps, offset):
     ),
   ],
 )
-def test_other_lengths_are_told(learning_rate, warmup, line):
+def test_other_lengths_are_reported(learning_rate, warmup, line):
   assert checks.schedule_warnings(make_params(learning_rate, warmup).trainer) == [START + line]
 
 

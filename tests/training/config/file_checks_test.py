@@ -146,7 +146,7 @@ def test_a_file_system_that_tensorflow_does_not_have_is_named(path):
     assert f'{path}: TensorFlow has no file system for {path.split(":")[0]}:// here' in line
 
 
-def test_a_bucket_that_cannot_be_reached_is_told_within_seconds(monkeypatch):
+def test_a_bucket_that_cannot_be_reached_is_reported_within_seconds(monkeypatch):
   for name in checks._PROXIES:
     monkeypatch.delenv(name, raising=False)
   # Stock: TensorFlow tries for 19 seconds, and ends with a traceback.
@@ -160,7 +160,7 @@ def test_a_bucket_that_cannot_be_reached_is_told_within_seconds(monkeypatch):
   assert time.monotonic() - began < 5
 
 
-def test_names_that_no_file_system_takes_are_told():
+def test_names_that_no_file_system_takes_are_reported():
   for path in ('x' * 256, 'a/' + 'ä' * 128 + '/b', 'a/' * 2500, 'a\0b'):
     (line,) = refusals(checks.check_files, params_with(), 'train', path)
     assert line.startswith('--model_dir: ') and len(line) < 300

@@ -25,7 +25,7 @@ def _flat(text):
 
 
 @tiers.parametrize('path', FILES, ids=lambda path: path.stem, fast=1)
-def test_a_config_file_of_an_older_version_says_what_it_said(path):
+def test_a_config_file_of_an_older_version_keeps_its_meaning(path):
   flags = types.SimpleNamespace(experiment=path.name.partition('.')[0], config_file=[str(path)])
   params = parser.parse_configuration(flags, print_return=False)
   old, new = _flat(path.read_text()), _flat(config_text.dump(params.as_dict()))

@@ -303,7 +303,7 @@ def test_a_file_without_an_end_is_refused():
     parse(config_file=['/dev/zero'])
 
 
-def test_all_mistakes_of_one_part_are_told_at_once():
+def test_all_mistakes_of_one_part_are_reported_at_once():
   # Before: the first of each part.
   settings = {
     'runtime.distribution_strategy': 'mirored',
@@ -315,8 +315,8 @@ def test_all_mistakes_of_one_part_are_told_at_once():
   }
   with pytest.raises(errors.UserError) as info:
     parse(mode='train', set=[f'{name}={value}' for name, value in settings.items()])
-  told = [line.partition(': ')[0].removeprefix('trainer.optimizer_config.') for line in errors.lines_of(info.value)]
-  assert sorted(told) == [
+  named = [line.partition(': ')[0].removeprefix('trainer.optimizer_config.') for line in errors.lines_of(info.value)]
+  assert sorted(named) == [
     'learning_rate.stepwise.boundaries',
     'parameter_groups.0.patterns.0',
     'parameter_groups.1.patterns',
@@ -327,7 +327,7 @@ def test_all_mistakes_of_one_part_are_told_at_once():
   ]
 
 
-def test_all_mistakes_are_told_at_once(tmp_path):
+def test_all_mistakes_are_reported_at_once(tmp_path):
   file = write(tmp_path / 'c.yaml', 'trainer: {train_stps: 5, max_to_keep: x}\nruntime: {seeed: 1}')
   with pytest.raises(errors.UserErrors) as info:
     parse(

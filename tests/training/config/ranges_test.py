@@ -55,7 +55,7 @@ def refusals(params):
     ('(-inf, inf)', [-5.5], [math.inf, -math.inf, math.nan], 'a finite number'),
   ],
 )
-def test_an_interval_holds_what_mathematics_says(text, inside, outside, words):
+def test_an_interval_holds_what_mathematics_states(text, inside, outside, words):
   interval = ranges_lib.interval(text)
   assert all(number in interval for number in inside) and not any(number in interval for number in outside)
   assert interval.describe() == words

@@ -67,7 +67,7 @@ def read(folder):
   ],
   fast=1,
 )
-def test_a_run_that_hangs_tells_where_and_ends_with_75(place, stage, start_script, tmp_path):
+def test_a_run_that_hangs_reports_where_and_ends_with_75(place, stage, start_script, tmp_path):
   folder = tmp_path / 'run'
   process = start_script(SCRIPT, [folder, place, '1000', '2']).finish(300)
   assert process.returncode == 75, process.stderr
@@ -106,8 +106,8 @@ def test_what_is_only_slow_or_stopped_is_left_alone(start_script, tmp_path):
 
 def test_a_run_that_has_ended_is_not_ended_as_hung(tmp_path):
   """The last moment of a run in which the watch finds it hung."""
-  told = []
-  with hang_watch.HangWatch(1.0, lambda: 0, str(tmp_path), report=lambda error, step: told.append(error)) as watch:
+  reported = []
+  with hang_watch.HangWatch(1.0, lambda: 0, str(tmp_path), report=lambda error, step: reported.append(error)) as watch:
     pass
   watch._end(1.0)  # Before: the process ended.
-  assert not told and not list(tmp_path.iterdir())
+  assert not reported and not list(tmp_path.iterdir())

@@ -36,7 +36,7 @@ def start():
   workers = lib.get(strategy)
   return strategy
 
-def tell(error):
+def report(error):
   print(type(error).__name__ + ':', error, flush=True)
 """
 
@@ -117,7 +117,7 @@ def test_workers_talk_disagree_and_notice_an_end(run_two, tmp_path):
     try:
       workers.check_same('params', f'steps {{me}}', differences)
     except errors.UserError as error:
-      tell(error)
+      report(error)
 
     # The chief chooses what is restored, and is the only one to rename.
     def manager(folder):
@@ -148,7 +148,7 @@ def test_workers_talk_disagree_and_notice_an_end(run_two, tmp_path):
         reader.restore_or_initialize()
         workers.from_chief('go on', lambda: None) if me else workers._get('what nobody sets')
     except (errors.CheckpointError, errors.WorkerError) as error:
-      tell(error)
+      report(error)
     print('bounded', time.monotonic() - began < 15)
   """)
   assert (first, second) == (0, 0), (err, other_err)
@@ -193,7 +193,7 @@ def test_outputs_of_all_workers_are_gathered(run_two):
       try:
         lib.gather(strategy, wrong)
       except errors.UserError as error:
-        tell(error)
+        report(error)
     if me == 0:  # Its end would close the connection in which the other still receives.
       import time
       time.sleep(3)
@@ -224,7 +224,7 @@ def test_a_worker_that_waits_for_the_chief_notices_its_end(run_two):
       with workers.guarded():
         workers.from_chief('never', lambda: None)
     except errors.WorkerError as error:
-      tell(error)
+      report(error)
   """)
   assert first == -9 and second == 0
   assert 'WorkerLostError: worker 0 (127.0.0.1:' in out and 'was lost' in out
@@ -243,7 +243,7 @@ def test_a_worker_lost_while_tensorflow_connects_ends_the_other(run_two, lost):
     try:
       start()
     except errors.WorkerError as error:
-      tell(error)
+      report(error)
       sys.exit(1)
   """)
   assert statuses[lost][0] == 9 and statuses[1 - lost][0] == 1, statuses
@@ -267,7 +267,7 @@ def test_workers_may_differ_in_what_changes_no_result(run_two, tmp_path):
       try:
         run_checks.check_same_on_workers(workers, dict(), versions, code, dict())
       except errors.UserError as error:
-        tell(error)
+        report(error)
     if me == 1:
       open({str(tmp_path / 'done')!r}, 'w').close()
     while not os.path.exists({str(tmp_path / 'done')!r}):  # The chief serves the others until they have read all.
@@ -275,7 +275,7 @@ def test_workers_may_differ_in_what_changes_no_result(run_two, tmp_path):
   """)
   for status, out, err in processes:
     assert status == 0, err
-    told = [line for line in out.splitlines() if not line.startswith('Waiting for ')]
-    assert told[0] == 'accepted' and len(told) == 4, out
-    for line, expected in zip(told[1:], ('python: 3.11 -> 3.12', 'jinja2: 3.0 -> 3.1', 'own/task.py: aa -> bb')):
+    printed = [line for line in out.splitlines() if not line.startswith('Waiting for ')]
+    assert printed[0] == 'accepted' and len(printed) == 4, out
+    for line, expected in zip(printed[1:], ('python: 3.11 -> 3.12', 'jinja2: 3.0 -> 3.1', 'own/task.py: aa -> bb')):
       assert line.startswith('UserError: ') and expected in line

@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_it_tells_what_there_is(run):
+def test_it_prints_what_there_is(run):
   lines = run()
   assert list(lines)[-1] == 'mistakes' and lines['mistakes'] == '1 warning'  # Its validation data are training data.
   parameters = harness.NUM_FEATURES * harness.NUM_CLASSES + harness.NUM_CLASSES

@@ -731,7 +731,7 @@ def test_the_dry_run_names_what_only_a_trace_shows(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_dry_run_prints_warnings_and_goes_on(monkeypatch, capsys):
+def test_the_dry_run_prints_warnings_and_continues(monkeypatch, capsys):
   run_dry(monkeypatch, Counts)
   lines = capsys.readouterr().out.splitlines()
   (warning,) = [line for line in lines if line.startswith('warning')]

@@ -354,7 +354,7 @@ def test_a_resumed_trainer_reads_on_where_the_other_stopped(task, replicas, accu
   harness.assert_close(harness.weights_of(second), harness.weights_of(straight), rtol=0, atol=0)
 
 
-def test_skipping_says_what_it_costs(monkeypatch):
+def test_skipping_reports_its_cost(monkeypatch):
   warnings = []
   monkeypatch.setattr('absl.logging.warning', lambda message, *args: warnings.append(message % args))
   trainer = harness.make_trainer(FixedTask, enable_xla=False)

@@ -105,7 +105,7 @@ def test_loops_end_on_the_multiples_of_every_interval_wherever_they_start(start,
 
 
 @pytest.mark.parametrize('stop', BOUNDARIES[:-1])
-def test_a_resumed_run_goes_on_as_the_straight_one(stop, tmp_path):
+def test_a_resumed_run_continues_as_the_straight_one(stop, tmp_path):
   arguments = dict(train_steps=END, checkpoint_interval=CHECKPOINT, intervals=(SUMMARY,))
   straight, expected = make(tmp_path / 'straight', **arguments)
   straight.train_and_evaluate(END, eval_interval=VALIDATION)
@@ -174,7 +174,7 @@ def test_train_and_evaluate_returns_the_last_logs(tmp_path):
   assert not ends(log) and evaluated(log) == [END] and not steps_of(log, 'checkpoint')
 
 
-def test_train_saves_at_its_end_unless_told_otherwise(tmp_path):
+def test_train_saves_at_its_end_by_default(tmp_path):
   loop, log = make(tmp_path, train_steps=END, checkpoint_interval=CHECKPOINT)
   loop.train(12, checkpoint_at_completion=False)
   assert steps_of(log, 'checkpoint') == [10]
@@ -238,8 +238,8 @@ def test_an_explicit_checkpoint_is_restored_instead_of_the_newest(tmp_path):
   assert steps_of(log, 'restored') == [10] and other.global_step.numpy() == 10 and evaluated(log) == [10]
 
 
-@pytest.mark.parametrize('tells', [True, False])
-def test_an_action_that_goes_back_is_the_last_of_its_boundary(tells, tmp_path):
+@pytest.mark.parametrize('rolls_back', [True, False])
+def test_an_action_that_goes_back_is_the_last_of_its_boundary(rolls_back, tmp_path):
   log = []
   counter = Counter(log)
 
@@ -247,7 +247,7 @@ def test_an_action_that_goes_back_is_the_last_of_its_boundary(tells, tmp_path):
     if counter.step() == 14 and ('gone',) not in log:
       log.append(('gone',))
       counter.global_step.assign(7)
-      return controller.RolledBack(14, str(tmp_path / 'ckpt-7'), 1, 3, 'why') if tells else None
+      return controller.RolledBack(14, str(tmp_path / 'ckpt-7'), 1, 3, 'why') if rolls_back else None
 
   loop, _ = make(
     tmp_path,
@@ -258,7 +258,7 @@ def test_an_action_that_goes_back_is_the_last_of_its_boundary(tells, tmp_path):
     train_actions=[go_back, lambda output: log.append(('acted', counter.step()))],
   )
   loop.train_and_evaluate(21, eval_interval=14)
-  told = [('write', 'rollback', 7)] if tells else []
+  recorded = [('write', 'rollback', 7)] if rolls_back else []
   assert log == [
     ('train', 0, 7),
     ('acted', 7),
@@ -266,7 +266,7 @@ def test_an_action_that_goes_back_is_the_last_of_its_boundary(tells, tmp_path):
     ('write', 'checkpoint', 7),
     ('train', 7, 7),
     ('gone',),
-    *told,
+    *recorded,
     ('train', 7, 7),
     ('acted', 14),
     ('write', 'train', 14),
@@ -280,7 +280,7 @@ def test_an_action_that_goes_back_is_the_last_of_its_boundary(tells, tmp_path):
     ('write', 'eval', 21),
     ('write', 'checkpoint', 21),
   ]
-  if tells:
+  if rolls_back:
     assert loop.events.writers.values['rollback'] == {
       'from_step': 14,
       'checkpoint': str(tmp_path / 'ckpt-7'),

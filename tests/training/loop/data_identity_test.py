@@ -20,7 +20,7 @@ class SmallerTask(small_run.SmallTask):
     super().__init__(params, tuple(part[:32] for part in data), tuple(part[:6] for part in data))
 
 
-def told(capsys):
+def reported(capsys):
   return [
     line.strip()
     for line in capsys.readouterr().out.splitlines()
@@ -28,19 +28,19 @@ def told(capsys):
   ]
 
 
-def test_a_run_that_goes_on_with_other_examples_says_so(tmp_path, capsys):
+def test_a_run_that_resumes_with_other_examples_reports_it(tmp_path, capsys):
   small_run.run(tmp_path, trainer={'train_steps': 4})
   saved = manifests.read(f'{tmp_path}/ckpt-4')['data']
   assert saved['train_data'][0]['num_examples'] == 64 and saved['validation_data'][0]['num_examples'] == 8
   small_run.run(tmp_path, trainer={'train_steps': 8})
-  assert told(capsys) == []
+  assert reported(capsys) == []
   small_run.run(tmp_path, task_cls=SmallerTask)
-  first, *lines = told(capsys)
+  first, *lines = reported(capsys)
   assert first == f'{tmp_path}/ckpt-8: other data than before:'
   assert 'task.train_data: num_examples: 64 -> 32' in lines
   assert 'task.validation_data: num_examples: 8 -> 6' in lines
   small_run.run(tmp_path, 'eval')  # Other data than its training is a valid purpose of an evaluation.
-  assert told(capsys) == []
+  assert reported(capsys) == []
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_another_seed_another_order_and_another_mode(tmp_path, capsys, monkeypat
   params = small_run.make_params(train_steps=8)
   params.task.train_data.seed = 5
   small_run.run(tmp_path, params=params)  # Evaluates too.
-  assert told(capsys)[1:] == ['task.train_data: order_of_examples: 1 -> 2', 'task.train_data: seed: 0 -> 5']
+  assert reported(capsys)[1:] == ['task.train_data: order_of_examples: 1 -> 2', 'task.train_data: seed: 0 -> 5']
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_a_checkpoint_that_notes_no_data_is_taken_as_it_is(tmp_path, capsys):
   content = manifests.read(path)
   manifests.write(path, **{name: value for name, value in content.items() if name not in ('files', 'data')})
   small_run.run(tmp_path, task_cls=SmallerTask)
-  assert told(capsys) == []
+  assert reported(capsys) == []
 
 
 class RecordTask(small_run.SmallTask):
@@ -99,22 +99,22 @@ def write_records(path, num_examples):
 
 
 @pytest.mark.slow
-def test_an_ordinary_pipeline_is_told_by_its_files(tmp_path, capsys):
+def test_an_ordinary_pipeline_is_identified_by_its_files(tmp_path, capsys):
   data = tmp_path / 'data'
   data.mkdir()
   for name in ('a', 'b'):
     write_records(data / f'{name}.tfrecord', 16)
 
-  def names_told(input_path, train_steps):
+  def reported_names(input_path, train_steps):
     params = small_run.make_params(train_steps=train_steps, checkpoint_interval=1)
     params.task.train_data.input_path = params.task.validation_data.input_path = input_path
     small_run.run(tmp_path / 'model', 'train', task_cls=RecordTask, params=params)
-    return [line.split(': ')[1] for line in told(capsys)[1:]]
+    return [line.split(': ')[1] for line in reported(capsys)[1:]]
 
-  assert names_told(f'{data}/a.tfrecord,{data}/b.tfrecord', 1) == []
-  assert names_told(f'{data}/*.tfrecord', 2) == []  # The same files.
-  assert names_told(f'{data}/b.tfrecord,{data}/a.tfrecord', 3) == ['order_of_files']
+  assert reported_names(f'{data}/a.tfrecord,{data}/b.tfrecord', 1) == []
+  assert reported_names(f'{data}/*.tfrecord', 2) == []  # The same files.
+  assert reported_names(f'{data}/b.tfrecord,{data}/a.tfrecord', 3) == ['order_of_files']
   write_records(data / 'b.tfrecord', 0)
   changed = ['num_bytes', 'names_and_sizes_of_files']
-  assert names_told(f'{data}/b.tfrecord,{data}/a.tfrecord', 4) == ['num_empty_files', *changed]
-  assert names_told(f'{data}/a.tfrecord', 5) == ['num_files', 'num_empty_files', 'names_and_sizes_of_files']
+  assert reported_names(f'{data}/b.tfrecord,{data}/a.tfrecord', 4) == ['num_empty_files', *changed]
+  assert reported_names(f'{data}/a.tfrecord', 5) == ['num_files', 'num_empty_files', 'names_and_sizes_of_files']

@@ -58,8 +58,8 @@ def test_a_dataset_that_repeats_is_refused_before_training(tmp_path, replicas):
 def test_an_evaluation_past_its_end_is_reported_once(tmp_path, caplog):
   # 8 examples in batches of 8, three times; the task takes them for 64, of which the first source has said 8.
   small_run.run(tmp_path, task_cls=GeneratedTask, trainer={'train_steps': 6})
-  told = [line for line in caplog.messages if 'the evaluation has taken' in line]
-  assert told == [
+  logged = [line for line in caplog.messages if 'the evaluation has taken' in line]
+  assert logged == [
     'task.validation_data: the evaluation has taken 2 batches (expected 1 at most), and continues; if the input '
     'repeats, set trainer.validation_steps.'
   ]

@@ -206,7 +206,7 @@ def with_nan(rows):
   ids=['one', 'two', 'while_loop'],
   fast=1,
 )
-def test_validation_examples_that_are_not_finite_are_counted_and_told(task, settings, caplog):
+def test_validation_examples_that_are_not_finite_are_counted_and_reported(task, settings, caplog):
   trainer = make_trainer(task, validation_data=with_nan([3, 9, 10]), train=False, **settings)
   with caplog.at_level(python_logging.WARNING):
     logs = harness.evaluate(trainer, 3 if 'trainer_config' in settings else -1)
@@ -224,7 +224,7 @@ class NanLossTask(harness.LinearTask):
     return tf.math.log(tf.reduce_min(inputs[0][:, 0]) + 2) + loss, logs
 
 
-def test_a_validation_loss_that_is_not_finite_stays_so_and_is_told(caplog):
+def test_a_validation_loss_that_is_not_finite_stays_so_and_is_reported(caplog):
   x, y = harness.make_data(NUM_EXAMPLES)
   x = np.maximum(x, -1)
   x[9, 0] = -3

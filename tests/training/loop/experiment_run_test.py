@@ -158,11 +158,11 @@ def test_used_gin_bindings_are_not(bindings, tmp_path, capsys):
 
 
 @tiers.parametrize(
-  ('found', 'recorded', 'told'),
+  ('found', 'recorded', 'message'),
   [(5, 5, ''), (3, None, 'has set the seed 3:'), (None, None, 'has set no seed:')],
   fast=1,
 )
-def test_the_seed_of_a_driver(found, recorded, told, tmp_path, capsys, monkeypatch):
+def test_the_seed_of_a_driver(found, recorded, message, tmp_path, capsys, monkeypatch):
   """It is that of the run only if the driver has set it."""
   if found is None:
     monkeypatch.delattr(keras_backend._SEED_GENERATOR, 'generator', raising=False)
@@ -178,4 +178,4 @@ def test_the_seed_of_a_driver(found, recorded, told, tmp_path, capsys, monkeypat
   printed = capsys.readouterr()
   assert f'seed {recorded or "unset"}' in printed.out
   lines = [line for line in printed.err.splitlines() if 'runtime.seed' in line]
-  assert len(lines) == bool(told) and all(told in line and 'Seed of a driver' in line for line in lines)
+  assert len(lines) == bool(message) and all(message in line and 'Seed of a driver' in line for line in lines)

@@ -88,7 +88,7 @@ def run_with_trainer(folder, trainer_cls):
   )
 
 
-def told(folder, event):
+def reported(folder, event):
   names = {'eval': ('step', 'validation_loss', 'accuracy'), 'train': ('step', 'training_loss', 'grad_norm')}[event]
   return [
     tuple(line[name] for name in names)
@@ -105,7 +105,7 @@ def straight(tmp_path_factory):
   return [variable.numpy() for variable in model.variables], folder
 
 
-def assert_goes_on_as(straight, folder, restored):
+def assert_resumes_as(straight, folder, restored):
   """The same command, mended, ends as the run without failures: bit for bit, and with the same reports."""
   model, _ = run(folder)
   variables, expected = straight
@@ -113,7 +113,7 @@ def assert_goes_on_as(straight, folder, restored):
   for one, other in zip(variables, model.variables, strict=True):
     np.testing.assert_array_equal(one, other.numpy())
   for event in ('train', 'eval'):
-    assert told(folder, event) == told(expected, event)
+    assert reported(folder, event) == reported(expected, event)
   for name in ('history.json', 'info.json'):
     assert (folder / 'best' / name).read_text() == (expected / 'best' / name).read_text()
   last = [manifests.read(f'{root}/ckpt-12') for root in (folder, expected)]
@@ -130,11 +130,11 @@ def test_an_evaluation_that_fails_again_and_again_costs_no_training(straight, tm
     assert small_run.record(tmp_path)['status'] == 'failed' and small_run.record(tmp_path)['step'] == 6
     assert [event['step'] for event in small_run.events(tmp_path, 'restored')] == [6] * attempt
   assert small_run.events(tmp_path, 'train')[-1]['step'] == 6
-  assert_goes_on_as(straight, tmp_path, restored=6)
+  assert_resumes_as(straight, tmp_path, restored=6)
 
 
 @pytest.mark.soak
-def test_a_mode_without_evaluation_goes_on_past_one_that_fails(tmp_path):
+def test_a_mode_without_evaluation_continues_past_one_that_fails(tmp_path):
   with pytest.raises(Failure):
     run(tmp_path, task_cls=FailingEvaluation)
   small_run.run(tmp_path, 'train', task_cls=FailingEvaluation)
@@ -166,9 +166,9 @@ def test_what_fails_beside_the_training_does_not_cost_it(name, straight, tmp_pat
     model, _ = run(tmp_path)
     for one, other in zip(straight[0], model.variables, strict=True):
       np.testing.assert_array_equal(one, other.numpy())
-    assert told(tmp_path, 'eval') == told(straight[1], 'eval')
+    assert reported(tmp_path, 'eval') == reported(straight[1], 'eval')
   else:
-    assert_goes_on_as(straight, tmp_path, restored=saved)
+    assert_resumes_as(straight, tmp_path, restored=saved)
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def _without_outputs(self, state=None):
 
 
 @tiers.parametrize(
-  ('aggregate', 'reduce', 'told'),
+  ('aggregate', 'reduce', 'message'),
   [
     (_aggregates, _of_state, r'reduce_aggregated_logs: TypeError: must return a dictionary of logs; it returned \[1\]'),
     (_aggregates, _without_step, r"reduce_aggregated_logs: TypeError: .*unexpected keyword argument 'global_step'"),
@@ -220,9 +220,9 @@ def _without_outputs(self, state=None):
   ],
   fast=1,
 )
-def test_an_error_of_aggregated_logs_names_the_method_of_the_task(aggregate, reduce, told, tmp_path):
+def test_an_error_of_aggregated_logs_names_the_method_of_the_task(aggregate, reduce, message, tmp_path):
   task = type('Aggregating', (small_run.SmallTask,), {'aggregate_logs': aggregate, 'reduce_aggregated_logs': reduce})
-  with pytest.raises(errors.UserError, match=rf'failing_evaluation_test.py:\d+: Aggregating.{told}'):
+  with pytest.raises(errors.UserError, match=rf'failing_evaluation_test.py:\d+: Aggregating.{message}'):
     small_run.run(tmp_path, task_cls=task, trainer={'train_steps': 4, 'validation_interval': 4})
 
 

@@ -120,8 +120,10 @@ def test_a_disk_that_stays_full_ends_training_after_three_failed_saves(disk, str
     f'{folder}/ckpt-16: could not be saved: No space left on device; the newest checkpoint is ckpt-4; 3 saves in a '
     'row have failed'
   )
-  told = [message for message in caplog.messages if 'could not be saved' in message and 'Training continues' in message]
-  assert [message.split(':')[0] for message in told] == [f'{folder}/ckpt-8', f'{folder}/ckpt-12']
+  logged = [
+    message for message in caplog.messages if 'could not be saved' in message and 'Training continues' in message
+  ]
+  assert [message.split(':')[0] for message in logged] == [f'{folder}/ckpt-8', f'{folder}/ckpt-12']
   assert checkpoints(folder) == [4]
   assert_no_remains(folder)
   record = small_run.record(folder)
@@ -189,7 +191,7 @@ def test_nothing_is_lost_or_damaged_while_a_disk_has_room_but_no_inodes(disk, st
 
 
 @pytest.mark.slow
-def test_a_disk_that_gets_no_inodes_ends_training_and_the_same_command_goes_on(disk, straight, capfd):
+def test_a_disk_that_gets_no_inodes_ends_training_and_the_same_command_resumes(disk, straight, capfd):
   folder = disk.folder / 'run'
   assert drive(folder, train_actions=at(step5=disk.use_up_inodes)) == 1
   assert error_line(capfd.readouterr().err) == (
@@ -218,7 +220,7 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_checkpoints_before(disk, capfd
 
 @pytest.mark.slow
 @tiers.parametrize('asynchronous', [False, True], fast=[True])
-def test_a_last_save_that_fails_is_told_as_an_event(asynchronous, tmp_path):
+def test_a_last_save_that_fails_is_reported_as_an_event(asynchronous, tmp_path):
   # Before: of an asynchronous one, which fails after all is trained, there was no event.
   def obstruct():
     (tmp_path / 'ckpt-24.manifest.json.tmp').mkdir()  # The path of the manifest.
@@ -285,8 +287,8 @@ def test_a_file_in_whose_place_there_is_a_folder_costs_that_file(tmp_path, strai
   assert drive(folder, train_actions=at(step15=replace)) == 0
   assert_same_weights(folder, straight)
   for name in [*names[:-1], 'ckpt-16', 'train/']:
-    told = [message for message in caplog.messages if f'{folder}/{name}' in message and 'not be ' in message]
-    assert len(told) == 1, name
+    logged = [message for message in caplog.messages if f'{folder}/{name}' in message and 'not be ' in message]
+    assert len(logged) == 1, name
   assert 'Traceback' not in caplog.text + capfd.readouterr().err
 
 

@@ -79,7 +79,7 @@ def test_another_line_of_training_starts_where_its_checkpoint_was(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_constant_of_0_is_told_of(tmp_path, capsys):
+def test_a_constant_of_0_is_reported(tmp_path, capsys):
   config = {'optimizer': {'type': 'sgd'}, 'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.0}}}
   small_run.run(tmp_path, 'train', trainer=dict(train_steps=2, optimizer_config=config))
   line = 'warning: trainer.optimizer_config.learning_rate.constant.learning_rate is 0.0'

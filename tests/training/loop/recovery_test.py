@@ -38,7 +38,7 @@ def events(folder, event):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
-def test_a_skipped_update_is_told_with_its_examples(replicas, tmp_path):
+def test_a_skipped_update_is_reported_with_its_examples(replicas, tmp_path):
   model, _ = small_run.run(tmp_path, 'train', task_with_bad_steps(3, 7), replicas)
   skipped = events(tmp_path, 'update_skipped')
   batch = small_run.BATCH_SIZE
@@ -75,7 +75,7 @@ def test_divergence_has_an_exit_status_of_its_own(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_tells_only_of_its_own(tmp_path):
+def test_a_resumed_run_reports_only_its_own(tmp_path):
   task_cls = task_with_bad_steps(2, 9)
   small_run.run(tmp_path, 'train', task_cls, trainer={'train_steps': 8})
   assert [event['step'] for event in events(tmp_path, 'update_skipped')] == [2]
@@ -85,7 +85,7 @@ def test_a_resumed_run_tells_only_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_end_of_a_run_tells_how_many_updates_were_skipped(tmp_path, capsys):
+def test_the_end_of_a_run_reports_how_many_updates_were_skipped(tmp_path, capsys):
   task_cls = task_with_bad_steps(2, 9)
   _, logs = small_run.run(tmp_path, 'train', task_cls, trainer={'train_steps': 8})
   assert logs == {'skipped_updates': 1} and small_run.record(tmp_path)['skipped_updates'] == 1
@@ -166,7 +166,7 @@ def gone_back(tmp_path_factory):
 
 
 @tiers.parametrize('replicas', ['one', 'two'], fast=['two'])
-def test_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp_path, request):
+def test_a_rollback_continues_with_the_batches_that_follow(replicas, tmp_path, request):
   """Steps 7 and 9 are bad: back to 4, whose next batch is that of step 10."""
   if replicas == 'one':
     weights, folder = request.getfixturevalue('gone_back')

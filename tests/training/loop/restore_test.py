@@ -163,7 +163,7 @@ def refuse(folder, mode, kind, *words, **kwargs):
     ],
   ),
 )
-def test_every_model_goes_on_bit_for_bit(kind, optimizer, replicas, tmp_path):
+def test_every_model_resumes_bit_for_bit(kind, optimizer, replicas, tmp_path):
   _, logs = run(tmp_path / 'straight', 'train_and_eval', kind, optimizer, 4, replicas)
   first = values(tmp_path / 'straight/ckpt-2')
   (tmp_path / 'resumed').mkdir()
@@ -182,7 +182,7 @@ def test_every_model_goes_on_bit_for_bit(kind, optimizer, replicas, tmp_path):
 @tiers.parametrize(
   'kind', harness.cases(['late', 'aliased'], ['container', 'module', 'two optimizers']), fast=['aliased']
 )
-def test_another_model_restores_nothing_and_says_so(kind, tmp_path):
+def test_another_model_restores_nothing_and_reports_it(kind, tmp_path):
   """An attribute that was renamed, and a size that was changed, between two starts."""
   run(tmp_path / 'run', 'train', kind)
   for mode in ('train', 'eval') if kind != 'aliased' else ('eval',):

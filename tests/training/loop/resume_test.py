@@ -162,7 +162,7 @@ FAST = (
   harness.cases(FAST, soak=[name for name in CONFIGURATIONS if name not in FAST]),
   fast=['plain, float16, average'],
 )
-def test_a_restored_trainer_goes_on_bit_for_bit(name, tmp_path):
+def test_a_restored_trainer_resumes_bit_for_bit(name, tmp_path):
   settings = CONFIGURATIONS[name]
   straight = build(**settings)
   harness.train(straight, BEFORE)

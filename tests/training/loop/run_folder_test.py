@@ -91,7 +91,7 @@ def test_a_damaged_checkpoint_that_is_named_is_one_line(trained, tmp_path, suffi
 
 
 @pytest.mark.parametrize('name', ['train', 'validation', 'best', 'ema_checkpoints'])
-def test_a_file_where_a_run_keeps_a_folder_is_told(tmp_path, name):
+def test_a_file_where_a_run_keeps_a_folder_is_reported(tmp_path, name):
   (tmp_path / name).touch()
   with pytest.raises(errors.UserError, match=rf'--model_dir=.*/{name} is a file, and a run keeps a folder there'):
     small_run.run(tmp_path, trainer={'best_checkpoint_export_subdir': 'best'})

@@ -63,7 +63,7 @@ class _Task:
 
 
 @pytest.mark.slow
-def test_model_gardens_input_goes_on_after_its_worker_was_killed_and_says_that_it_is_not_exact(
+def test_model_gardens_input_continues_after_its_worker_was_killed_and_reports_that_it_is_not_exact(
   service, tmp_path, caplog
 ):
   path = str(tmp_path / 'numbers.tfrecord')
@@ -109,7 +109,7 @@ def test_a_data_configuration_without_a_service_is_read_again(caplog):
 
 
 @tiers.parametrize('changes', [{}, {'num_parallel_calls': 7, 'enable_tf_data_service': True}], fast=1)
-def test_inputs_are_known_by_keys_that_tell_them_apart(changes):
+def test_inputs_are_known_by_distinct_keys(changes):
   params = exp_factory.get_exp_config('digits_mlp')
   plain = training_input.build_served_inputs(params)
   assert [served.path for served in plain.values()] == ['task.train_data', 'task.validation_data']

@@ -276,7 +276,7 @@ def interrupt_at(step):
   return action
 
 
-def test_a_run_that_fails_says_so(tmp_path):
+def test_a_run_that_fails_reports_it(tmp_path):
   with pytest.raises(InterruptionError):
     small_run.run(tmp_path, train_actions=[interrupt_at(10)])
   record = small_run.record(tmp_path)

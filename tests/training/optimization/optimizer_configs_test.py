@@ -178,7 +178,7 @@ def test_a_mistake_is_named(overrides, message):
   assert str(error.value).startswith(message)
 
 
-def test_upgrade_keeps_what_a_configuration_of_model_gardens_says():
+def test_upgrade_keeps_what_a_configuration_of_model_gardens_states():
   theirs = cfg.ExperimentConfig(
     trainer=cfg.TrainerConfig(
       optimizer_config=optimization.OptimizationConfig(

@@ -194,7 +194,7 @@ def test_rounding_at_random_is_right_in_the_mean():
   np.testing.assert_array_equal(optimizers.to_bfloat16(tf.cast(exact, tf.float32), all_ones), exact)
 
 
-def test_a_second_moment_in_bfloat16_stands_still_unless_it_is_rounded_at_random():
+def test_a_second_moment_in_bfloat16_stagnates_unless_it_is_rounded_at_random():
   # Gradients of 1, then of 0: the second moment decays by 0.1 % a step. Its mean over 4096 numbers is exact to 1e-3.
   found = {}
   for how in optimizers.ROUNDINGS:
@@ -325,7 +325,7 @@ def test_a_skipped_step_has_no_part_in_an_optimizers_logs(shape):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('replicas', [pytest.param('one', marks=pytest.mark.soak), 'two'])
-def test_a_manual_task_logs_what_its_optimizer_has_to_say(replicas):
+def test_a_manual_task_logs_the_values_of_its_optimizer(replicas):
   class Twice(harness.LinearTask):
     def train_step(self, inputs, model, optimizer, metrics=None):
       super().train_step(inputs, model, optimizer, metrics)

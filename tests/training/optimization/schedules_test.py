@@ -176,7 +176,7 @@ def test_a_triangle_is_exact_after_twenty_million_steps():
   np.testing.assert_allclose(values(schedule, steps), [CASES['triangular'][2](s) for s in steps], rtol=3e-6)
 
 
-def test_a_schedule_tells_what_it_was_made_from():
+def test_a_schedule_has_the_configuration_it_was_made_from():
   for kind, fields, _ in CASES.values():
     schedule = build(kind, {**fields, 'offset': 3})
     again = schedules.__dict__[type(schedule).__name__](**schedule.get_config())

@@ -26,7 +26,7 @@ def test_the_folder_is_given_back_if_the_record_cannot_be_made(tmp_path, monkeyp
   small_run.run(tmp_path, mode='train')
 
 
-def test_a_run_whose_step_cannot_be_read_any_more_is_told_to_have_failed(tmp_path, monkeypatch):
+def test_a_run_whose_step_cannot_be_read_any_more_is_recorded_as_failed(tmp_path, monkeypatch):
   def fail(*args):
     raise RuntimeError('the device is gone')
 
@@ -48,7 +48,7 @@ def test_a_run_whose_step_cannot_be_read_any_more_is_told_to_have_failed(tmp_pat
 
 @pytest.mark.slow
 @tiers.parametrize('lost', [False, True], fast=1)
-def test_what_an_attempt_without_a_checkpoint_told_does_not_stand(lost, tmp_path, monkeypatch):
+def test_reports_of_an_attempt_without_a_checkpoint_do_not_stand(lost, tmp_path, monkeypatch):
   """`lost`: a power loss has taken run.json; events.jsonl was synced."""
 
   class KilledError(BaseException):
@@ -102,8 +102,8 @@ def test_a_run_that_hangs_gives_the_folder_back_at_the_very_end(tmp_path, monkey
       monkeypatch.setattr(signals.os, '_exit', end_thread)
       self._end(3.0)
 
-    def _tell(self, error):
-      super()._tell(error)
+    def _report_all(self, error):
+      super()._report_all(error)
       look()  # All is reported, and the hung part may still continue.
 
   monkeypatch.setattr(hang_watch, 'HangWatch', Watch)

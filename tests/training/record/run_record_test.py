@@ -31,7 +31,7 @@ def _file(model_dir, name='run.json'):
   return json.loads((model_dir / name).read_text())
 
 
-def test_record_says_what_runs(tmp_path):
+def test_record_states_what_runs(tmp_path):
   # Stock: records no seed, git commit or versions.
   record = _record(tmp_path)
   values = _file(tmp_path)
@@ -117,7 +117,7 @@ def test_an_evaluation_beside_a_training_has_its_own_record(tmp_path):
   assert run_status.read(str(tmp_path), 'continuous_eval')['status'] == 'finished'
 
 
-def test_a_watch_tells_when_training_has_ended(tmp_path):
+def test_a_watch_reports_when_training_has_ended(tmp_path):
   watch = run_status.TrainingWatch(str(tmp_path), train_steps=8)
   assert not watch.has_ended()  # It has not begun.
   record = _record(tmp_path)

@@ -55,21 +55,21 @@ MODELS = {
 
 
 @tiers.parametrize('mode', ['train_and_eval', 'train'], fast=1)
-@pytest.mark.parametrize('told', MODELS)
-def test_models(told, mode, tmp_path):
-  task = task_with(build_model=returning(MODELS[told]))
-  line = r'keras_version_test.py:\d+: KerasThree.build_model: ' + re.escape(told) + '.*; use tf_keras'
+@pytest.mark.parametrize('message', MODELS)
+def test_models(message, mode, tmp_path):
+  task = task_with(build_model=returning(MODELS[message]))
+  line = r'keras_version_test.py:\d+: KerasThree.build_model: ' + re.escape(message) + '.*; use tf_keras'
   with pytest.raises(errors.UserError, match=line):
     small_run.run(tmp_path / 'a', mode, task_cls=task)
   assert not (tmp_path / 'a').exists()
 
 
-@tiers.parametrize('told', MODELS, fast=1)
-def test_an_evaluation_and_a_model_that_is_loaded_for_export_or_predict(told, tmp_path, monkeypatch):
+@tiers.parametrize('message', MODELS, fast=1)
+def test_an_evaluation_and_a_model_that_is_loaded_for_export_or_predict(message, tmp_path, monkeypatch):
   params = small_run.make_params(train_steps=4, validation_interval=4)
   small_run.run(tmp_path, params=params)
-  task = task_with(build_model=returning(MODELS[told]))
-  line = 'KerasThree.build_model: ' + re.escape(told)
+  task = task_with(build_model=returning(MODELS[message]))
+  line = 'KerasThree.build_model: ' + re.escape(message)
   with pytest.raises(errors.UserError, match=line):
     small_run.run(tmp_path, 'eval', task, params=params)
   monkeypatch.setattr(task_factory, 'get_task', lambda config: small_run.make_task(params, task))
@@ -77,24 +77,24 @@ def test_an_evaluation_and_a_model_that_is_loaded_for_export_or_predict(told, tm
     trained_model.load_model(params, str(tmp_path))
 
 
-@pytest.mark.parametrize('told', MODELS)
-def test_the_dry_run_without_data_refuses_them_too(told):
+@pytest.mark.parametrize('message', MODELS)
+def test_the_dry_run_without_data_refuses_them_too(message):
   params = small_run.make_params()
-  task = small_run.make_task(params, task_with(build_model=returning(MODELS[told])))
-  with pytest.raises(errors.UserError, match='KerasThree.build_model: ' + re.escape(told)):
+  task = small_run.make_task(params, task_with(build_model=returning(MODELS[message])))
+  with pytest.raises(errors.UserError, match='KerasThree.build_model: ' + re.escape(message)):
     dry_run._build_parts(tf.distribute.get_strategy(), task, params)
 
 
 @pytest.mark.parametrize(
-  ('method', 'make', 'told'),
+  ('method', 'make', 'message'),
   [
     ('create_optimizer', keras.optimizers.SGD, r'create_optimizer: returned a Keras 3 optimizer \(SGD\)'),
     ('build_metrics', lambda: [keras.metrics.Mean('m')], r'build_metrics: returned a Keras 3 metric, m \(Mean\)'),
   ],
 )
-def test_optimizers_and_metrics(method, make, told, tmp_path):
+def test_optimizers_and_metrics(method, make, message, tmp_path):
   task = task_with(**{method: returning(make)})
-  with pytest.raises(errors.UserError, match=rf'keras_version_test.py:\d+: KerasThree.{told}; use tf_keras'):
+  with pytest.raises(errors.UserError, match=rf'keras_version_test.py:\d+: KerasThree.{message}; use tf_keras'):
     small_run.run(tmp_path / 'a', task_cls=task)
   assert not (tmp_path / 'a').exists()
 

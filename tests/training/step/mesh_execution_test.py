@@ -82,9 +82,9 @@ def test_an_axis_of_size_1_splits_nothing():
 
 
 @pytest.mark.slow
-def test_a_restored_run_goes_on_bit_for_bit(tmp_path):
+def test_a_restored_run_resumes_bit_for_bit(tmp_path):
   rules = {'parameters': [{'pattern': '^dense(_[0-9]+)?/kernel', 'axes': ['', 'tensor']}]}
-  shrunk_run.assert_goes_on_bit_for_bit(make_params(TWO_BY_TWO, rules), tmp_path)
+  shrunk_run.assert_resumes_bit_for_bit(make_params(TWO_BY_TWO, rules), tmp_path)
 
 
 def test_a_step_that_is_not_finite_changes_nothing():
@@ -138,7 +138,7 @@ class UnsplittableTask(harness.LinearTask):
     return loss + 0.0 * tf.cast(tf.unique_with_counts(inputs[1])[2][0], tf.float32), logs
 
 
-def test_an_operation_that_cannot_be_split_is_told():
+def test_an_operation_that_cannot_be_split_is_reported():
   trainer = harness.make_trainer(UnsplittableTask, enable_xla=False, optimizer=sgd, mesh=TWO_BY_TWO)
   with pytest.raises(
     errors.UserError, match=f'^runtime.mesh: DTensor of TensorFlow {tf.__version__} cannot .*UniqueWith'

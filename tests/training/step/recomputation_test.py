@@ -117,7 +117,7 @@ def test_another_function_the_second_time_is_an_error():
     value_and_gradient(bound_too_late)
 
 
-def test_a_function_inside_that_draws_otherwise_is_told(monkeypatch):
+def test_a_function_inside_that_draws_otherwise_is_reported(monkeypatch):
   warnings = []
   monkeypatch.setattr('absl.logging.log_first_n', lambda level, message, n: warnings.append(message))
   value_and_gradient(tf.recompute_grad(tf.function(dropout_of_tensorflow)))

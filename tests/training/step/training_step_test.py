@@ -356,7 +356,7 @@ def test_a_nan_step_leaves_every_bit(settings):
 @pytest.mark.parametrize(
   'settings', harness.cases([PLAIN, dict(steps_per_execution=4), PLAIN_TWO], soak=[FUSED, SPLIT]), ids=str
 )
-def test_training_goes_on_as_if_the_bad_batches_had_not_been_there(settings):
+def test_training_continues_as_if_the_bad_batches_had_not_been_there(settings):
   bad = [1, 4, 5]
   trainer = harness.make_trainer(data=data_with_nan(bad), **settings)
   logs = harness.train(trainer, 8)
@@ -573,15 +573,15 @@ def test_a_task_may_own_its_updates(task, shape):
 
 
 @pytest.mark.parametrize(
-  'task, told, replicas',
+  'task, message, replicas',
   harness.cases(
     [(TwoUpdatesTask, '2 times', 'one'), (OneOwnOptimizerTask, '1 times .*1 times on others', 'two')],
     soak=[(TwoUpdatesTask, '2 times', 'two'), (OneOwnOptimizerTask, '1 times .*1 times on others', 'one')],
   ),
 )
-def test_a_task_that_owns_its_updates_cannot_be_accumulated_for(task, told, replicas):
+def test_a_task_that_owns_its_updates_cannot_be_accumulated_for(task, message, replicas):
   trainer = harness.make_trainer(task, accumulation=2, replicas=replicas)
-  with pytest.raises(errors.UserError, match=f'trainer.gradient_accumulation_steps: 2 needs .* calls it {told}'):
+  with pytest.raises(errors.UserError, match=f'trainer.gradient_accumulation_steps: 2 needs .* calls it {message}'):
     harness.train(trainer, 1)
 
 

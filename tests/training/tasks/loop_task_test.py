@@ -40,7 +40,7 @@ class CountingTask(loop_task.LoopTask):
       if step in self.happens:
         self.happens[step]()
       run.advance(step)
-      run.tell('train', {'loss': 1 / step})
+      run.report('train', {'loss': 1 / step})
       if run.stop_requested:
         break
     run.model = 'the model'
@@ -87,7 +87,7 @@ def test_it_runs_and_is_not_run_again(tmp_path):
   assert (tmp_path / 'events.jsonl').read_bytes() == before
 
 
-def test_it_is_stopped_and_goes_on_where_it_says(tmp_path):
+def test_it_is_stopped_and_resumes_at_the_step_of_begin(tmp_path):
   watch = Watch()
   with pytest.raises(errors.PreemptedError, match='SIGTERM: stopped at step 2, and saved'):
     run(tmp_path, CountingTask({2: lambda: setattr(watch, 'requested', 'SIGTERM')}), watch=watch)
@@ -120,7 +120,7 @@ def test_a_failure_is_recorded_with_its_step(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'arguments, told',
+  'arguments, message',
   [
     (
       dict(mode='train_and_post_eval'),
@@ -129,8 +129,8 @@ def test_a_failure_is_recorded_with_its_step(tmp_path):
     (dict(profile_steps=(1, 2)), '--profile_steps: CountingTask trains in a custom loop'),
   ],
 )
-def test_what_is_for_another_loop_is_refused_before_anything(arguments, told, tmp_path):
-  with pytest.raises(errors.UserError, match=told):
+def test_what_is_for_another_loop_is_refused_before_anything(arguments, message, tmp_path):
+  with pytest.raises(errors.UserError, match=message):
     run(tmp_path / 'run', CountingTask(), **arguments)
   with pytest.raises(errors.UserError, match='task: not so'):
     run(tmp_path / 'run', CountingTask({'check': True}))
@@ -146,3 +146,11 @@ def test_a_rehearsal_notices_who_does_not_stop(tmp_path):
   with pytest.raises(errors.UserError, match='still runs at step 5, after a stop request'):
     for step in range(3, 100):
       rehearsal.advance(step)
+
+
+def test_the_former_name_of_report_works_and_warns():
+  shown = []
+  loop = loop_task.LoopRun(make_params(), '', show=lambda name, text: shown.append((name, text)))
+  with pytest.warns(FutureWarning, match='LoopRun.tell: is called report now; version 0.3'):
+    loop.tell('train', {'loss': 0.5})
+  assert shown == [('train 0', 'loss 0.5')]

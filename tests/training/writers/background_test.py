@@ -77,7 +77,7 @@ def test_one_that_hangs_delays_the_end_for_a_limited_time(caplog):
   hanging.release.set()
 
 
-def test_one_that_fails_is_told_once_and_tried_again(caplog):
+def test_one_that_fails_is_reported_once_and_tried_again(caplog):
   failing = _Failing()
   writer = registry.BackgroundWriter(failing)
   for step in range(3):

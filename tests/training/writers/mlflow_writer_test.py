@@ -50,7 +50,7 @@ def test_parameters_metrics_and_status(store):
   assert set(run.data.metrics) == {'training_loss', 'a_b', 'validation/accuracy', 'validation/set/f1'}
 
 
-def test_a_run_goes_on_under_its_id(store):
+def test_a_run_resumes_under_its_id(store):
   """Killed after 10, restored at 5, with another parameter; then it fails."""
   model_dir, client, runs = store
   for steps, params in (((5, 10), PARAMS), ((10, 15), {'trainer': {'train_steps': 20}})):

@@ -156,7 +156,7 @@ def test_what_is_missing_is_left_out():
   assert stream.getvalue().splitlines() == ['train 2/8 25%', 'train 4/8 50% 1.23 steps/s']
 
 
-def test_what_is_no_metric_is_said_in_words():
+def test_what_is_no_metric_is_printed_in_words():
   stream = io.StringIO()
   writer = progress.ProgressWriter(8, stream=stream)
   writer.write('restored', 2, {'checkpoint': 'run/ckpt-2'})

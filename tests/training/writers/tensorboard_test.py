@@ -79,7 +79,7 @@ def test_the_names_of_model_garden(tmp_path):
   assert _curve(tmp_path / 'validation', 'steps_per_second') == [(5, 1.5)]
 
 
-def test_what_tells_of_the_run_is_one_group(tmp_path):
+def test_what_describes_the_run_is_one_group(tmp_path):
   writer = tensorboard.TensorBoardWriter(str(tmp_path))
   writer.write('train', 5, {'training_loss': 2.0, 'percent': 50.0, 'steps_per_second': 8.0})
   writer.write('eval', 5, {'validation_loss': 3.0, 'seconds': 1.0})

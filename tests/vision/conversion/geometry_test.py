@@ -52,7 +52,7 @@ def test_boxes_and_masks_of_the_stored_image_are_rotated_with_it(orientation, un
 
 
 @pytest.mark.parametrize('orientation', [6, 8, 5, 7])
-def test_the_stated_size_tells_which_image_was_annotated(orientation):
+def test_the_stated_size_shows_which_image_was_annotated(orientation):
   found = pixels_of(orientation)
   assert found.shown == SIZE[::-1]
   white = bounds(drawn.pixels_of(found.content)[..., 0] > 0)

@@ -203,7 +203,7 @@ def test_data_of_darknet(tmp_path):
   assert not (found.notes or found.dropped or found.problems)
 
 
-def test_what_has_another_place_is_said(tmp_path):
+def test_what_has_another_place_is_reported(tmp_path):
   text = 'path: /content/data\ntrain: /content/data/images/t\nval: images/v\ntest: images/none\nnames: [p]\n'
   folder = write(tmp_path / 'in', {'data.yaml': text}, folders()[:6])
   found = read(folder)

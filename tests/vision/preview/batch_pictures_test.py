@@ -135,8 +135,8 @@ def test_pixels_of_other_tasks(images, how, white):
     'image': tf.constant(np.tile(images[..., np.newaxis], [4, 4, 4, 1]).reshape(4, 4, 8, 1)),
     'label': tf.constant([1] * 4),
   }
-  pictures, told = pictures_lib.pictures_of_batch(batch, types.SimpleNamespace())
-  assert told == how
+  pictures, reported = pictures_lib.pictures_of_batch(batch, types.SimpleNamespace())
+  assert reported == how
   assert pictures[0].image.shape == (4, 8, 3) and pictures[0].image.max() == white and pictures[0].image.min() == 0
   assert pictures[0].labels == [(1, 1.0)]
 

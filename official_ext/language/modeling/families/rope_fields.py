@@ -56,14 +56,14 @@ class RopeFields:
 
   def read(self, fields: json_values.JsonMapping) -> json_values.JsonObject:
     """Fields of `DecoderConfig`, from either dialect."""
-    told = dict(fields.get(NEW) or {})
+    declared = dict(fields.get(NEW) or {})
     theta = fields.get('rope_theta') or self.theta
     if not self.local_theta:
-      told = dict(fields.get(OLD) or told or self.default)
-      return {'rope_parameters': self._parameters(told, theta, fields)}
-    wide = {**(told.get(decoder_config.FULL) or {}), **(fields.get(OLD) or {})}
-    local = told.get(decoder_config.SLIDING) or {}
-    others = sorted(set(told) - {decoder_config.FULL, decoder_config.SLIDING})
+      declared = dict(fields.get(OLD) or declared or self.default)
+      return {'rope_parameters': self._parameters(declared, theta, fields)}
+    wide = {**(declared.get(decoder_config.FULL) or {}), **(fields.get(OLD) or {})}
+    local = declared.get(decoder_config.SLIDING) or {}
+    others = sorted(set(declared) - {decoder_config.FULL, decoder_config.SLIDING})
     if others:
       raise errors.UserError(f'{NEW}.{others[0]}: this family has {decoder_config.FULL} and {decoder_config.SLIDING}')
     local_theta = fields.get('rope_local_base_freq') or self.local_theta
@@ -72,16 +72,18 @@ class RopeFields:
       'sliding_rope_parameters': self._parameters(local, local_theta, {}),
     }
 
-  def _parameters(self, told, theta, fields):
+  def _parameters(self, declared, theta, fields):
     """`RopeParameters` of one dictionary."""
-    kind = told.get('rope_type') or told.get('type') or 'default'
+    kind = declared.get('rope_type') or declared.get('type') or 'default'
     kind = _ALIASES.get(kind, kind)
-    parameters = position_encodings.RopeParameters(rope_type=kind, rope_theta=float(told.get('rope_theta') or theta))
+    parameters = position_encodings.RopeParameters(
+      rope_type=kind, rope_theta=float(declared.get('rope_theta') or theta)
+    )
     if self.kinds and kind not in self.kinds:
       raise errors.UserError(f'{NEW}.rope_type: {kind!r}: in this family only {", ".join(self.kinds)} are implemented')
     position_encodings.check_rope(position_encodings.RopeParameters(rope_type=kind, **_anything_needed(kind)))
     used = position_encodings.USED_FIELDS[kind]
-    for name, value in told.items():
+    for name, value in declared.items():
       if value is None or name in _ANY_KIND or (self.scales_queries and name == 'max_position_embeddings'):
         continue
       if self.scales_queries and name == 'llama_4_scaling_beta':
@@ -92,8 +94,8 @@ class RopeFields:
       setattr(parameters, name, tuple(map(float, value)) if isinstance(value, list) else value)
     if 'original_max_position_embeddings' in used:
       name = 'original_max_position_embeddings'
-      parameters.original_max_position_embeddings = fields.get(name) or self.original or told.get(name) or 0
-    partial = told.get('partial_rotary_factor') or fields.get('partial_rotary_factor') or self.partial
+      parameters.original_max_position_embeddings = fields.get(name) or self.original or declared.get(name) or 0
+    partial = declared.get('partial_rotary_factor') or fields.get('partial_rotary_factor') or self.partial
     if partial != 1 and not self.may_be_partial:
       raise errors.UserError(f'partial_rotary_factor: {partial!r}: in this family only 1.0 is implemented')
     parameters.partial_rotary_factor = float(partial)
@@ -101,7 +103,7 @@ class RopeFields:
 
   def write(self, config: decoder_config.DecoderConfig, dialect: str) -> json_values.JsonObject:
     """The fields of a dialect."""
-    wide = _told(config.rope_parameters)
+    wide = _declared_fields(config.rope_parameters)
     if self.partial != 1:
       wide['partial_rotary_factor'] = config.rope_parameters.partial_rotary_factor
     if self.original:
@@ -112,7 +114,7 @@ class RopeFields:
       if config.sliding_rope_parameters is not None:
         raise errors.UserError(f'sliding_rope_parameters: {config.model_type} rotates all layers alike')
       return {NEW: wide} if dialect == NEW else _in_old_dialect(wide)
-    local = _told(config.sliding_rope_parameters or config.rope_parameters)
+    local = _declared_fields(config.sliding_rope_parameters or config.rope_parameters)
     if dialect == NEW or local['rope_type'] != 'default':  # The old one has no place for it.
       return {NEW: {decoder_config.FULL: wide, decoder_config.SLIDING: local}}
     return {**_in_old_dialect(wide), 'rope_local_base_freq': local['rope_theta']}
@@ -123,26 +125,26 @@ def _anything_needed(kind):
   return dict(factor=1.0, low_freq_factor=1.0, high_freq_factor=1.0, short_factor=(1.0,), long_factor=(1.0,))
 
 
-def _told(parameters):
-  told = {'rope_type': parameters.rope_type, 'rope_theta': parameters.rope_theta}
+def _declared_fields(parameters):
+  declared = {'rope_type': parameters.rope_type, 'rope_theta': parameters.rope_theta}
   for name in position_encodings.USED_FIELDS[parameters.rope_type]:
     value = getattr(parameters, name)
     if value is not None and not (name == 'original_max_position_embeddings' and not value):
-      told[name] = list(value) if isinstance(value, (list, tuple)) else value
-  if told.get('truncate'):
-    del told['truncate']
+      declared[name] = list(value) if isinstance(value, (list, tuple)) else value
+  if declared.get('truncate'):
+    del declared['truncate']
   if parameters.llama_4_scaling_beta:
-    told['llama_4_scaling_beta'] = parameters.llama_4_scaling_beta
+    declared['llama_4_scaling_beta'] = parameters.llama_4_scaling_beta
   if parameters.partial_rotary_factor != 1:
-    told['partial_rotary_factor'] = parameters.partial_rotary_factor
-  return told
+    declared['partial_rotary_factor'] = parameters.partial_rotary_factor
+  return declared
 
 
-def _in_old_dialect(told):
-  scaling = {name: value for name, value in told.items() if name not in ('rope_theta', 'partial_rotary_factor')}
-  fields = {'rope_theta': told['rope_theta']}
-  if told['rope_type'] != 'default':
+def _in_old_dialect(declared):
+  scaling = {name: value for name, value in declared.items() if name not in ('rope_theta', 'partial_rotary_factor')}
+  fields = {'rope_theta': declared['rope_theta']}
+  if declared['rope_type'] != 'default':
     fields[OLD] = scaling
-  if 'partial_rotary_factor' in told:
-    fields['partial_rotary_factor'] = told['partial_rotary_factor']
+  if 'partial_rotary_factor' in declared:
+    fields['partial_rotary_factor'] = declared['partial_rotary_factor']
   return fields

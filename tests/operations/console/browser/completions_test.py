@@ -61,6 +61,6 @@ def test_another_run_is_shown_beside_with_its_own_completions_of_each_prompt(pag
 
 
 @pytest.mark.slow
-def test_a_run_without_completions_says_how_to_get_some(page, console):
+def test_a_run_without_completions_states_how_to_get_some(page, console):
   _open(page, console, 'none')
   page.get_by_text('task.completions.interval').wait_for()

@@ -61,7 +61,7 @@ def test_the_form_has_no_serious_violation_of_accessibility(new_page, console, t
   assert not axe.violations(page)
 
 
-def test_an_experiment_is_found_chosen_and_shown_with_what_it_says(page, console):
+def test_an_experiment_is_found_chosen_and_shown_with_its_description(page, console):
   page.goto(f'{console.url}/new')
   page.get_by_label('Search experiments').fill('handwritten perceptron memory')
   assert page.locator('.experiments li:visible').count() == 1
@@ -99,13 +99,13 @@ _EDIT = """async ([path, text]) => {
 
 
 @pytest.mark.slow
-def test_every_bad_value_is_told_at_its_field_in_under_a_second(form, run_train, runs_folder):
+def test_every_bad_value_is_reported_at_its_field_in_under_a_second(form, run_train, runs_folder):
   page = form('experiment=digits&view=all')
   before, milliseconds = sorted(each.name for each in runs_folder.iterdir()), []
   for cases in bad_values.batches():
     texts = [f'--set={key}={text}' for key, text in cases]
-    told = run_train(['--experiment=digits', '--mode=train_and_eval', f'--model_dir={runs_folder}/digits', *texts])
-    lines = {line.removeprefix('error: ') for line in told.stderr.splitlines() if line.startswith('error: ')}
+    done = run_train(['--experiment=digits', '--mode=train_and_eval', f'--model_dir={runs_folder}/digits', *texts])
+    lines = {line.removeprefix('error: ') for line in done.stderr.splitlines() if line.startswith('error: ')}
     for case in cases:
       found, took = page.evaluate(_EDIT, list(case))
       assert set(found) <= lines
@@ -186,7 +186,7 @@ def test_a_clone_has_the_values_of_its_original(form, runs_folder):
 
 
 @pytest.mark.slow
-def test_a_taken_name_is_told_and_a_run_is_queued_by_the_keyboard(form, runs_folder):
+def test_a_taken_name_is_reported_and_a_run_is_queued_by_the_keyboard(form, runs_folder):
   page = form()
   name = page.get_by_label('Name', exact=True)
   name.fill('first')

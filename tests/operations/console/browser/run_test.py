@@ -160,7 +160,7 @@ def test_a_run_is_stopped_and_only_then_at_once(page, console, runs_folder):
 
 
 @tiers.parametrize('change', ['deleted', 'renamed', 'deleted while the page was offline'], fast=1)
-def test_the_page_of_a_run_that_is_gone_says_so(page, console, runs_folder, change):
+def test_the_page_of_a_run_that_is_gone_reports_it(page, console, runs_folder, change):
   page.allowed += ['ERR_INTERNET_DISCONNECTED', 'ERR_NETWORK_CHANGED']
   values = {'identity': folders.ended_process(), 'status': 'preempted', 'started': '2026-01-01T00:00:00+00:00'}
   run = folders.make(runs_folder, 'leaving', [event('train', 1, loss=1.0)], **values)

@@ -259,7 +259,7 @@ def test_home_and_end_lead_to_the_first_and_the_last_run_of_a_fresh_list(page, c
 
 
 @tiers.parametrize('address', ['/nowhere', '/runs/', '/run/x', '/index.html'], fast=1)
-def test_an_unknown_page_says_so_and_leads_back(page, console, address):
+def test_an_unknown_page_is_reported_and_leads_back(page, console, address):
   page.allowed.append('404')
   assert page.goto(console.url + address).status == 404
   page.get_by_role('heading', name='No such page').wait_for()
@@ -349,7 +349,7 @@ def _luminance(colour):
   return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_an_empty_folder_says_what_to_do(page, tmp_path, start_console):
+def test_an_empty_folder_names_the_next_step(page, tmp_path, start_console):
   page.goto(start_console(tmp_path).url)
   page.get_by_role('heading', name='No runs yet').wait_for()
   assert f'--model_dir={tmp_path}/digits' in page.locator('.command code').inner_text()
