@@ -122,7 +122,7 @@ class Trainer(Protocol):
 
   @property
   def data_offset(self) -> int:
-    """How many updates further than its number a step finds its batches."""
+    """The offset that is added to the number of a step when its batches are chosen."""
 
   def initialize(self) -> None:
     """Restores weights that a new run starts from."""

@@ -1,8 +1,8 @@
-"""Evaluates exactly: every example counts once, on any number of replicas; the training weights come back.
+"""Evaluates exactly: every example counts once, on any number of replicas, and the training weights come back.
 
-Notices evaluations of all examples that run past their end: input that repeats would be evaluated for ever.
-
-Counts the batches of an evaluation, and its examples that are not finite.
+`EvaluationLength` notices an evaluation of all examples that runs past its end, because its input repeats.
+`EvaluationState` counts the batches of an evaluation, and its examples that are not finite. `Evaluator` is the part of
+`ext.Trainer` that evaluates.
 """
 
 from collections.abc import Callable, Iterator, Mapping

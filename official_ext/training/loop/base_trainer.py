@@ -1,8 +1,7 @@
 """The inner loop: Model Garden's Trainer, with compiled steps, accumulation, the finite guard and exact input.
 
-Measures the speed of training.
-
-Loops of several steps inside one TensorFlow function, for steps of which one program runs several.
+`TrainingSpeed` measures the speed of a loop. `Trainer` chooses how its step is compiled, and runs loops of steps: one
+call a step, or several steps in one TensorFlow function if one program runs several.
 """
 
 from collections.abc import Callable, Iterator
@@ -323,7 +322,7 @@ class Trainer(base_evaluator.Evaluator):
 
   @property
   def data_offset(self) -> int:
-    """How many updates further than its number a step finds its batches: see `checkpoint_restored`."""
+    """The offset added to the number of a step when its batches are chosen: see `checkpoint_restored`."""
     return self._input.data_offset
 
   @property
@@ -653,7 +652,7 @@ class Trainer(base_evaluator.Evaluator):
     """Continues counting and reading from the restored checkpoint. Call it after a restore.
 
     Args:
-      data_offset: how many updates further than its number a step finds its batches.
+      data_offset: the offset that is added to the number of a step when its batches are chosen.
       forget_skips: whether to count skips anew, because a rollback came after the checkpoint.
       keep_hyperparameters: whether the optimizer's constants (learning rate, momentum, ...) are those of the
         configuration, which has changed since, not those in the checkpoint.

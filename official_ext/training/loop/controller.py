@@ -145,7 +145,7 @@ class RolledBack:
     from_step: the step at which the run rolled back.
     checkpoint: the checkpoint's path; None for a foreign action, which has changed the step without saying how.
     rollbacks: the number of the run's rollbacks, including this one.
-    data_offset: how many updates further than its number a step finds its batches from there on.
+    data_offset: the offset that is added to the number of a later step when its batches are chosen.
     reason: the cause.
   """
 

@@ -1,8 +1,7 @@
-"""Checks before a run writes anything: places, checkpoints, lengths, metrics that nothing reports.
+"""Checks a run before it writes anything: folders, checkpoints, lengths, memory, workers, metrics.
 
-The memory that a training will take, as an estimate, beside that of the machine: before an hour is lost.
-
-A run that cannot fit is refused before its model is made; one that may not fit is warned of before its first step.
+`MemoryEstimate` is the memory that a training will take, compared with the machine's. A run that cannot fit is refused
+before its model is made; one that may not fit is warned of before its first step.
 """
 
 from collections.abc import Mapping

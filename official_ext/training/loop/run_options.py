@@ -1,4 +1,4 @@
-"""An experiment to run: the arguments of `run_experiment`, used or refused, its options, the results of its checks."""
+"""Describes an experiment to run: the arguments of `run_experiment`, its options, and the results of its checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses

@@ -1,18 +1,11 @@
-"""The inputs of a run: which batches a step takes, from where, and how its errors are reported.
+"""The inputs of a run: which batches a step takes, from which iterator, and how its errors are reported.
 
-Reports the errors of a trainer's input, and how many examples were skipped.
+`InputReport` reports errors of an input, and how many examples it skipped. `TrainingInput` makes a training input that
+begins at any batch. `StepInputs` takes the micro-batches of steps from the trainer's iterator, or computes their
+numbers if a program gathers its batches, and measures the time that this takes.
 
-Computes which batches a training step takes, and makes the training input begin at any of them.
-
-Takes the micro-batches of training steps, and measures the time that this takes.
-
-They come from the trainer's iterator; if the steps of a program gather them, from their numbers, and the iterator is
-unchanged.
-
-Dispatcher and workers of a tf.data service that makes the batches of one experiment.
-
-TensorFlow's own servers run here, in a process that has built the experiment's inputs: sources are read by Python
-functions, which no graph can carry to another machine.
+The tf.data service of one experiment comes last. TensorFlow's servers run in a process that has built the experiment's
+inputs: sources are read by Python functions, which no graph can carry to another machine.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -254,7 +247,7 @@ class TrainingInput:
   """The training input of one trainer.
 
   Attributes:
-    data_offset: how many updates further than its number a step finds its batches, because rollbacks skipped some.
+    data_offset: the offset that is added to the number of a step when its batches are chosen: rollbacks skip some.
     is_custom: whether the dataset was handed to the trainer, which cannot build it again.
   """
 

@@ -1,7 +1,4 @@
-"""The task, which a user writes: data, model, loss.
-
-Registers experiments and tasks by name, in Model Garden's registries.
-"""
+"""The task, which a user writes: data, model, loss. Registers experiments and tasks in Model Garden's registries."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar

@@ -40,7 +40,7 @@ class _TrainerDefaults:
     speed: the speed of the last loop; None if it is not measured.
     plan: how the step is compiled; None if the trainer does not choose it.
     profiler: counts seconds by their kind; None if nothing does.
-    data_offset: how many updates further than its number a step finds its batches.
+    data_offset: the offset that is added to the number of a step when its batches are chosen.
     steps_are_done: whether the last loop has run all of its steps.
     length: the length of the present evaluation; None if it is not known.
   """
