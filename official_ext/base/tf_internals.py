@@ -309,8 +309,8 @@ def tensor_id(tensor: tf.Tensor) -> int:
 
 def dtype_of_variable_at(handle: tf.Tensor) -> tf.DType | None:
   """The dtype of the variable that a resource refers to; None for tables and similar. No public function has it."""
-  data = getattr(handle, '_handle_data', None)
-  return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.is_set else None
+  found = variable_at(handle)
+  return None if found is None else tf.as_dtype(found[1])
 
 
 def variable_at(handle: tf.Tensor) -> tuple[Any, int] | None:
@@ -518,6 +518,17 @@ UPDATING_CLASSES: tuple[type, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], 
 def is_legacy(optimizer: tf_keras.optimizers.Optimizer) -> bool:
   """Whether an optimizer without wrappers is one of tf_keras' legacy ones."""
   return isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer)
+
+
+def variables_of(owner: object) -> Sequence[tf.Variable]:
+  """The variables of a model, metric or optimizer, of which legacy optimizers have a method; () of anything else."""
+  found: Any = getattr(owner, 'variables', ())
+  return found() if callable(found) else found
+
+
+def checkpoint_items_of(model: object) -> Mapping[str, Any]:
+  """The further items that Model Garden's checkpoints hold of a model, by name; {} for a model that states none."""
+  return getattr(model, 'checkpoint_items', {})
 
 
 def create_legacy_variables(optimizer: tf_keras.optimizers.Optimizer, variables: Sequence[tf.Variable]) -> None:

@@ -123,7 +123,7 @@ class _PassedOn(argparse.Action):
   """Keeps a flag with its value in `options.flags`, for another parser."""
 
   def __call__(self, parser, namespace, values, option_string=None):
-    namespace.flags = [*(getattr(namespace, 'flags', None) or ()), f'{option_string}={values}']
+    namespace.flags = [*(vars(namespace).get('flags') or ()), f'{option_string}={values}']
 
 
 def add_experiment_flags(parser: Parser, names: Sequence[str] = tuple(_EXPERIMENT_FLAGS)) -> None:

@@ -13,6 +13,7 @@ from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
+from official_ext.data import config_fields
 from official_ext.language.serving import model_loading
 from official_ext.training.devices import signals
 
@@ -220,7 +221,7 @@ def _tokenizer_of_task(task: protocols.Task) -> 'tokenizer_lib.Tokenizer | None'
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
   found: object = getattr(task, 'tokenizer', None)
-  data: object = getattr(task.task_config, 'train_data', None)
+  data = config_fields.of_task(task.task_config).train_data
   if not isinstance(found, tokenizer_lib.Tokenizer):
     return None
   return text_sources.tokenizer_of(data, found) if hasattr(data, 'chat_template_path') else found

@@ -155,7 +155,7 @@ def _field_comments(cls: object) -> Mapping[str, str]:
     if token.type == tokenize.COMMENT
   }
   found = {}
-  for field in getattr(definition, 'body', ()):
+  for field in definition.body if isinstance(definition, ast.ClassDef) else ():
     if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
       continue
     behind, above = field.end_lineno or field.lineno, field.lineno - 1

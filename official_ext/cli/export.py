@@ -109,9 +109,10 @@ def export_run(
 def _base_of(model: 'tf_keras.Model') -> dict[str, object]:
   """{'base': how the weights below adapters are kept, and of which folder}; {} for a model without frozen weights."""
   from official_ext.language.modeling import decoder as decoder_lib  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import model_weights  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import peft_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
-  decoder = getattr(model, 'decoder', model)
+  decoder = model_weights.decoder_of(model)
   if not isinstance(decoder, decoder_lib.Decoder) or not decoder.is_frozen:
     return {}
   record = peft_folders.base_record_of(model, has_digest=False)

@@ -21,7 +21,7 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.data import bad_examples
 from official_ext.data import collators
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import keyed_random
 from official_ext.data import sources
 
@@ -208,7 +208,7 @@ MAX_RUN = 100  # More bad examples in a row are not an accident.
 
 def may_skip(params: base_config.Config) -> bool:
   """Whether a batch may have fewer examples than requested: in evaluation, where each counts once."""
-  return data_fields.read(params).on_bad_example == 'skip' and not params.is_training
+  return config_fields.of_data(params).on_bad_example == 'skip' and not params.is_training
 
 
 class BatchReader:
@@ -235,7 +235,7 @@ class BatchReader:
     self._collate = collate
     self._is_training = bool(params.is_training)
     self._field = config_path(params)
-    self._action = data_fields.read(params).on_bad_example
+    self._action = config_fields.of_data(params).on_bad_example
     if self._action not in bad_examples.ACTIONS:
       known = ' or '.join(bad_examples.ACTIONS)
       raise errors.UserError(f'{self._field}.on_bad_example: expected {known}, got {self._action!r}')

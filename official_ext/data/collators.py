@@ -21,7 +21,7 @@ from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import registry
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 
 Example = Mapping[str, Any]
 Collate = Callable[[list[Example]], Example]
@@ -120,7 +120,7 @@ def pad(params: base_config.Config) -> Collate:
 
   Without `seq_length` the shape depends on the examples of one replica, and so on the number of replicas.
   """
-  fields = data_fields.read(params)
+  fields = config_fields.of_data(params)
   seq_length, pad_value = fields.seq_length or 0, fields.pad_value
 
   def pad_feature(*values):

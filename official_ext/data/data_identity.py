@@ -14,7 +14,7 @@ from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import json_values
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_faults
 
 Identity = json_values.JsonObject
@@ -48,7 +48,7 @@ def of_files(files: Sequence[str]) -> Identity:
 def of_config(data: base_config.Config) -> Identity:
   """The identity of the files or the TFDS data set that a Model Garden data configuration names; {} if neither."""
   identity = of_files(input_faults.input_files(data))
-  fields = data_fields.read(data)
+  fields = config_fields.of_data(data)
   if fields.input_path or not fields.tfds_name:
     return identity
   try:

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base.files import paths
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_files as input_files_lib
 from official_ext.data import pipelines
 
@@ -76,7 +76,7 @@ def explain_format(file: str, reason: str, data: base_config.Config, error_of: E
   Returns:
     The message, as `explain_mismatch` returns it; '' if there is another reason.
   """
-  if 'JPEG' not in reason or not data_fields.read(data).decode_jpeg_only:
+  if 'JPEG' not in reason or not config_fields.of_data(data).decode_jpeg_only:
     return ''
   if error_of(data.replace(decode_jpeg_only=False)) is not None:
     return ''
@@ -214,7 +214,7 @@ def explain(
     return errors.UserError(f'{path}: the input failed: {reason}{when}')
   if fault.misfit:
     return errors.UserError(f'{path}{fault.misfit}{when}')
-  if data_fields.read(data).names_data:
+  if config_fields.of_data(data).names_data:
     path = f'{path}.{_source_field(data)}'
   return errors.UserError(f'{path}: {fault}{when}; repair or replace the file, or leave it out')
 
@@ -298,7 +298,7 @@ def no_examples(path: str, data: base_config.Config, needed: int = 0) -> errors.
 
 def input_files(data: base_config.Config) -> list[str]:
   """The files that a data configuration names; [] if it names none, or they cannot be listed."""
-  fields = data_fields.read(data)
+  fields = config_fields.of_data(data)
   try:
     if fields.input_path:
       return [
@@ -314,7 +314,7 @@ def input_files(data: base_config.Config) -> list[str]:
 
 
 def _source_field(data: base_config.Config) -> str:
-  return 'input_path' if data_fields.read(data).input_path else 'tfds_name'
+  return 'input_path' if config_fields.of_data(data).input_path else 'tfds_name'
 
 
 def _tfds_files(data: base_config.Config) -> list[str]:
@@ -400,7 +400,7 @@ def _named_unreadable(error: BaseException) -> Fault | None:
 
 def unmatched(data: base_config.Config) -> str | None:
   """The first pattern of `input_path` that no file matches; None if all match."""
-  for pattern in input_files_lib.input_patterns(data_fields.read(data).input_path):
+  for pattern in input_files_lib.input_patterns(config_fields.of_data(data).input_path):
     try:
       if not input_files_lib.matching_files(pattern):
         return pattern
@@ -487,7 +487,7 @@ def pipeline_error(file: str, data: base_config.Config, build_inputs: BuildInput
   """Reads one file through the task's pipeline, in order, one example at a time; returns its exception, or None."""
   once = {'input_path': file, 'is_training': False, 'global_batch_size': 1, 'drop_remainder': False, 'cache': False}
   try:
-    dataset = build_inputs(data.replace(**data_fields.known(data, once)))
+    dataset = build_inputs(data.replace(**config_fields.known(data, once)))
     for part in tf.nest.flatten(dataset):
       pipelines.without_autotune(part).reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1)
   except (tf.errors.OpError, UnicodeDecodeError) as error:

@@ -14,7 +14,7 @@ from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.base.files import tf_records
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 
 
 def input_patterns(input_path: object) -> Iterator[str]:
@@ -199,7 +199,7 @@ def find_class_names(data: Any) -> ClassNames:
   Args:
     data: the data configuration.
   """
-  fields = data_fields.read(data)
+  fields = config_fields.of_data(data)
   decoder = fields.decoder
   if decoder is not None and getattr(decoder, 'type', '') == 'label_map_decoder':
     found = _read_label_map(decoder.label_map_decoder.label_map)

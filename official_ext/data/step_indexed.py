@@ -15,7 +15,7 @@ from official_ext.base import errors
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
 from official_ext.data import collators
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import data_identity
 from official_ext.data import keyed_random
 from official_ext.data import pipelines
@@ -98,7 +98,9 @@ def build_dataset(
   elif (is_cheap or reads_in_blocks) and not plan.is_partial:
     dataset = _in_blocks(plan, load, in_graph)
   else:
-    dataset = plan.elements(plan.blocks).map(batches, num_parallel_calls=data_fields.read(params).num_parallel_calls)
+    dataset = plan.elements(plan.blocks).map(
+      batches, num_parallel_calls=config_fields.of_data(params).num_parallel_calls
+    )
   dataset = _prefetched(dataset, params)
   if is_cheap and params.is_training and share.is_whole and served is None:
     return batch_reader.attach_in_memory(dataset, _in_memory_batches(share, len(source), seed, load))
@@ -155,7 +157,7 @@ def _request(
     start=plan.first_step * share.num_replicas,
     end=plan.num_elements,
     is_partial=plan.is_partial,
-    num_parallel_calls=data_fields.read(params).num_parallel_calls,
+    num_parallel_calls=config_fields.of_data(params).num_parallel_calls,
   )
 
 
@@ -251,7 +253,7 @@ def _plan(
 
 
 def _collator_name(params: base_config.Config) -> str:
-  return data_fields.read(params).collator
+  return config_fields.of_data(params).collator
 
 
 def _reads_in_blocks(source: sources.Source, params: base_config.Config) -> bool:

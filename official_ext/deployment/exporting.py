@@ -16,7 +16,7 @@ from official_ext.base import tf_internals
 from official_ext.base.files import paths
 from official_ext.base.files import whole_folders
 from official_ext.base.run_folder import model_folders
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_files
 from official_ext.deployment import comparing
 from official_ext.deployment import converters
@@ -39,10 +39,10 @@ def labels_of(trained: trained_model.TrainedModel) -> list[str]:
     return own
   config = trained.params.task
   for split in ('validation_data', 'train_data'):
-    data = data_fields.of_task(config, split)
+    data = config_fields.data_of(config, split)
     names = input_files.find_class_names(data)
     if len(names):
-      number = getattr(getattr(config, 'model', None), 'num_classes', None)
+      number = getattr(config_fields.of_task(config).model, 'num_classes', None)
       return [names.of(index) for index in range(max(len(names), number or 0))]
   return []
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import image_preprocessing
 from official_ext.deployment import export_options
 from official_ext.deployment import run_examples
@@ -60,7 +60,7 @@ def _of_model_garden_images(
   channels = spec.shape[-1]
   if channels not in (1, 3):
     raise errors.UserError(f'--input={kind}: the model takes {channels} channels; use --input={export_options.TENSOR}')
-  as_jpeg = data_fields.read(trained.evaluated_data).decode_jpeg_only is not False
+  as_jpeg = config_fields.of_data(trained.evaluated_data).decode_jpeg_only is not False
   decode = functools.partial(image_preprocessing.decode, channels=channels, as_jpeg=as_jpeg)
   if base.files is not None:
     base = dataclasses.replace(base, files=dataclasses.replace(base.files, as_jpeg=as_jpeg))
@@ -73,10 +73,8 @@ def _of_model_garden_images(
 
 def _feature_of(trained: trained_model.TrainedModel) -> str:
   """The feature of the run's tf.Examples with the image."""
-  data = trained.evaluated_data
-  if hasattr(data, 'image_feature'):
-    return data.image_feature.feature_name
-  return getattr(data, 'image_field_key', ENCODED)
+  data = config_fields.of_data(trained.evaluated_data)
+  return data.image_field_key if data.image_feature is None else data.image_feature.feature_name
 
 
 def _of_own_images(
@@ -233,11 +231,12 @@ def _of_texts(
   from official.nlp.data import sentence_prediction_dataloader  # pylint: disable=g-import-not-at-top
 
   data: Any = trained.params.task.train_data
+  known = config_fields.of_data(data)
   refusal = f'--input={export_options.TEXT}: {type(trained.task).__name__}'
   if serving.text_module(trained) is None or set(base.specs) - {'input_word_ids', 'input_mask', 'input_type_ids'}:
     raise errors.UserError(f'{refusal} tokenizes outside of TensorFlow, or takes no text; use --input=tensor')
-  vocabulary = getattr(data, 'vocab_file', '') or getattr(data, 'preprocessing_hub_module_url', '')
-  fields = list(getattr(data, 'text_fields', None) or ())
+  vocabulary = known.vocab_file or known.preprocessing_hub_module_url
+  fields = list(known.text_fields or ())
   if not vocabulary or not fields:
     raise errors.UserError(
       f'{refusal} was trained on token ids: task.train_data has no vocab_file and text_fields; use '

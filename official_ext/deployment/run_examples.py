@@ -20,7 +20,7 @@ from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base.files import tf_records
 from official_ext.data import bad_examples
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_faults
 from official_ext.data import input_files
 from official_ext.data.prepare import planning
@@ -214,7 +214,7 @@ def _prepared_rows(data: Any, files: Sequence[RawFile], folder: str) -> str:
   """
   where = 'task.validation_data.input_path: is not a folder of images; convert the images with official-ext prepare'
   try:
-    found = input_files.find_prepared(data_fields.read(data).input_path or '')
+    found = input_files.find_prepared(config_fields.of_data(data).input_path or '')
   except errors.UserError as error:
     raise errors.UserError(errors.lines_of(error)[0]) from None
   if found is None or found.kind != 'images':
@@ -242,7 +242,7 @@ def _tf_examples(kind: str, data: Any, files: Sequence[RawFile], as_jpeg: bool, 
         pixels = pixels_lib.read(file.content, 'png')
       width, height = pixels.shown
       features: dict[str, tf_records.Feature] = {
-        getattr(data, 'image_field_key', 'image/encoded'): pixels.content,
+        config_fields.of_data(data).image_field_key: pixels.content,
         'image/source_id': str(number).encode(),
         'image/height': height,
         'image/width': width,
@@ -319,7 +319,7 @@ def read_examples(
   """
   problems = []
   for split in SPLITS:
-    data = data_fields.of_task(trained.params.task, split)
+    data = config_fields.data_of(trained.params.task, split)
     if data is None:
       continue
     try:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.data import bad_examples
+from official_ext.data import config_fields
 from official_ext.data import image_preprocessing
 from official_ext.deployment import batch_dimension
 from official_ext.deployment import comparing
@@ -238,7 +239,7 @@ def _kind_of_outputs(outputs: Mapping[str, tf.TensorSpec]) -> str:
 
 def _thresholds(trained: trained_model.TrainedModel) -> comparing.BoxThresholds:
   """The thresholds of Model Garden's detectors; for other tasks the defaults, with which nothing is borderline."""
-  generator = getattr(getattr(trained.params.task, 'model', None), 'detection_generator', None)
+  generator = getattr(config_fields.of_task(trained.params.task).model, 'detection_generator', None)
   if generator is None or generator.nms_version == 'tflite':
     return comparing.UNKNOWN
   return comparing.BoxThresholds(
@@ -248,7 +249,7 @@ def _thresholds(trained: trained_model.TrainedModel) -> comparing.BoxThresholds:
 
 def _normalization(trained: trained_model.TrainedModel) -> tuple[np.ndarray, np.ndarray]:
   """(mean, deviation) of each channel, float32 `[channels]`, on a scale of 0 to 255."""
-  feature = getattr(trained.params.task.train_data, 'image_feature', None)
+  feature = config_fields.of_data(trained.params.task.train_data).image_feature
   if _kind_of_images(trained) == comparing.PIXELS and feature is not None:
     return np.array(feature.mean, np.float32), np.array(feature.stddev, np.float32)
   return np.array(preprocess_ops.MEAN_RGB, np.float32), np.array(preprocess_ops.STDDEV_RGB, np.float32)
@@ -288,7 +289,7 @@ def references(
       training=False,
     )
     boxes = outputs['detection_boxes']
-    if getattr(getattr(trained.params.task, 'export_config', None), 'output_normalized_coordinates', False):
+    if getattr(config_fields.of_task(trained.params.task).export_config, 'output_normalized_coordinates', False):
       height, width = serving.input_size(trained.params)[:2]
       sides = tf.constant([[height, width]], boxes.dtype)
       if in_shown_pixels:  # Times the scale.

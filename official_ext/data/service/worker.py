@@ -27,7 +27,7 @@ import tensorflow as tf
 from official_ext.base import tf_internals
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import data_identity
 from official_ext.data import input_faults
 
@@ -152,7 +152,7 @@ def collected() -> Iterator[Mapping[str, ServedInput]]:
 
 def is_wanted(params: base_config.Config) -> bool:
   """Whether an input is to be collected, or a data configuration takes its batches from a tf.data service."""
-  return _COLLECTED.get() is not None or bool(data_fields.read(params).is_served)
+  return _COLLECTED.get() is not None or bool(config_fields.of_data(params).is_served)
 
 
 def collect(served: ServedInput) -> bool:

@@ -22,6 +22,7 @@ from official_ext.base import base_config
 from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base import protocols
+from official_ext.data import config_fields
 from official_ext.language.fine_tuning import rewards
 from official_ext.language.modeling import generation
 from official_ext.language.text import text_sources
@@ -222,7 +223,7 @@ class Answers:
 
   @property
   def _max_new_tokens(self) -> int:
-    own, of_method = self._config.max_new_tokens, getattr(self._task.config, 'max_completion_length', None)
+    own, of_method = self._config.max_new_tokens, config_fields.of_task(self._task.config).max_completion_length
     return own or of_method or generation.GenerationConfig.max_new_tokens
 
   def text_of(self, tokens: Sequence[int]) -> str:

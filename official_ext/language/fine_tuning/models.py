@@ -15,6 +15,7 @@ from absl import logging
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import tf_internals
 from official_ext.base.run_folder import model_folders
 from official_ext.language.fine_tuning import fine_tuning_config
 from official_ext.language.modeling import decoder
@@ -61,7 +62,7 @@ def keep_reference(model: tf_keras.Model, is_switched_off: bool) -> None:
   """
   reference = Reference(model, is_switched_off)
   # Past Keras, which would take the kept weights for weights of the model.
-  items: Mapping[str, object] = getattr(model, 'checkpoint_items', {})
+  items = tf_internals.checkpoint_items_of(model)
   vars(model)[_ATTRIBUTE] = reference
   vars(model)['checkpoint_items'] = {**items, **reference.checkpoint_items}
 

@@ -23,6 +23,7 @@ from official_ext.language.fine_tuning import saved_folders
 from official_ext.language.modeling import activation_memory
 from official_ext.language.modeling import decoder as decoder_lib
 from official_ext.language.modeling import lora as lora_lib
+from official_ext.language.modeling import model_weights
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
 from official_ext.language.text import prepared_texts
@@ -192,7 +193,7 @@ class FineTuningTask(text_task.TextTask):
 
   def activation_bytes(self, model: tf_keras.Model, num_replicas: int) -> int | None:
     """See base class: of the decoder's layers and its logits."""
-    decoder = getattr(model, 'decoder', None)
+    decoder = model_weights.decoder_of(model)
     if not isinstance(decoder, decoder_lib.Decoder):
       return None
     shapes = self.training_shapes(num_replicas)

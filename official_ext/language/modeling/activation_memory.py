@@ -72,7 +72,7 @@ def of_unpacking(model: tf.Module) -> int:
   """
   if tf.config.list_logical_devices('GPU'):  # Graphs are in the memory of the host.
     return 0
-  return _UNPACKING * sum(getattr(part, 'is_packed', False) for part in model_weights.layer_parts(model))
+  return _UNPACKING * sum(part.is_packed for part in model_weights.layer_parts(model))
 
 
 def num_weights(config: decoder_config.DecoderConfig, has_head: bool = True) -> tuple[int, int]:

@@ -34,6 +34,11 @@ def layer_parts(module: tf.Module) -> list[layers.Part]:
   return [part for part in (module, *module.submodules) if isinstance(part, layers.Part)]
 
 
+def decoder_of(model: tf.Module) -> Any:
+  """The decoder of a language model or classifier; the model itself if it has none, as a decoder."""
+  return getattr(model, 'decoder', model)
+
+
 def expect_frozen(module: tf.Module, dtype: tf.DType | str | None) -> None:
   """Lets weights that are still to come be made as `freeze` with the same dtype would make them.
 
@@ -328,8 +333,7 @@ def find_saved_modules(module: Any, patterns: Sequence[str]) -> list[layers.Part
     if name.rpartition('.')[0] in matching:
       chosen.update((id(owners[id(slot.variable)]), owners[id(slot.variable)]) for slot in place.slots)
   _check_rows(matching, places, owners, chosen)
-  decoder: Any = getattr(module, 'decoder', module)
-  if module.config.tie_word_embeddings and id(decoder.embed_tokens) in chosen:
+  if module.config.tie_word_embeddings and id(decoder_of(module).embed_tokens) in chosen:
     raise errors.UserError(
       'modules_to_save: the head is the embedding (tie_word_embeddings), which peft would train as two; leave it out'
     )

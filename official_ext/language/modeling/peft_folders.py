@@ -66,8 +66,7 @@ def base_record_of(model: tf_keras.Model, has_digest: bool = True) -> model_fold
     model: a `LanguageModel` or a `Decoder`, frozen, with adapters or without.
     has_digest: whether the base's folder is read for its digest.
   """
-  origin = None if is_merged(model) else getattr(model, 'origin', None)
-  decoder = getattr(model, 'decoder', model)
+  origin = None if is_merged(model) else _origin_of(model)
   packed = [part for part in model_weights.layer_parts(model) if isinstance(part, quantized_linear.QuantizedLinear)]
   quantization = _as_json(packed[0].config.as_dict()) if packed else {'method': 'none'}
   config = {name: value for name, value in family_lib.comparable(model.config).items() if name not in _OF_NEW_WEIGHTS}
@@ -76,9 +75,14 @@ def base_record_of(model: tf_keras.Model, has_digest: bool = True) -> model_fold
     weights_sha256=base_digest(model) if has_digest else None,
     quantization=quantization,
     frozen_dtype=_frozen_dtype(model),
-    compute_dtype=decoder.compute_dtype,
+    compute_dtype=model_weights.decoder_of(model).compute_dtype,
     config=_as_json(config),
   )
+
+
+def _origin_of(model):
+  """The folder that a model was loaded from; None for none, and for a model of a user's class."""
+  return getattr(model, 'origin', None)
 
 
 def _frozen_dtype(model):
@@ -117,7 +121,7 @@ def is_merged(model: object) -> bool:
 
 def base_digest(model: tf_keras.Model) -> str | None:
   """The digest of the weights that a model was loaded from; None if they are in no folder, or were replaced in it."""
-  origin = getattr(model, 'origin', None)
+  origin = _origin_of(model)
   if origin is None or is_merged(model):
     return None
   try:
@@ -205,7 +209,7 @@ def base_differences(model: object, record: model_folders.BaseRecord, adapter: s
     if (record.method == 'nf4') != (here.method == 'nf4'):
       hint = f'; load_in_4bit={"true" if record.method == "nf4" else "false"} has the former'
     lines.append(f'{adapter}: the adapters were trained on {record.kept}, but are loaded onto {here.kept}{hint}')
-  is_known = getattr(model, 'origin', None) is not None or is_merged(model)
+  is_known = _origin_of(model) is not None or is_merged(model)
   if is_known and record.weights_sha256 not in (None, here.weights_sha256):
     lines.append(
       f'{adapter}: the adapters were trained on {record.folder} with weights of SHA-256 '
@@ -301,7 +305,7 @@ def save(model: tf_keras.Model, folder: str) -> None:
 
 def _check_alone(model, folder):
   """Refuses a model of which the adapters alone are not all that was trained, or that another class computes."""
-  if not hasattr(model, 'decoder'):  # A decoder, whose head is the caller's.
+  if model_weights.decoder_of(model) is model:  # A decoder, whose head is the caller's.
     return
   pretrained.check_representable(model, folder)
   known = {id(variable) for adapter in lora.adapters(model) for variable in adapter.own_weights().values()}

@@ -8,6 +8,7 @@ from official.core import task_factory
 
 from official_ext.base import errors
 from official_ext.base.files import paths
+from official_ext.data import config_fields
 from official_ext.language.text import example_texts
 from official_ext.language.text import text_task
 from official_ext.training.config import definitions
@@ -85,10 +86,11 @@ def _settings(task: Any, data: Any) -> list[str]:
   """A line about the tokenizer and the chat template."""
   tokenizer = task.tokenizer
   named = task.named_tokenizer or 'made by the task'
-  template = getattr(data, 'chat_template_path', '')
+  fields = config_fields.of_data(data)
+  template = fields.chat_template_path
   if not template:
     template = "the tokenizer's" if tokenizer.has_chat_template else 'none'
-    if tokenizer.has_chat_template and getattr(data, 'use_chat_template', None) is False:
+    if tokenizer.has_chat_template and fields.use_chat_template is False:
       template += ', for messages only (use_chat_template=false)'
   return [f'tokenizer: {named}, {len(tokenizer)} tokens; chat template: {template}']
 

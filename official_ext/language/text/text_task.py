@@ -15,7 +15,7 @@ from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.base.files import whole_folders
 from official_ext.base.run_folder import model_folders
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_faults
 from official_ext.language.text import example_texts
 from official_ext.language.text import text_formats
@@ -156,7 +156,7 @@ class TextTask(base_task.Task):
   @property
   def model_type(self) -> str:
     """The family of the model under Hugging Face's name, with which the tokenizer will be read; '' if it has none."""
-    return getattr(getattr(self.config, 'model', None), 'model_type', '')
+    return getattr(config_fields.of_task(self.config).model, 'model_type', '')
 
   @property
   def learns_tokens(self) -> bool:
@@ -231,7 +231,9 @@ class TextTask(base_task.Task):
     Raises:
       UserError: the input is damaged, or has no examples.
     """
-    params = params.replace(**data_fields.known(params, {'enable_tf_data_service': False}))  # This process makes them.
+    params = params.replace(
+      **config_fields.known(params, {'enable_tf_data_service': False})
+    )  # This process makes them.
     found: list[tuple[str, example_texts.Example]] = []
     with data_checks.open_batches(self, params, path) as (dataset, log):
       for batch in dataset:

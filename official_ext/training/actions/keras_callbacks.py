@@ -209,7 +209,8 @@ class KerasCallback(triggers.Trigger):
   def _keeping_variables(self) -> Iterator[None]:
     """A context that undoes changes of the model's weights and of the optimizer's constants at its end."""
     model, optimizer = self._trainer.model, self._trainer.optimizer
-    variables = [*(model.variables if getattr(model, 'built', True) else ()), *gradient_tap.hyperparameters(optimizer)]
+    is_built = not isinstance(model, tf_keras.layers.Layer) or model.built
+    variables = [*(model.variables if is_built else ()), *gradient_tap.hyperparameters(optimizer)]
     # Copies on the device: fewer bytes than the gradients of a step.
     before = [tf.identity(variable.read_value()) for variable in variables]
     yield

@@ -31,9 +31,13 @@ SLOT = 'average'
 _AVERAGED_NAMES = (train_utils.BEST_CHECKPOINT_NAME, 'average_weights')
 
 
+def _averages_in(checkpoint: tf.train.Checkpoint) -> ema_optimizer.ExponentialMovingAverage | None:
+  return ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
+
+
 def note_weights(checkpoint: tf.train.Checkpoint) -> dict[str, str]:
   """The entry of a manifest that says which weights the model has in a checkpoint that is written now."""
-  ema = ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
+  ema = _averages_in(checkpoint)
   return {'weights': AVERAGED if ema is not None and ema.is_swapped else RAW}
 
 
@@ -60,7 +64,7 @@ def put_back_weights(
   Raises:
     UserError: averages must be evaluated, and the checkpoint lacks some or all of them.
   """
-  ema = ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
+  ema = _averages_in(checkpoint)
   if ema is None:
     return
   if not optimizer_is_read:

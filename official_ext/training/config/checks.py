@@ -33,7 +33,7 @@ from official_ext.base import protocols
 from official_ext.base import safe_text
 from official_ext.base.files import paths
 from official_ext.base.run_folder import metric_direction
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_files
 from official_ext.training.config import definitions
 from official_ext.training.config import overrides
@@ -482,7 +482,7 @@ def data_configs(task_config: base_config.Config) -> Iterator[tuple[str, base_co
     tasks.append((f'task.task_routines.{index}.task_config', routine.task_config))
   for path, task in tasks:
     for name in ('train_data', 'validation_data'):
-      data = data_fields.of_task(task, name)
+      data = config_fields.data_of(task, name)
       if isinstance(data, base_config.Config):
         yield f'{path}.{name}', data
 
@@ -517,7 +517,7 @@ def _check_lengths(trainer: definitions.TrainerConfig, mode: str | None) -> None
 
 def _check_evaluation_ends(params: definitions.ExperimentConfig, mode: str | None) -> None:
   """Refuses to evaluate all of data that are read as for training, where they repeat for ever."""
-  data = data_fields.read(data_fields.of_task(params.task, data_fields.VALIDATION))
+  data = config_fields.of_data(config_fields.of_task(params.task).validation_data)
   if mode in EVAL_MODES and params.trainer.validation_steps == -1 and data.is_training:
     raise errors.UserError(
       'task.validation_data.is_training: is true, so that the data repeat, and trainer.validation_steps=-1 evaluates '

@@ -4,7 +4,7 @@ import math
 
 from official_ext.base import errors
 from official_ext.base import protocols
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.training.config import definitions
 
 # Field in epochs -> field in steps.
@@ -18,8 +18,8 @@ FIELDS = {'train_epochs': 'train_steps', **INTERVALS}
 
 def effective_batch_size(config: definitions.TrainerConfig, task_config: object) -> int:
   """The examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 if a task has neither."""
-  data = data_fields.of_task(task_config, data_fields.TRAIN)
-  return (data_fields.read(data).global_batch_size or 0) * config.gradient_accumulation_steps
+  data = config_fields.of_task(task_config).train_data
+  return (config_fields.of_data(data).global_batch_size or 0) * config.gradient_accumulation_steps
 
 
 def in_steps(config: definitions.TrainerConfig, task_config: object, task: protocols.Task) -> dict[str, object]:
@@ -39,7 +39,7 @@ def in_steps(config: definitions.TrainerConfig, task_config: object, task: proto
   given = {name: getattr(config, name) for name in FIELDS if getattr(config, name)}
   if not given:
     return {}
-  data = data_fields.of_task(task_config, data_fields.TRAIN)
+  data = config_fields.of_task(task_config).train_data
   batch_size = effective_batch_size(config, task_config)
   num_examples = task.num_examples(data)
   if not (num_examples and batch_size):

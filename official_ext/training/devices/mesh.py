@@ -75,7 +75,7 @@ class Mesh:
       value: an array, or an ordinary tensor.
       axes: see `layout`; every split must be even.
     """
-    array = value.numpy() if hasattr(value, 'numpy') else np.asarray(value)
+    array = np.asarray(value)
     rows_of = self._rows(array.shape, axes)
     parts = [tf.constant(array[rows_of[device]]) for device in self._local]
     return dtensor.pack(parts, self.layout(axes))

@@ -16,7 +16,7 @@ from official_ext.base import errors
 from official_ext.base import model_garden_configs
 from official_ext.base import protocols
 from official_ext.data import bad_examples
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_faults
 from official_ext.data import pipelines
 from official_ext.training.config import definitions
@@ -32,7 +32,7 @@ def data_of(task_config: Any, split: str) -> tuple[Any, str]:
     UserError: it is not set, or names no file that exists.
   """
   path = f'task.{SPLITS[split]}'
-  data = data_fields.of_task(task_config, SPLITS[split])
+  data = config_fields.data_of(task_config, SPLITS[split])
   if data is None:
     raise errors.UserError(f'{path}: is not set; there are no examples to show')
   missing = input_faults.unmatched(data)
@@ -202,14 +202,14 @@ def find(task: protocols.Task, params: definitions.ExperimentConfig) -> tuple[li
   trainer = params.trainer
   needed = trainer.train_steps * getattr(trainer, 'gradient_accumulation_steps', 1)
   with pipelines.starting_at(0) as start:
-    training = _dataset(task, data_fields.of_task(params.task, data_fields.TRAIN))
+    training = _dataset(task, config_fields.of_task(params.task).train_data)
   train = _read(training, needed, start.honoured)
   if train is not None and not start.honoured:
     found += _check_end(training, train, needed)
   if train is not None:
     found += _check_shapes(train, params.runtime.enable_xla)
     found += _check_order(train)
-  validating = _dataset(task, data_fields.of_task(params.task, data_fields.VALIDATION))
+  validating = _dataset(task, config_fields.of_task(params.task).validation_data)
   validation = _read(validating, trainer.validation_steps if trainer.validation_steps > 0 else _MAX_BATCHES)
   if validation is not None:
     if trainer.validation_steps == -1:
@@ -363,7 +363,7 @@ def _check_same(
 ) -> Iterator[findings.Finding]:
   """Finds validation examples that are training examples too."""
   what = ''
-  both = [data_fields.read(data) for data in (task.train_data, task.validation_data)]
+  both = [config_fields.of_data(data) for data in (task.train_data, task.validation_data)]
   for names in _NAMES_OF_DATA:
     values = [[getattr(fields, name) for name in names] for fields in both]
     if values[0][0] and values[0] == values[1]:

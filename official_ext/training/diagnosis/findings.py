@@ -11,7 +11,7 @@ import tf_keras
 from official_ext.base import protocols
 from official_ext.base import tracebacks
 from official_ext.data import bad_examples
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_faults
 from official_ext.training.loop import training_input
 
@@ -62,7 +62,7 @@ def explain_label(
   found = input_faults.out_of_range(error)
   if found is None:
     return None
-  data = data_fields.of_task(task.task_config, path.partition('.')[2])
+  data = config_fields.data_of(task.task_config, path.partition('.')[2])
   report = training_input.InputReport(path, data, task)
   with contextlib.suppress(Exception), report.building():  # Another error is being reported.
     task.build_inputs(data)

@@ -223,7 +223,8 @@ def is_finite(tensor: tf.Tensor) -> bool:
 def describe_operation(tensor: tf.Tensor) -> str:
   """Type, shape and range of a tensor, and how many of its numbers are NaN, infinite or zero."""
   if not tf.is_tensor(tensor) or tensor.dtype in (tf.resource, tf.variant, tf.string):
-    return getattr(getattr(tensor, 'dtype', None), 'name', type(tensor).__name__)
+    has_dtype = tf.is_tensor(tensor) or isinstance(tensor, (np.ndarray, np.generic))
+    return tensor.dtype.name if has_dtype else type(tensor).__name__
   text = f'{tensor.dtype.name} {list(tensor.shape)}'
   array = np.abs(tensor.numpy()) if tensor.dtype.is_complex else tensor.numpy()
   if not array.size or array.dtype == bool:

@@ -46,7 +46,7 @@ def find_model_losses(task: base_task.Task, model: Any, batch: Any) -> Sequence[
   steps_are_ours = all(
     getattr(type(task), name) is getattr(base_task.Task, name) for name in ('train_step', '_loss_and_logs')
   )
-  if not steps_are_ours or not getattr(model, 'losses', ()) or not hasattr(model, 'add_loss'):
+  if not steps_are_ours or not (isinstance(model, tf_keras.layers.Layer) and model.losses):
     return []
   probe = tf.Variable(0.0, trainable=False)
   model.add_loss(lambda: tf.identity(probe))
@@ -119,7 +119,7 @@ class TrainingModes:
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     for (step, _), (layer, root, place, modes) in self._seen.items():
-      trains = any(has_gradient.get(id(v)) for v in getattr(root, 'trainable_variables', ()))
+      trains = any(has_gradient.get(id(v)) for v in _trainable_variables(root))
       if step == 'train_step' and trains and True not in modes:
         how = 'without `training`' if modes == {None} else 'with training=False'
         what = f'called {how} in train_step: a model that trains has it switched off'
@@ -198,7 +198,7 @@ class StepRun:
     before: list[np.ndarray] = []
     changed = False
     for number in range(_MAX_STEPS):
-      weights = list(getattr(model, 'trainable_variables', ()))
+      weights = _trainable_variables(model)
       before = [variable.numpy() for variable in weights] if number == 0 and _built(model) else before
       with self._eager_step(start + number), metrics.watching(), self._modes.watching('train_step'):
         state = self._state() if number else {}
@@ -342,7 +342,7 @@ class StepRun:
   def _check_update(self, changed: bool, logs: Any) -> None:
     """Reports weights that get no gradient, or a step that changes no weights. `logs` are the last step's."""
     place = tracebacks.of_function(self._task.train_step)
-    weights = list(getattr(self.model, 'trainable_variables', ()))
+    weights = _trainable_variables(self.model)
     unused = [v for v in weights if not self._gradients.get(id(v), False)]
     if changed:
       if unused and self._gradients and _users_classes(self._task):  # Model Garden's own models have some.
@@ -442,7 +442,9 @@ def _assignment(owner: object, attribute: str) -> str:
     for method in ast.walk(ast.parse(textwrap.dedent(''.join(lines)))):
       if isinstance(method, ast.FunctionDef) and not method.name.startswith(('__init__', 'build')):
         for node in ast.walk(method):
-          if isinstance(node, ast.Attribute) and node.attr == attribute and getattr(node.value, 'id', '') == 'self':
+          if not (isinstance(node, ast.Attribute) and node.attr == attribute):
+            continue
+          if isinstance(node.value, ast.Name) and node.value.id == 'self':
             return tracebacks.at_line(_file_of(cls), first + node.lineno - 1, f'{cls.__name__}.{method.name}')
   return tracebacks.at_line(_file_of(classes[0]), inspect.getsourcelines(classes[0])[1], classes[0].__name__)
 
@@ -468,5 +470,9 @@ def _users_classes(owner: object) -> list[type]:
   return [cls for cls in type(owner).__mro__ if tracebacks.is_users(_file_of(cls))]
 
 
+def _trainable_variables(model: object) -> list[tf.Variable]:
+  return list(model.trainable_variables) if isinstance(model, tf.Module) else []
+
+
 def _built(model: tf_keras.Model) -> bool:
-  return bool(getattr(model, 'built', False) and getattr(model, 'trainable_variables', ()))
+  return isinstance(model, tf_keras.layers.Layer) and model.built and bool(_trainable_variables(model))

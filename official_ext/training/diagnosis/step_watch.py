@@ -96,7 +96,7 @@ class StepWatch:
         f'the clock is read in the step: {_ONCE}',
         'the logs have steps_per_second; self.step counts steps',
       )
-    elif owner is getattr(random, '_inst', None):
+    elif owner is random._inst:
       self._report_random(frame, f'random.{name}')
     elif name in _MUTATORS and id(owner) in containers:
       self._report(
@@ -122,8 +122,7 @@ class StepWatch:
 
   def _see_labels(self, frame):
     labels = frame.f_locals.get('y_true', frame.f_locals.get('target'))
-    dtype = getattr(labels, 'dtype', None)
-    if not getattr(dtype, 'is_floating', False):
+    if not (tf.is_tensor(labels) and labels.dtype.is_floating):
       return
     caller = frame.f_back
     while caller is not None and not tracebacks.is_users(caller.f_code.co_filename):
@@ -279,4 +278,4 @@ class Metrics:
 
 
 def _values(metric: object) -> list[np.ndarray]:
-  return [variable.numpy() for variable in getattr(metric, 'variables', ())]
+  return [variable.numpy() for variable in tf_internals.variables_of(metric)]

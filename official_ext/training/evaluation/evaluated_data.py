@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from official_ext.base import errors
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_faults
 from official_ext.data import input_files
 from official_ext.data.prepare import conversions
@@ -63,7 +63,7 @@ def find(
     missing = input_faults.unmatched(own)
     if missing is not None:
       raise errors.UserError(f'task.validation_data.input_path: {missing}: No such file or directory; give --on=FOLDER')
-    annotations = str(getattr(params.task, 'annotation_file', None) or '')
+    annotations = str(config_fields.of_task(params.task).annotation_file or '')
     config = own.replace(is_training=False, drop_remainder=False)
     folder = _folder_of(own)
     return EvaluatedData(
@@ -90,10 +90,10 @@ def find(
     'drop_remainder': False,
     'global_batch_size': own.global_batch_size,
   }
-  changes |= data_fields.known(own, {'decode_jpeg_only': prepared.settings.get('image_format') == 'jpeg'})
+  changes |= config_fields.known(own, {'decode_jpeg_only': prepared.settings.get('image_format') == 'jpeg'})
   if 'seq_length' in vars(own):
     _check_vocabulary(prepared, on, own)
-    changes['seq_length'] = prepared.settings.get('seq_length', data_fields.read(own).seq_length)
+    changes['seq_length'] = prepared.settings.get('seq_length', config_fields.of_data(own).seq_length)
   annotations = os.path.join(folder, f'annotations_{split}.json')
   annotations = annotations if os.path.exists(annotations) else ''
   return EvaluatedData(own.replace(**changes), '--on', names, annotations, f'{split} examples of {on}', folder)

@@ -22,7 +22,7 @@ from official_ext.base import protocols
 from official_ext.base import tracebacks
 from official_ext.data import bad_examples
 from official_ext.data import batch_axes
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import pipelines
 from official_ext.training.checkpoints import best as best_lib
 from official_ext.training.config import definitions
@@ -598,7 +598,7 @@ class Evaluator(garden.ModelGardenTrainer):
   @property
   def _eval_batch_size(self) -> int:
     """The examples of a batch of all replicas; 0 if the configuration does not say."""
-    return data_fields.read(data_fields.of_task(self.config.task, data_fields.VALIDATION)).global_batch_size or 0
+    return config_fields.of_data(config_fields.of_task(self.config.task).validation_data).global_batch_size or 0
 
   @functools.cached_property
   def _expected_batches(self) -> int | None:

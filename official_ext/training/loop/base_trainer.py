@@ -25,7 +25,7 @@ from official_ext.base import hardware
 from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.data import batch_reader
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.training.loop import base_evaluator
 from official_ext.training.loop import training_input
 from official_ext.training.optimization import groups as groups_lib
@@ -222,7 +222,7 @@ class Trainer(base_evaluator.Evaluator):
     self._step: training_step_lib.TrainingStep | None = None
     self._input = training_input.TrainingInput(
       task,
-      data_fields.of_task(self.config.task, data_fields.TRAIN),
+      config_fields.of_task(self.config.task).train_data,
       self.gradient_accumulation_steps,
       is_custom=train_dataset is not None,
     )
@@ -248,7 +248,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def _build_optimizer(self) -> None:
     """Makes the optimizer's slots, if the model has variables already: then a restore finds all of them."""
-    if not getattr(self.model, 'built', False):
+    if not (isinstance(self.model, tf_keras.layers.Layer) and self.model.built):
       return
     if not self._is_async and self.model.trainable_variables:
       gradient_tap.build_optimizer(self.optimizer, self.model.trainable_variables)
@@ -281,8 +281,8 @@ class Trainer(base_evaluator.Evaluator):
     self._statistics = gradient_tap.ReplicaStatistics(self.model)
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
     self._programs_run: set[int] = set()  # Their lengths, in steps.
-    data = data_fields.of_task(self.config.task, data_fields.TRAIN)
-    self._batch_size = data_fields.read(data).global_batch_size or 0
+    data = config_fields.of_task(self.config.task).train_data
+    self._batch_size = config_fields.of_data(data).global_batch_size or 0
     num_examples = self.task.num_examples(data)
     self.speed = TrainingSpeed(
       examples_per_step=self._batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0

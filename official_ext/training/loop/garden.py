@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import pipelines
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.devices import device_types
@@ -31,13 +31,13 @@ class ModelGardenTrainer(base_trainer.Trainer):
   def inputs(self) -> dict[str, training_input.InputReport]:
     """The reports of both inputs, by 'train_data' and 'validation_data'. The base class's constructor uses them."""
     return {
-      name: training_input.InputReport(f'task.{name}', data_fields.of_task(self.config.task, name), self.task)
-      for name in (data_fields.TRAIN, data_fields.VALIDATION)
+      name: training_input.InputReport(f'task.{name}', config_fields.data_of(self.config.task, name), self.task)
+      for name in ('train_data', 'validation_data')
     }
 
   def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
     """See base class. If the configuration names no data, the error names the field that must."""
-    is_validation = bool(args) and args[0] is data_fields.of_task(self.config.task, data_fields.VALIDATION)
+    is_validation = bool(args) and args[0] is config_fields.of_task(self.config.task).validation_data
     if callable(dataset_or_fn) and is_validation:
       dataset_or_fn = self._noting_spec(pipelines.transformed(dataset_or_fn, self._prepared_for_evaluation))
     try:
@@ -79,7 +79,7 @@ class ModelGardenTrainer(base_trainer.Trainer):
     Raises:
       UserError: it cannot; Model Garden's tasks continue without it if the folder is empty, or fail in their own ways.
     """
-    path = getattr(self.config.task, 'init_checkpoint', '')
+    path = config_fields.of_task(self.config.task).init_checkpoint
     # The checkpoint found, as Model Garden's tasks would go by the file named `checkpoint`, even into another folder.
     found = {'init_checkpoint': warm_start.find(path)} if path else {}
     try:
@@ -96,7 +96,7 @@ class ModelGardenTrainer(base_trainer.Trainer):
   def _why_not_initialized(self, path: str, error: Exception) -> str:
     """The line about a task that could not initialize its model: an invalid field, or another checkpoint."""
     message = _unmatched(str(error)) or ' '.join(str(error).split())[:300]
-    modules = getattr(self.config.task, 'init_checkpoint_modules', None)
+    modules = config_fields.of_task(self.config.task).init_checkpoint_modules
     if modules is not None and isinstance(error, ValueError) and not _comes_from_tensorflow(error):
       return f'task.init_checkpoint_modules: {modules}: {message}'
     hint = ''

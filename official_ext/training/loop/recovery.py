@@ -8,6 +8,7 @@ import orbit
 
 from official_ext.base import errors
 from official_ext.base import protocols
+from official_ext.data import config_fields
 from official_ext.training.checkpoints import exported_weights
 from official_ext.training.checkpoints import manager
 from official_ext.training.config import definitions
@@ -204,7 +205,7 @@ def get_train_actions(
     train_actions.append(NonfiniteAction(trainer, config.nonfinite, events, checkpoint_manager))
   if config.recovery_max_trials >= 0:
     train_actions.append(LossBoundAction(trainer, config, checkpoint_manager))
-  if getattr(trainer.config.task, 'pruning', None):
+  if config_fields.of_task(trainer.config.task).pruning:
     folder = workers.own_folder(trainer.strategy, model_dir)
     train_actions.append(actions.PruningAction(folder, trainer.model, trainer.optimizer))
   return train_actions

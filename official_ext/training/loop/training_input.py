@@ -26,7 +26,7 @@ from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import data_identity
 from official_ext.data import input_faults
 from official_ext.data import pipelines
@@ -108,7 +108,7 @@ class InputReport:
       counts = [f'{known[f"num_{name}"]} {name}' for name in ('examples', 'files') if f'num_{name}' in known]
       text = ' in '.join(counts) + ('' if 'num_examples' in known else ', number of examples unknown')
       text = text.removeprefix(', ')
-    fields = data_fields.read(self._data)
+    fields = config_fields.of_data(self._data)
     if fields.drop_remainder and not fields.is_training:
       text += f'; those behind the last whole batch are dropped: {self.path}.drop_remainder'
     return text
@@ -152,7 +152,7 @@ class InputReport:
     Args:
       end: the position up to which examples have been used; None: all.
     """
-    if data_fields.read(self._data).on_bad_example != 'skip' or self.log.describe is None:
+    if config_fields.of_data(self._data).on_bad_example != 'skip' or self.log.describe is None:
       return {}
     return {SKIPS: self.log.take_skips(end)}
 
@@ -307,7 +307,7 @@ class TrainingInput:
       type(self._task).__name__,
       num_batches,
       ''
-      if data_fields.read(self._data).deterministic is not False
+      if config_fields.of_data(self._data).deterministic is not False
       else ' With task.train_data.deterministic=false the order of the examples differs.',
     )
 
@@ -322,7 +322,7 @@ class TrainingInput:
 
 def _is_from_a_service(data: object) -> bool:
   """Whether Model Garden's InputReader takes the batches of a data configuration from a tf.data service."""
-  return data_fields.read(data).is_served
+  return config_fields.of_data(data).is_served
 
 
 def ended(step: int) -> errors.UserError:
@@ -339,7 +339,7 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserErro
     (
       f'task.{name}'
       for name in ('train_data', 'validation_data')
-      if data is not None and data_fields.of_task(config.task, name) is data
+      if data is not None and config_fields.data_of(config.task, name) is data
     ),
     None,
   )
@@ -354,7 +354,7 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserErro
   if pattern is not None:
     return errors.UserError(f'{path}.input_path: no file matches {pattern!r}')
   # A task may provide the examples of our DataConfig itself: then its own error says more.
-  if isinstance(data, definitions.DataConfig) or data_fields.read(data).names_data:
+  if isinstance(data, definitions.DataConfig) or config_fields.of_data(data).names_data:
     return None
   return errors.UserError(
     f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
@@ -485,7 +485,7 @@ def build_served_inputs(params: definitions.ExperimentConfig) -> Mapping[str, wo
 
 
 def _build_input(task: protocols.Task, params: definitions.ExperimentConfig, name: str) -> None:
-  data = data_fields.of_task(params.task, name)
+  data = config_fields.data_of(params.task, name)
   if data is None or not data.global_batch_size:
     return
   try:

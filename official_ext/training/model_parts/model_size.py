@@ -21,6 +21,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext.base import tf_internals
+
 # Of the names of variables that hold the digest of frozen weights in their own name.
 DIGEST_PREFIX = 'frozen_weights_sha256_'
 
@@ -31,8 +33,11 @@ def constants(model: Any) -> list[object]:
   Args:
     model: a `tf.Module`, whose frozen layers have a true attribute `is_frozen`.
   """
-  frozen = [part for part in (model, *model.submodules) if getattr(part, 'is_frozen', False)]
-  return [variable for part in frozen for variable in part.own_weights().values()]
+  return [variable for part in _parts_that_are('is_frozen', model) for variable in part.own_weights().values()]
+
+
+def _parts_that_are(state: str, model: Any) -> list[Any]:
+  return [part for part in (model, *model.submodules) if getattr(part, state, False)]
 
 
 _PACKED = 0.9  # Weights that take less than this part of their memory in float32 are reported with it.
@@ -80,22 +85,21 @@ def of(model: Any, optimizer: Any = None) -> ModelSize | None:
     optimizer: trains it; None if nothing does, so that no variable is counted as trained.
   """
   try:
-    variables = _each_once(getattr(model, 'variables', ()))
+    variables = _each_once(tf_internals.variables_of(model))
   except ValueError:  # Of a Keras model that makes them at its first call.
     return None
   if not variables:
     return None
   trained = _each_once(model.trainable_variables) if optimizer is not None else []
-  packed = [part for part in (model, *model.submodules) if getattr(part, 'is_packed', False)]
+  packed = _parts_that_are('is_packed', model)
   packed_ids = {id(variable) for part in packed for variable in part.own_weights().values()}
   numbers = sum(_count(each) for each in variables if each.dtype.is_floating and id(each) not in packed_ids)
-  slots = getattr(optimizer, 'variables', ())
   return ModelSize(
     parameters=numbers + sum(part.num_weights() for part in packed),
     trained_parameters=sum(map(_count, trained)),
     weight_bytes=sum(map(_bytes, variables)),
     gradient_bytes=sum(map(_bytes, trained)),
-    slot_bytes=sum(map(_bytes, _each_once(slots() if callable(slots) else slots))),
+    slot_bytes=sum(map(_bytes, _each_once(tf_internals.variables_of(optimizer)))),
   )
 
 

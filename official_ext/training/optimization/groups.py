@@ -44,7 +44,7 @@ def by_attribute(model: tf.Module) -> dict[Hashable, str]:
     'encoder/dense/kernel' for a variable in a container's attribute `encoder`, `heads/0/...` for one in the first
     element of a list; a variable's own name if it contains the attribute, and in functional and sequential models.
   """
-  names: dict[Hashable, str] = {key_of(variable): name_of(variable) for variable in getattr(model, 'variables', ())}
+  names: dict[Hashable, str] = {key_of(variable): name_of(variable) for variable in tf_internals.variables_of(model)}
 
   def walk(module, path):
     for attribute, part in _parts(module) if _is_container(module) else ():
@@ -66,10 +66,10 @@ def by_part(model: tf.Module | None) -> dict[Hashable, str]:
   Args:
     model: any model; without such items there are no names.
   """
-  items = getattr(model, 'checkpoint_items', None)
+  items = tf_internals.checkpoint_items_of(model)
   found: dict[Hashable, str] = {}
   for part, item in items.items() if isinstance(items, Mapping) else ():
-    for variable in getattr(item, 'variables', ()):
+    for variable in tf_internals.variables_of(item):
       found.setdefault(key_of(variable), f'{part}/{name_of(variable)}')
   return found
 

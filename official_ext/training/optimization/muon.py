@@ -110,7 +110,7 @@ class Muon(optimizers.Optimizer):
   def build(self, var_list):
     """Creates the slots: see base class."""
     super().build(var_list)
-    if getattr(self, '_built', False):
+    if self._built:
       return
     self._momentums = [self.add_slot(variable, 'm') for variable in var_list]
     of_adamw = [index for index, variable in enumerate(var_list) if not self.is_matrix(variable)]

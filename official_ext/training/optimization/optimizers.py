@@ -136,6 +136,8 @@ class Optimizer(tf_keras.optimizers.Optimizer):
     (array([0.9, 2.1], dtype=float32), 1.0)
   """
 
+  _built = False  # Whether a subclass has made its slots.
+
   def __init__(
     self,
     name: str,
@@ -278,7 +280,7 @@ class StableAdamW(Optimizer):
   def build(self, var_list):
     """Creates the slots: see base class."""
     super().build(var_list)
-    if getattr(self, '_built', False):
+    if self._built:
       return
     self._momentums = [self.add_slot(variable, 'm', self.slot_dtype) for variable in var_list]
     self._velocities = [self.add_slot(variable, 'v', self.slot_dtype) for variable in var_list]
@@ -372,7 +374,7 @@ class AdamWTorch(Optimizer):
   def build(self, var_list):
     """Creates the slots: see base class."""
     super().build(var_list)
-    if getattr(self, '_built', False):
+    if self._built:
       return
     self._momentums = [self.add_slot(variable, 'm') for variable in var_list]
     self._velocities = [self.add_slot(variable, 'v') for variable in var_list]

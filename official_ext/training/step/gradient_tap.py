@@ -337,8 +337,18 @@ def logs_of(optimizer: tf_keras.optimizers.Optimizer) -> dict[str, tf.Tensor]:
   Its method `logs` returns them, if it has one: a dictionary from names, always the same, to scalars read from its
   variables.
   """
+  logs = _logs_method(optimizer)
+  return {} if logs is None else {f'optimizer/{name}': tf.cast(value, tf.float32) for name, value in logs().items()}
+
+
+def has_logs(optimizer: tf_keras.optimizers.Optimizer) -> bool:
+  """Whether the optimizer that makes the update has logs: see `logs_of`."""
+  return _logs_method(optimizer) is not None
+
+
+def _logs_method(optimizer):
   logs = getattr(inner_optimizer(optimizer), 'logs', None)
-  return {f'optimizer/{name}': tf.cast(value, tf.float32) for name, value in logs().items()} if callable(logs) else {}
+  return logs if callable(logs) else None
 
 
 def hyperparameters(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import tf_internals
 from official_ext.training.config import definitions
 from official_ext.training.config import mesh_config
 from official_ext.training.devices import device_types
@@ -278,7 +279,7 @@ def _nodes(graph):
 
 def num_weights(model: object) -> int:
   """The numbers in all weights of a model that exist already."""
-  return sum(variable.shape.num_elements() or 0 for variable in getattr(model, 'variables', ()))
+  return sum(variable.shape.num_elements() or 0 for variable in tf_internals.variables_of(model))
 
 
 def is_number(value: Any) -> bool:

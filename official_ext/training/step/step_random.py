@@ -370,7 +370,7 @@ def key_random_layers(model: tf_keras.Model) -> int:
     The number of generators that were keyed.
   """
   generators: list[Any] = []
-  for module in [model, *getattr(model, 'submodules', ())]:
+  for module in [model, *(model.submodules if isinstance(model, tf.Module) else ())]:
     generator = tf_internals.random_generator_of(module)
     if generator is not None and not any(generator is known for known in generators):
       generators.append(generator)

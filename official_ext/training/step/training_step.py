@@ -103,7 +103,7 @@ class TrainingStep:
     optimizer = self.parts.optimizer
     if not plan.manual_optimization:
       gradient_tap.build_optimizer(optimizer, self._task_step.variables)
-    elif callable(getattr(gradient_tap.inner_optimizer(optimizer), 'logs', None)):
+    elif gradient_tap.has_logs(optimizer):
       gradient_tap.build_optimizer(optimizer, self.parts.model.trainable_variables)
 
   def _update(self, plan, functions) -> updates.Update:

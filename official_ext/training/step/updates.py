@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import tf_internals
 from official_ext.data import batch_axes
 from official_ext.data import batch_reader
 from official_ext.training.config import definitions
@@ -113,7 +114,7 @@ class GuardedUpdate:
   @property
   def step_local_variables(self) -> list[tf.Variable]:
     """Variables that a forward pass may write: metrics and the model's own state, not frozen weights."""
-    variables = [variable for metric in self._parts.metrics for variable in getattr(metric, 'variables', ())]
+    variables = [variable for metric in self._parts.metrics for variable in tf_internals.variables_of(metric)]
     model = self._parts.model
     variables += [v for v in getattr(model, 'non_trainable_variables', ()) if not v.trainable]
     # A constant that a program in XLA writes, even unchanged, is an output of it: a second copy in memory.

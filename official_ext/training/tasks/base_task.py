@@ -14,6 +14,7 @@ from official_ext.base import protocols
 from official_ext.base import registry
 from official_ext.base import tf_internals
 from official_ext.base import tracebacks
+from official_ext.data import config_fields
 from official_ext.data import image_preprocessing
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.step import step_random
@@ -226,7 +227,7 @@ class Task(base_task.Task):
       UserError: there is no such checkpoint, or it does not fit.
     """
     if self.task_config.init_checkpoint:
-      may_miss = getattr(self.task_config, 'init_checkpoint_may_miss', ())
+      may_miss = config_fields.of_task(self.task_config).init_checkpoint_may_miss
       warm_start.load_weights(model, self.task_config.init_checkpoint, may_miss)
 
   def serving_function(self, model: tf_keras.Model) -> Any | None:

@@ -19,6 +19,7 @@ from official_ext.base import errors
 from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.data import bad_examples
+from official_ext.data import config_fields
 from official_ext.data import image_preprocessing as image_preprocessing_lib
 from official_ext.training.tasks import base_task
 from official_ext.training.trained import trained_model
@@ -78,7 +79,7 @@ def input_size(params: Any) -> list[int]:
   """
   *size, channels = params.task.model.input_size
   if None in size:
-    size = list(getattr(params.task.validation_data, 'output_size', None) or ())
+    size = list(config_fields.of_data(params.task.validation_data).output_size or ())
     if len(size) != 2:
       raise errors.UserError(
         f'task.model.input_size: {params.task.model.input_size}: has no height and width; set them'

@@ -21,10 +21,11 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base import protocols
+from official_ext.base import tf_internals
 from official_ext.base.files import paths
 from official_ext.base.files import storage
 from official_ext.base.run_folder import run_status
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.training.checkpoints import best
 from official_ext.training.checkpoints import contents as contents_lib
 from official_ext.training.checkpoints import exported_weights
@@ -187,7 +188,7 @@ def _mixed_precision(dtype: str) -> Iterator[None]:
 def _restore(model: tf_keras.Model, task: protocols.Task, path: str, ema: bool) -> str:
   """Restores all variables of a model; returns which weights they are."""
   contents = contents_lib.Contents(path)
-  items: dict[str, Any] = getattr(model, 'checkpoint_items', {})
+  items = tf_internals.checkpoint_items_of(model)
   root = tf.train.Checkpoint(model=model, **items)
   match = contents.match(root, _OF_TRAINING)
   if match.may_fit_later:
@@ -210,7 +211,7 @@ def create_variables(task: Any, model: tf_keras.Model) -> None:
   The step takes the task's data, validation data first. Without data, as on another machine, nothing happens.
   """
   for name in ('validation_data', 'train_data'):
-    data = data_fields.of_task(task.task_config, name)
+    data = config_fields.data_of(task.task_config, name)
     if data is None:
       continue
     try:

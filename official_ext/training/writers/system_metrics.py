@@ -142,9 +142,9 @@ class Sampler:
 
 def _cpu_seconds() -> tuple[float, float]:
   """The seconds of all cores since the machine started: busy, and busy or idle."""
-  times = psutil.cpu_times()
-  total = sum(times) - getattr(times, 'guest', 0.0) - getattr(times, 'guest_nice', 0.0)  # Linux counts these twice.
-  return total - times.idle - getattr(times, 'iowait', 0.0), total
+  times = psutil.cpu_times()._asdict()  # Each system has its kinds of time.
+  total = sum(times.values()) - times.get('guest', 0.0) - times.get('guest_nice', 0.0)  # Linux counts these twice.
+  return total - times['idle'] - times.get('iowait', 0.0), total
 
 
 def _counters() -> dict[str, float]:

@@ -22,6 +22,7 @@ from official.vision.ops import preprocess_ops
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.data import config_fields
 from official_ext.data import input_files
 
 _CHANNELS = (1, 3, 4)
@@ -138,7 +139,7 @@ def _annotate(picture: Picture, labels: Any, number: int, task: Any) -> None:
       continue
     if 'mask' in name and 'valid' not in name and array.shape[1:3] == picture.image.shape[:2]:
       picture.class_map = array[number].reshape(picture.image.shape[:2]).astype(np.int64)
-      losses = getattr(getattr(task, 'task_config', None), 'losses', None)
+      losses = config_fields.of_task(task.task_config).losses
       picture.ignored = getattr(losses, 'ignore_label', 255)
     elif name in ('label', 'labels', 'class', 'classes') and array.ndim <= 2:
       picture.labels = _labels(array[number])

@@ -8,7 +8,7 @@ from official.core import task_factory
 
 from official_ext.base import errors
 from official_ext.base.files import paths
-from official_ext.data import data_fields
+from official_ext.data import config_fields
 from official_ext.data import input_faults
 from official_ext.data import input_files
 from official_ext.training.config import definitions
@@ -81,5 +81,5 @@ def _pictures(task: Any, data: Any, path: str, number: int) -> tuple[list[pictur
       if len(pictures) >= number:
         break
   if not pictures:
-    raise input_faults.no_examples(path, data, data_fields.read(data).global_batch_size)
+    raise input_faults.no_examples(path, data, config_fields.of_data(data).global_batch_size)
   return pictures[:number], how
