@@ -1,9 +1,16 @@
 """Finds the commonest mistakes in a task, on a few batches: the first half of `official-ext check`.
 
-Errors are never intended: a loss that is not a scalar, a metric that nothing updates, a step that changes no weight.
-Warnings may be intended: a weight without a gradient, Python code that runs only when a step is traced, a loss that is
-a sum. data_checks.py and step_checks.py find most of them; this module adds unusual batches: the last, smaller one,
-and batches with extreme labels.
+Errors cannot be intended: a loss that is not a scalar, a metric that nothing updates, class numbers that are cut off or
+out of range, dtypes that do not fit, a compiled step that needs the value of a tensor, training data that end too
+early, validation data that never end, a loss of `forward` that includes the model's losses, a step that changes no
+weight, is not finite or cannot take the last batch.
+Warnings may be intended: a weight without a gradient, Python code that runs only once, when a step is traced (print,
+counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
+not finite or are sorted, dropout or batch normalisation that is off in training or on in evaluation, a loss that is a
+sum.
+
+data_checks.py and step_checks.py find most of them. This module adds unusual batches: the last, smaller one, and
+batches with extreme labels.
 """
 
 import contextlib
