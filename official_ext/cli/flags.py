@@ -26,6 +26,7 @@ from official_ext.training.config import registries
 from official_ext.training.config import short_names
 from official_ext.training.devices import distribute
 from official_ext.training.devices import workers
+from official_ext.training.tasks import model_garden
 
 MODES = (*checks.MODES, 'export')
 
@@ -266,4 +267,5 @@ def strategy_and_task(
   strategy = distribute.get_strategy(params.runtime)
   print(f'Devices: {distribute.describe(strategy, params.runtime)}', flush=True)
   with strategy.scope():
-    return strategy, task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))
+    task = task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))
+  return strategy, model_garden.adapt_task(task)

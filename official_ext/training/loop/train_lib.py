@@ -274,6 +274,7 @@ def build_trainer(
   """
   if isinstance(task, loop_task.LoopTask):
     raise errors.UserError(f'--experiment: {type(task).__name__} trains in a custom loop, and has no step to run')
+  task = model_garden.adapt_task(task)
   trainer_cls: Callable[..., Any] = task.trainer_cls or base_trainer.Trainer
   run_options.check_trainer_class(f'{type(task).__name__}.trainer_cls', trainer_cls)
   if profiler is not None:

@@ -2,8 +2,8 @@
 
 A task may derive from `ext.Task` or from Model Garden's Task, which has fewer members. A loop may run `ext.Trainer` or
 any trainer of Orbit. They are adapted where they enter the library; the code inside reads every member without asking
-whether it exists. Entrances of tasks are `run_experiment`, the constructor of `ext.Trainer`, and each place that makes
-a task from its configuration. The entrance of trainers is the constructor of the loop's controller.
+whether it exists. Tasks enter by `run_experiment`, `build_trainer`, the constructors of `ext.Trainer` and of a trained
+model, and each place that makes a task from its configuration; trainers by the constructor of the loop's controller.
 
 An object is adapted in place: its class, and so its name in records, stays. `isinstance(task, ext.Task)` still tells
 whether the library has written the task's steps.

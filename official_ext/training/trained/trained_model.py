@@ -62,6 +62,9 @@ class TrainedModel:
   checkpoint: str
   weights: str
 
+  def __post_init__(self):
+    model_garden.adapt_task(self.task)
+
   @property
   def evaluated_data(self) -> Any:
     """The configuration of the data of an evaluation; of training if the experiment has no validation data."""
