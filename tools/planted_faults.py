@@ -253,7 +253,7 @@ FAULTS = (
     'failed_evaluation_costs_training',
     'failures beside the training cost none of it',
     'Controller._saving_on_the_way_out',
-    'if self._step_now() == step and self._saving.steps_are_done and self._saving.is_possible_after(error):',
+    'if self._saving.steps_are_done and self._step_now() == step and self._saving.is_possible_after(error):',
     'if False:',
     (
       'test_an_evaluation_that_fails_again_and_again_costs_no_training',

@@ -240,7 +240,9 @@ class BatchReader:
       known = ' or '.join(bad_examples.ACTIONS)
       raise errors.UserError(f'{self._field}.on_bad_example: expected {known}, got {self._action!r}')
     self._hint = (
-      f'; repair or replace it, or set {self._field}.on_bad_example=skip' if 'on_bad_example' in vars(params) else ''
+      f'; repair or replace it, or set {self._field}.on_bad_example=skip'
+      if config_fields.known(params, {'on_bad_example': 'skip'})
+      else ''
     )
     self.may_skip = may_skip(params)
     self._log = bad_examples.current_log()

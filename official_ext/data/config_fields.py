@@ -138,7 +138,7 @@ def data_of(task_config: object, name: str) -> Any:
     task_config: the task's configuration.
     name: 'train_data' or 'validation_data'.
   """
-  return getattr(of_task(task_config), name)
+  return getattr(task_config, name, None)
 
 
 def known(config: object, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ CLASS_OUTPUTS = ('logits', 'outputs', 'probs', 'probabilities')
 # 0 to 1, and of corners, relative to the size of the image. Corners inherit the error of a box that was larger before
 # the border of the image clipped it.
 _SCORE_ERROR, _MOST_SCORE_ERROR = 1e-5, 1e-4
-_CORNER_ERROR, _MOST_CORNER_ERROR = 1e-5, 1e-3
+_CORNER_ERROR, _MOST_CORNER_ERROR = 1e-5, 1e-4
 _OVERLAP_ERROR = 1e-3  # Of intersections over union, beside the error of corners.
 _MARGIN = 2  # A decision may meet errors that are larger than those of the boxes that are the same.
 
@@ -114,6 +114,8 @@ def match_boxes(model: Boxes, export: Boxes, least_overlap: float, thresholds: B
   rounding = _rounding_of(model, export, [])
   for _ in range(2):  # Thin boxes are the same within the errors of the others.
     pairs = _box_pairs(model, export, least_overlap, rounding)
+    if least_overlap < _CLOSE_OVERLAP:  # Quantized: the boxes differ by more than rounding errors.
+      break
     rounding = _rounding_of(model, export, pairs)
   sides = (model, export)
   paired = [np.isin(np.arange(len(side)), [pair[own] for pair in pairs]) for own, side in enumerate(sides)]

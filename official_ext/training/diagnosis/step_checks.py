@@ -471,7 +471,7 @@ def _users_classes(owner: object) -> list[type]:
 
 
 def _trainable_variables(model: object) -> list[tf.Variable]:
-  return list(model.trainable_variables) if isinstance(model, tf.Module) else []
+  return list(getattr(model, 'trainable_variables', ()))  # A loaded SavedModel is no tf.Module.
 
 
 def _built(model: tf_keras.Model) -> bool:

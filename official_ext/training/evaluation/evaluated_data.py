@@ -91,7 +91,7 @@ def find(
     'global_batch_size': own.global_batch_size,
   }
   changes |= config_fields.known(own, {'decode_jpeg_only': prepared.settings.get('image_format') == 'jpeg'})
-  if 'seq_length' in vars(own):
+  if config_fields.known(own, {'seq_length': 0}):
     _check_vocabulary(prepared, on, own)
     changes['seq_length'] = prepared.settings.get('seq_length', config_fields.of_data(own).seq_length)
   annotations = os.path.join(folder, f'annotations_{split}.json')

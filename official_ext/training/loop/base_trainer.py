@@ -248,7 +248,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def _build_optimizer(self) -> None:
     """Makes the optimizer's slots, if the model has variables already: then a restore finds all of them."""
-    if not (isinstance(self.model, tf_keras.layers.Layer) and self.model.built):
+    if not getattr(self.model, 'built', False):
       return
     if not self._is_async and self.model.trainable_variables:
       gradient_tap.build_optimizer(self.optimizer, self.model.trainable_variables)

@@ -527,7 +527,7 @@ class Controller(orbit.Controller):
     try:
       yield
     except Exception as error:
-      if self._step_now() == step and self._saving.steps_are_done and self._saving.is_possible_after(error):
+      if self._saving.steps_are_done and self._step_now() == step and self._saving.is_possible_after(error):
         pending = {'evaluation_pending': True} if evaluation_is_due() else {}
         self._save_on_the_way_out(stage, step, {**extra, **pending})
       raise

@@ -109,7 +109,7 @@ class InputReport:
       text = ' in '.join(counts) + ('' if 'num_examples' in known else ', number of examples unknown')
       text = text.removeprefix(', ')
     fields = config_fields.of_data(self._data)
-    if fields.drop_remainder and not fields.is_training:
+    if fields.drop_remainder and fields.is_training is False:
       text += f'; those behind the last whole batch are dropped: {self.path}.drop_remainder'
     return text
 

@@ -36,7 +36,7 @@ class LoopTask(base_task.Task):
     ...     while run.step < run.train_steps and not run.stop_requested:
     ...       loss /= 2
     ...       run.advance(run.step + 1)
-    ...       run.tell('train', {'loss': loss})
+    ...       run.report('train', {'loss': loss})
     ...     return {'loss': loss}
     >>> params = ext.ExperimentConfig(task=ext.TaskConfig(), trainer=ext.TrainerConfig({'train_steps': 2}))
     >>> Halving(params.task).run_loop(ext.LoopRun(params, 'runs/halving', show=print))
@@ -96,7 +96,7 @@ class LoopRun:
     >>> run = ext.LoopRun(params, 'runs/rehearsal', stop_after=3, show=print)
     >>> while run.step < run.train_steps and not run.stop_requested:
     ...   run.advance(run.step + 1)
-    >>> run.tell('eval', {'accuracy': 0.5})
+    >>> run.report('eval', {'accuracy': 0.5})
     eval 3 accuracy 0.5
     >>> run.stopped_by
     'step 3 of a rehearsal'
