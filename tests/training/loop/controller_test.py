@@ -305,6 +305,19 @@ def test_what_has_ended_a_run_is_raised_although_its_record_cannot_be_written(tm
   assert steps_of(log, 'checkpoint') == [LOOP]
 
 
+def test_a_failure_inside_the_steps_is_raised_although_the_step_cannot_be_read(tmp_path, monkeypatch):
+  """A device may be gone: then a read of a variable fails too, or blocks."""
+
+  class Lost(Counter):
+    def train(self, num_steps):
+      monkeypatch.setattr(loop, '_step_now', lambda: pytest.fail('read a variable'))
+      raise KeyError('a device is lost')
+
+  loop, _ = make(tmp_path, counter=Lost([]), train_steps=END)
+  with pytest.raises(KeyError, match='a device is lost'):
+    loop.train(END)
+
+
 @pytest.mark.parametrize('stage', ['train', 'eval'])
 def test_a_subclass_sees_every_save_those_on_the_way_out_of_a_failure_too(stage, tmp_path):
   # `save_checkpoint` is Orbit's, and `RunOptions.controller_cls` may be a subclass that does more there.
