@@ -407,15 +407,15 @@ def test_without_a_service_as_many_batches_are_made_at_a_time_as_when_none_is_as
 
 @pytest.mark.slow
 def test_a_worker_that_is_of_no_use_slows_nothing_down(service, caplog):
-  """After its first batch, which is another one, 40 are made 4 at a time, for 0.1 seconds each."""
+  """After its first batch, which is another one, 40 are made 4 at a time, for 0.2 seconds each."""
   answers = service.add_worker(Numbers(seconds=0.01, shift=1))
-  iterator = iter(_build(service.address, Numbers(seconds=0.1), num_parallel_calls=4))
+  iterator = iter(_build(service.address, Numbers(seconds=0.2), num_parallel_calls=4))
   with caplog.at_level(logging.WARNING):
     _steps(iterator, lambda count: _reported(caplog.text, answers))
   began = time.monotonic()
   for _ in range(40):
     next(iterator)
-  assert time.monotonic() - began < 0.6 * 40 * 0.1
+  assert time.monotonic() - began < 0.6 * 40 * 0.2
 
 
 @pytest.mark.slow
