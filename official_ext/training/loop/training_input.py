@@ -109,7 +109,8 @@ class InputReport:
       text = ' in '.join(counts) + ('' if 'num_examples' in known else ', number of examples unknown')
       text = text.removeprefix(', ')
     fields = config_fields.of_data(self._data)
-    if fields.drop_remainder and fields.is_training is False:
+    is_known = bool(config_fields.known(self._data, {'is_training': True}))
+    if fields.drop_remainder and is_known and not fields.is_training:
       text += f'; those behind the last whole batch are dropped: {self.path}.drop_remainder'
     return text
 
