@@ -73,7 +73,7 @@ def test_flatten():
 def test_every_event_that_is_written_is_known():
   core = pathlib.Path(writers.__file__).parents[1] / 'loop'
   written = {
-    name for path in core.glob('*.py') for name in re.findall(r"\.(?:_log|tell|write)\(\s*'(\w+)'", path.read_text())
+    name for path in core.glob('*.py') for name in re.findall(r"\.(?:_log|report|write)\(\s*'(\w+)'", path.read_text())
   }
   assert {'start', 'train', 'rollback', 'early_stopped'} <= written
   assert written <= set(run_files.EVENTS)
