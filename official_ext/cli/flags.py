@@ -12,7 +12,6 @@ import sys
 from absl import flags
 from absl import logging
 from official.common import flags as tfm_flags
-from official.core import task_factory
 import tensorflow as tf
 
 from official_ext.base import errors
@@ -267,5 +266,4 @@ def strategy_and_task(
   strategy = distribute.get_strategy(params.runtime)
   print(f'Devices: {distribute.describe(strategy, params.runtime)}', flush=True)
   with strategy.scope():
-    task = task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))
-  return strategy, model_garden.adapt_task(task)
+    return strategy, model_garden.make_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))

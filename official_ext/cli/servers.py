@@ -98,6 +98,13 @@ def run_console(arguments: list[str]) -> int:
   return server.serve(context, listener)
 
 
+def _add_address(parser: arguments_lib.Parser, port: int, others: str) -> None:
+  """Adds --port and --host; `others` ends the help text with other addresses than this machine's."""
+  parser.add_argument('--port', type=int, default=port, metavar='N', help=f'default: {port}; 0: any that is free')
+  own = 'default: 127.0.0.1, this machine alone'
+  parser.add_argument('--host', default='127.0.0.1', metavar='ADDRESS', help=own + others)
+
+
 def _parse_console(arguments: list[str]) -> Any:
   parser = arguments_lib.Parser(
     'official-ext console',
@@ -106,14 +113,10 @@ def _parse_console(arguments: list[str]) -> Any:
     "pip install 'official-ext[console]'.",
   )
   parser.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder, help='the folder of the runs')
-  parser.add_argument(
-    '--port', type=int, default=_CONSOLE_PORT, metavar='N', help=f'default: {_CONSOLE_PORT}; 0: any that is free'
-  )
-  parser.add_argument(
-    '--host',
-    default='127.0.0.1',
-    metavar='ADDRESS',
-    help='default: 127.0.0.1, this machine alone. Another address requires a token of 16 letters or more in the '
+  _add_address(
+    parser,
+    _CONSOLE_PORT,
+    '. Another address requires a token of 16 letters or more in the '
     'environment variable OFFICIAL_EXT_CONSOLE_TOKEN, which the page requests',
   )
   arguments_lib.add_registry(parser)
@@ -179,15 +182,7 @@ def _serve_parser() -> arguments_lib.Parser:
     'folder', metavar='RUN_OR_EXPORT', type=kind, help='the folder of a run, or of an export of any format'
   )
   found.add_argument('--name', metavar='NAME', help="the model's name in addresses; default: that of the run's folder")
-  found.add_argument(
-    '--port', type=int, default=_SERVE_PORT, metavar='N', help=f'default: {_SERVE_PORT}; 0: any that is free'
-  )
-  found.add_argument(
-    '--host',
-    default='127.0.0.1',
-    metavar='ADDRESS',
-    help='default: 127.0.0.1, this machine alone; 0.0.0.0: all interfaces. Requests are not authenticated',
-  )
+  _add_address(found, _SERVE_PORT, '; 0.0.0.0: all interfaces. Requests are not authenticated')
   batch = 'examples that are computed at once, at most; default: 32'
   found.add_argument('--max_batch_size', type=arguments_lib.at_least(1), default=32, metavar='N', help=batch)
   latency = 'how long a request waits for others to join its batch; default: 5'

@@ -58,7 +58,7 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
     raise errors.UserError(f'--output: {output}: is for texts; expected a name that ends with {" or ".join(ENDINGS)}')
   distribute.configure(params.runtime)
   data, path = data_checks.data_of(params.task, options.split)
-  task = model_garden.adapt_task(task_factory.get_task(params.task))
+  task = model_garden.make_task(params.task)
   examples, layout = task.first_examples(data, path, options.rows)
   if not examples:
     raise errors.UserError(f'{path}: the input of {type(task).__name__} has no rows of tokens to show')

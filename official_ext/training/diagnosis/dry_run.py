@@ -6,7 +6,6 @@ import tempfile
 import time
 
 import numpy as np
-from official.core import task_factory
 from official.core import train_utils
 import tensorflow as tf
 
@@ -58,7 +57,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
   _print_row('devices', distribute.describe(strategy, params.runtime))
   with tempfile.TemporaryDirectory(prefix='dry_run-') as folder:
     with strategy.scope():
-      task = model_garden.adapt_task(task_factory.get_task(params.task, logging_dir=folder))
+      task = model_garden.make_task(params.task, logging_dir=folder)
     params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
     _print_row('task', type(task).__name__)
     if isinstance(task, loop_task.LoopTask):

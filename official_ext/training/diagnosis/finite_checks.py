@@ -14,7 +14,6 @@ import tempfile
 import types
 
 import numpy as np
-from official.core import task_factory
 import tensorflow as tf
 import tf_keras
 
@@ -356,7 +355,7 @@ def debug_step(
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
   with tempfile.TemporaryDirectory(prefix='debug-') as folder, strategy.scope():
-    task = model_garden.adapt_task(task_factory.get_task(params.task, logging_dir=folder))
+    task = model_garden.make_task(params.task, logging_dir=folder)
     task.weights_folder = manifests.folder_of(checkpoint) if checkpoint else ''
     params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
     trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=False)

@@ -16,7 +16,6 @@ batches with extreme labels.
 import contextlib
 from typing import Any
 
-from official.core import task_factory
 from official.core import train_utils
 import tensorflow as tf
 
@@ -147,7 +146,7 @@ def find_in_task(params: definitions.ExperimentConfig, logging_dir: str = '') ->
     warning - the loss is the sum over the examples of a batch: ...
     return the mean over the examples, tf.reduce_mean
   """
-  task = model_garden.adapt_task(task_factory.get_task(params.task, logging_dir=logging_dir))
+  task = model_garden.make_task(params.task, logging_dir=logging_dir)
   params = params.replace(trainer=epochs.in_steps(params.trainer, params.task, task))
   found, train, validation = data_checks.find(task, params)
   try:

@@ -17,7 +17,6 @@ from typing import Any
 
 from absl import logging
 import numpy as np
-from official.core import task_factory
 import tensorflow as tf
 
 from official_ext.base import errors
@@ -462,7 +461,7 @@ def build_served_inputs(params: definitions.ExperimentConfig) -> Mapping[str, wo
   Raises:
     UserError: the data allow no run, or the task has no input that is indexed by step.
   """
-  task = model_garden.adapt_task(task_factory.get_task(params.task))
+  task = model_garden.make_task(params.task)
   found: Mapping[str, worker.ServedInput] = {}
   if not isinstance(task, loop_task.LoopTask):
     with worker.collected() as found:

@@ -3,7 +3,7 @@
 A task may derive from `ext.Task` or from Model Garden's Task, which has fewer members. A loop may run `ext.Trainer` or
 any trainer of Orbit. They are adapted where they enter the library; the code inside reads every member without asking
 whether it exists. Tasks enter by `run_experiment`, `build_trainer`, the constructors of `ext.Trainer` and of a trained
-model, and each place that makes a task from its configuration; trainers by the constructor of the loop's controller.
+model, and `make_task`; trainers by the constructor of the loop's controller.
 
 An object is adapted in place: its class, and so its name in records, stays. `isinstance(task, ext.Task)` still tells
 whether the library has written the task's steps.
@@ -11,6 +11,8 @@ whether the library has written the task's steps.
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
+
+from official.core import task_factory
 
 from official_ext.training.tasks import base_task
 
@@ -61,6 +63,16 @@ class _TrainerDefaults:
 
 
 _OF_TRAINERS = tuple(name for name in vars(_TrainerDefaults) if not name.startswith('_'))
+
+
+def make_task(task_config: object, **kwargs: Any) -> Any:
+  """Makes the task of a configuration by Model Garden's registry, and adapts it.
+
+  Args:
+    task_config: its configuration, whose class is registered with a class of tasks.
+    **kwargs: further arguments of `task_factory.get_task`, such as `logging_dir`.
+  """
+  return adapt_task(task_factory.get_task(task_config, **kwargs))
 
 
 def adapt_task(task: _Adapted) -> _Adapted:

@@ -13,7 +13,6 @@ import shlex
 import types
 from typing import Any
 
-from official.core import task_factory
 from official.modeling import performance
 import tensorflow as tf
 import tf_keras
@@ -100,7 +99,7 @@ def load_model(
   """
   path = find_checkpoint(model_dir, params, which)
   with _mixed_precision(dtype or params.runtime.mixed_precision_dtype or 'float32'):
-    task = model_garden.adapt_task(task_factory.get_task(params.task))
+    task = model_garden.make_task(params.task)
     task.weights_folder = manifests.folder_of(path)
     with keras_version.building(task):
       model = task.build_model()

@@ -4,8 +4,6 @@ import dataclasses
 import os
 from typing import Any
 
-from official.core import task_factory
-
 from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.data import config_fields
@@ -55,7 +53,7 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
     raise errors.UserError(f'--output: {output}: expected a name that ends with {" or ".join(ENDINGS)}')
   distribute.configure(params.runtime)
   data, path = data_checks.data_of(params.task, options.split)
-  task = model_garden.adapt_task(task_factory.get_task(params.task))
+  task = model_garden.make_task(params.task)
   pictures, how = _pictures(task, data, path, options.rows * options.columns)
   names = input_files.find_class_names(data)
   if output.lower().endswith('.html'):

@@ -5,6 +5,7 @@ import pathlib
 import re
 import tempfile
 
+from official.core import task_factory
 import pytest
 import tensorflow as tf
 import tf_keras
@@ -24,7 +25,7 @@ def run(tmp_path, monkeypatch, capsys):
   def run(task_cls=small_run.SmallTask, runtime=None, **trainer):
     params = small_run.make_params(runtime, **trainer)
     task = lambda config, logging_dir: task_cls(config, harness.make_data(small_run.NUM_EXAMPLES))
-    monkeypatch.setattr(dry_run.task_factory, 'get_task', task)
+    monkeypatch.setattr(task_factory, 'get_task', task)
     try:
       dry_run.run(params)
     finally:
