@@ -22,7 +22,7 @@ class BatchAxes:
     axes: one for each component, in the order of `tf.nest.flatten`; None for a component that does not count, such as
       a constant or a scalar.
     is_checked: whether the shapes have decided. If not, the components may disagree: see `agree`.
-    assumed: what was assumed if nothing has decided, for a message; '' otherwise.
+    assumed: the assumption if nothing has decided, for a message; '' otherwise.
   """
 
   axes: tuple[int | None, ...]

@@ -28,7 +28,7 @@ class DataFields:
     on_bad_example: the reaction to a damaged example.
     collator: the registered name of the function that makes a batch.
     num_parallel_calls: the number of batches that are prepared at the same time.
-    seq_length: the length to which features are padded; 0 for that of the longest.
+    seq_length: the length to which features are padded; 0 for the length of the longest.
     pad_value: the number in the padding.
     decode_jpeg_only: whether images are decoded as JPEG alone; None if the configuration does not know it.
     decoder: Model Garden's configuration of the decoder; None without one.

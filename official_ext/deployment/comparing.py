@@ -23,8 +23,8 @@ CLASS_OUTPUTS = ('logits', 'outputs', 'probs', 'probabilities')
 # the border of the image clipped it.
 _SCORE_ERROR, _MOST_SCORE_ERROR = 1e-5, 1e-4
 _CORNER_ERROR, _MOST_CORNER_ERROR = 1e-5, 1e-4
-_OVERLAP_ERROR = 1e-3  # Of intersections over union, beside the error of corners.
-_MARGIN = 2  # A decision may meet errors that are larger than those of the boxes that are the same.
+_OVERLAP_ERROR = 1e-3  # Of intersections over union, added to the error of corners.
+_MARGIN = 2  # A decision may meet errors that are larger than the errors of matched boxes.
 
 SCORE = 'a score at pre_nms_score_threshold'
 NUMBER = 'a score at the limit of max_num_detections'

@@ -128,7 +128,7 @@ class Retention:
     Args:
       directory: the run's folder.
       max_to_keep: how many of the newest checkpoints are kept; None keeps all.
-      keep_every: checkpoints at multiples of this step are kept beside them; 0 for none.
+      keep_every: checkpoints at multiples of this step are kept too; 0 for none.
     """
     self._directory = directory
     self._max_to_keep = max_to_keep
@@ -139,7 +139,7 @@ class Retention:
     """Names the checkpoints that are kept in the file named `checkpoint`, and deletes the others.
 
     Args:
-      saved: path of the one that was just saved: it stays, even beside higher numbers.
+      saved: path of the one that was just saved: it stays, even if others have higher numbers.
     """
     there = manifests.complete_paths(self._directory)
     outdated = [path for path in self._beyond_number(there) if path != saved]
@@ -167,7 +167,7 @@ class Retention:
       logging.error('%s', what)
 
 
-_MAX_ATTEMPTS = 10  # How often an evaluation tries to restore a checkpoint before the training beside it deletes that.
+_MAX_ATTEMPTS = 10  # How often an evaluation tries to restore a checkpoint before a simultaneous training deletes that.
 
 
 class CheckpointManager:

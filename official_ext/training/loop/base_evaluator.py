@@ -114,7 +114,7 @@ class EvaluationState(tf.Module):
     self.bad_batches = tf.Variable([0] * NUM_REMEMBERED_BATCHES, dtype=tf.int64, name='bad_batches', **kwargs)
 
   def begin(self) -> None:
-    """Counts anew."""
+    """Counts from 0 again."""
     self.batch.assign(0)
     self.num_not_finite.assign(0.0)
     self.num_bad_batches.assign(0)
@@ -323,7 +323,7 @@ class Evaluator(garden.ModelGardenTrainer):
 
   def _find_axes(self) -> None:
     """Finds the axes of the input. If its shapes leave a doubt, only a batch whose parts disagree leads to a second
-    look, with another batch size: most inputs have none. A loop in a graph cannot begin anew, nor can one worker alone.
+    look, with another batch size: most inputs have none. A loop in a graph, or one worker alone, cannot begin again.
     """
     is_final = self._have_disagreed or self.config.trainer.eval_tf_while_loop or workers.are_several(self.strategy)
     spec = self._evaluation_spec
@@ -393,7 +393,7 @@ class Evaluator(garden.ModelGardenTrainer):
 
   @property
   def _aggregates(self) -> bool:
-    """Whether the task uses the logs of every step in Python, and so needs those of all workers."""
+    """Whether the task uses the logs of every step in Python, and so needs the logs of all workers."""
     return type(self.task).aggregate_logs is not official_base_task.Task.aggregate_logs
 
   @contextlib.contextmanager

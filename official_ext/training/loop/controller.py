@@ -79,7 +79,7 @@ def new_checkpoints(
   """The paths of the checkpoints in a folder as they appear, the same on all workers.
 
   Args:
-    manager: that of the folder.
+    manager: the folder's.
     workers: all that evaluate together.
     timeout: how many seconds to wait for a new checkpoint; None waits for ever.
     has_ended: whether training has ended, so that no more checkpoints will follow.
@@ -119,7 +119,7 @@ def restore_unless_gone(
   Args:
     path: of the checkpoint.
     restore: restores it.
-    manager: that of the folder.
+    manager: the folder's.
     workers: all that evaluate together.
 
   Returns:

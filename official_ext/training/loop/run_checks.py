@@ -60,7 +60,7 @@ class MemoryEstimate:
     activations: of a micro-batch.
     compilation: of tracing and compiling the step; 0 on GPUs, whose memory it does not take.
     total: the memory of the machine, the limit of its cgroup, or the memory of the smallest GPU; 0 for unknown.
-    available: what is left of `total` for this process, with `resident`; 0 for unknown.
+    available: the rest of `total` for this process, with `resident`; 0 for unknown.
   """
 
   resident: int

@@ -67,7 +67,7 @@ class Saving:
 
   @property
   def steps_are_done(self) -> bool:
-    """Whether no step is under way: the trainer's state is that of a whole step."""
+    """Whether no step is under way: the trainer's state is after a whole step."""
     return not self._steps_are_under_way or self._trainer.steps_are_done
 
   def holds(self, step: int) -> bool:

@@ -200,7 +200,7 @@ def _identify_code(experiment: run_options.Experiment, trainer: Any) -> Mapping[
 
 
 def _warn_of_unused_bindings(experiment: run_options.Experiment, when: str, of_classes: bool) -> None:
-  """Prints a line about gin's bindings that no call has used. An evaluation does not use those of a training."""
+  """Prints a line about gin's bindings that no call has used. An evaluation does not use the bindings of a training."""
   line = (
     model_garden_internals.unused_bindings_warning(when, of_classes)
     if experiment.trains and experiment.is_chief
@@ -428,7 +428,7 @@ def _make_writers(
 ) -> writers_lib.Writer:
   """Makes the writers of a run: events.jsonl, progress, those that the configuration names. Only for the chief.
 
-  A mode that does not train writes `events.{mode}.jsonl`: it may run beside a training in the same folder.
+  A mode that does not train writes `events.{mode}.jsonl`: it may run during a training in the same folder.
   """
   if not is_chief:
     return writers_lib.Writers([])
@@ -452,7 +452,7 @@ def _make_writers(
 def report_params(
   experiment: run_options.Experiment, record: run_record.RunRecord, saves: bool, warns: bool = True
 ) -> None:
-  """Notes the origin of the experiment; for a training, writes params.yaml and the task's files beside it, and warns
+  """Notes the origin of the experiment; for a training, writes params.yaml and the task's files next to it, and warns
   of schedules that do not fit, of a seed that is not set, and of an unknown direction of the best checkpoint's metric.
   """
   record.update(**(experiment.options.origin or {}), code=experiment.code.get('code'))
@@ -572,7 +572,7 @@ def build_loop(
     _begin_line(experiment, run, manager)
     if experiment.trains and is_new and (run.record.values['attempt'] > 1 or _was_trained(experiment.model_dir)):
       run.events.report_fresh_start()
-    # Only now are the variables known to be those of the checkpoint's model.
+    # Only now are the variables known to fit the checkpoint's model.
     report_params(experiment, run.record, saves=resumes, warns=False)
     report_model(experiment, run)
 

@@ -289,7 +289,7 @@ class Task(base_task.Task):
 
   def keep_files(self, model_dir: str) -> None:
     """Writes the data that is needed to resume from this run and is not in the configuration: when training starts, on
-    the chief, beside params.yaml. `weights_folder` leads to it.
+    the chief, next to params.yaml. `weights_folder` leads to it.
 
     Args:
       model_dir: the run's folder.
