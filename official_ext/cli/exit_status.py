@@ -3,7 +3,6 @@
 import atexit
 from collections.abc import Iterator
 import contextlib
-import json
 import os
 import sys
 import traceback
@@ -19,6 +18,7 @@ from official_ext.base import safe_text
 from official_ext.base import tracebacks
 from official_ext.base.files import storage
 from official_ext.base.run_folder import run_status
+from official_ext.training.devices import cluster
 
 _WITH_STATUS = (
   errors.UserError,
@@ -97,9 +97,10 @@ def _traceback_name() -> str:
   """The name of the file, which differs for an evaluation or another worker in the same folder."""
   mode = _flag('mode') or 'train'
   parts = ['traceback'] + ([] if 'train' in mode else [mode])
-  task = json.loads(os.environ.get('TF_CONFIG') or '{}').get('task', {})
-  if task.get('index'):
-    parts.append(f'worker-{task["index"]}')
+  with contextlib.suppress(errors.UserError):  # If the error came before TF_CONFIG was read.
+    _, (_, index) = cluster.read_tf_config()
+    if index:
+      parts.append(f'worker-{index}')
   return '.'.join([*parts, 'txt'])
 
 

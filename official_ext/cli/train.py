@@ -18,6 +18,7 @@ with package_imports.without_gc():
   from official_ext.cli import export
   from official_ext.cli import flags as ext_flags
   from official_ext.cli import output
+  from official_ext.training.devices import cluster
   from official_ext.training.devices import signals
   from official_ext.training.diagnosis import dry_run
   from official_ext.training.diagnosis import finite_checks
@@ -41,7 +42,8 @@ def main(_) -> None:
     return
   with signals.PreemptionWatch() as watch:
     params = ext_flags.configuration()
-    mode, model_dir = FLAGS.mode, paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
+    mode = cluster.mode_of_process(FLAGS.mode)
+    model_dir = paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
     run_record.check_writable(model_dir)
     strategy, task = ext_flags.strategy_and_task(params, model_dir)
     with exit_status.saving_gin_config(mode, model_dir, strategy):

@@ -28,6 +28,7 @@ from official_ext.base import errors
 # SLURM hands out no ports. Below the range that the kernel takes for outgoing connections.
 _SLURM_PORTS = range(15000, 31000)
 _SLURM_PORTS_PER_JOB = 16
+_JOBS = ('chief', 'worker', 'ps')  # Those that TensorFlow's strategies take.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,13 @@ def find(environment: MutableMapping[str, str] | None = None) -> Cluster | None:
 
   Raises:
     UserError: the variables make no sense.
+
+  Example:
+
+    >>> workers = ['host-a:2222', 'host-b:2222']
+    >>> config = {'cluster': {'worker': workers}, 'task': {'type': 'worker', 'index': 1}}
+    >>> find({'TF_CONFIG': json.dumps(config)}).name(0)
+    'worker 0 (host-a:2222)'
   """
   environment = os.environ if environment is None else environment
   if not environment.get('TF_CONFIG'):
@@ -69,32 +77,71 @@ def find(environment: MutableMapping[str, str] | None = None) -> Cluster | None:
     if config is None:
       return None
     environment['TF_CONFIG'] = json.dumps(config)
-  jobs, task = read_tf_config(environment)
+  jobs, (kind, index) = read_tf_config(environment)
   addresses = [*jobs.get('chief', []), *jobs.get('worker', [])]
-  if jobs.get('ps') or len(addresses) < 2 or task.get('type') == 'evaluator':
+  if jobs.get('ps') or len(addresses) < 2:
     return None
-  kind, index = task.get('type'), task.get('index')
-  if kind not in ('chief', 'worker') or not isinstance(index, int) or not 0 <= index < len(jobs.get(kind, [])):
-    raise errors.UserError(f"TF_CONFIG: task {json.dumps(task)} is not in the cluster's worker list")
   for address in addresses:
     if not re.fullmatch(r'\S+:\d+', str(address)):
       raise errors.UserError(f'TF_CONFIG: {address!r} is not an address, which is host:port')
   return Cluster(tuple(addresses), index + (len(jobs.get('chief', [])) if kind == 'worker' else 0))
 
 
-def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[str, list[str]], dict[str, object]]:
-  """The parts of TF_CONFIG: job name -> addresses, and this process's task; both {} if it is unset.
+def mode_of_process(mode: str, environment: Mapping[str, str] | None = None) -> str:
+  """The mode of this process: an evaluator of TF_CONFIG evaluates, and prints so, if the command of all trains.
+
+  Args:
+    mode: of the command.
+    environment: the environment variables, the process's by default.
+
+  Returns:
+    'continuous_eval' instead of a mode that trains, for the task type `evaluator`; else `mode`.
 
   Raises:
-    UserError: it cannot be read.
+    UserError: TF_CONFIG cannot be read.
+  """
+  if 'train' not in mode or read_tf_config(environment)[1][0] != 'evaluator':
+    return mode
+  print(f'TF_CONFIG: this process is the evaluator: it runs in mode continuous_eval, not {mode}', flush=True)
+  return 'continuous_eval'
+
+
+def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[str, list[str]], tuple[str, int]]:
+  """The parts of TF_CONFIG, as TensorFlow's resolver takes them: an index may be a text.
+
+  An evaluator is in no cluster, and its index does not matter.
+
+  Args:
+    environment: the environment variables, the process's by default.
+
+  Returns:
+    (job name -> addresses, (type, index) of this process's task); ({}, ('evaluator', 0)) for an evaluator;
+    ({}, ('', 0)) without a cluster.
+
+  Raises:
+    UserError: it cannot be read, or this process's task is not in the cluster.
   """
   environment = os.environ if environment is None else environment
   try:
     config = json.loads(environment.get('TF_CONFIG') or '{}')
     jobs, task = config.get('cluster', {}), config.get('task', {})
-    return {name: list(addresses) for name, addresses in jobs.items()}, dict(task)
+    jobs, task = {name: list(addresses) for name, addresses in jobs.items()}, dict(task)
   except (json.JSONDecodeError, AttributeError, TypeError, ValueError):
     raise errors.UserError('TF_CONFIG: the environment variable holds no JSON object as TensorFlow has it') from None
+  kind = str(task.get('type', ''))
+  if kind == 'evaluator' or not any(jobs.values()):
+    return {}, ('evaluator' if kind == 'evaluator' else '', 0)
+  try:
+    index = int(task['index'])
+  except (KeyError, TypeError, ValueError):
+    index = -1
+  if kind not in _JOBS or not 0 <= index < len(jobs.get(kind, [])):
+    sizes = ', '.join(f'{name} {len(addresses)}' for name, addresses in jobs.items())
+    raise errors.UserError(
+      f'TF_CONFIG: task {json.dumps(task)} is not in the cluster ({sizes}): its type is one of {", ".join(_JOBS)} or '
+      'evaluator, its index counts from 0'
+    )
+  return jobs, (kind, index)
 
 
 # SLURM.

@@ -73,6 +73,8 @@ def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   several virtual CPUs, one CPU. One device is driven by OneDeviceStrategy. `runtime.num_gpus` 0 means all GPUs.
 
   Under `parameter_server`, a process whose TF_CONFIG task is a worker or a parameter server serves, and never returns.
+  An evaluator of TF_CONFIG takes the devices of its machine, also if `multi_worker_mirrored` or `parameter_server` is
+  named.
 
   Args:
     runtime: `params.runtime`. Only its devices count: `official-ext train` and train.py have set up seeds, mixed
@@ -96,7 +98,8 @@ def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
     )
   if runtime.mesh.sizes():
     return _mesh(runtime)
-  if name == 'auto':
+  is_evaluator = cluster_lib.read_tf_config()[1][0] == 'evaluator'
+  if name == 'auto' or (is_evaluator and name in ('multi_worker_mirrored', 'parameter_server')):
     name = _choose(runtime)
   builders = {
     'tpu': _tpu,

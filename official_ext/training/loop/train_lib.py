@@ -37,6 +37,7 @@ from official_ext.training.checkpoints import training_lines
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
 from official_ext.training.config import epochs
+from official_ext.training.devices import cluster
 from official_ext.training.devices import distribute
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import base_trainer
@@ -91,7 +92,8 @@ def run_experiment(
   Args:
     distribution_strategy: the strategy.
     task: a Task made inside its scope.
-    mode: 'train', 'eval', 'train_and_eval', 'continuous_eval' or 'train_and_post_eval'.
+    mode: 'train', 'eval', 'train_and_eval', 'continuous_eval' or 'train_and_post_eval'; 'continuous_eval' takes the
+      place of one that trains in the evaluator of TF_CONFIG.
     params: the experiment.
     model_dir: the folder for checkpoints, logs and records.
     run_post_eval: whether to evaluate once after training.
@@ -138,7 +140,7 @@ def run_experiment(
   if enable_async_checkpointing is not None:
     params = params.replace(trainer={'async_checkpointing': enable_async_checkpointing})
   strategy, model_dir = distribution_strategy or tf.distribute.get_strategy(), paths.local(model_dir)
-  task = model_garden.adapt_task(task)
+  task, mode = model_garden.adapt_task(task), cluster.mode_of_process(mode)
   return _run(run_options.Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options))
 
 
@@ -222,6 +224,7 @@ def build_trainer_and_actions(experiment: run_options.Experiment) -> tuple[Any, 
   trainer = experiment.options.trainer or build_trainer(
     strategy, task, params, experiment.model_dir, experiment.trains, experiment.evaluates, mode, profiler
   )
+  run_checks.check_log_names(task, trainer, mode, experiment.evaluates)
   run_checks.check_metrics(params.trainer, task, trainer, mode, experiment.evaluates)
   if experiment.trains:
     run_checks.check_learning_rate(experiment, trainer)

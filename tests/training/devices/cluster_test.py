@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.training.devices import cluster
@@ -48,6 +49,26 @@ def test_tf_config():
   assert cluster.find(_tf_config({'type': 'worker', 'index': 0}, **jobs)).index == 1
 
 
+def test_indices_are_read_as_tensorflow_reads_them(monkeypatch):
+  for index in ('1', 1, 1.0):
+    environment = _tf_config({'type': 'worker', 'index': index}, worker=['a:1', 'b:2'])
+    monkeypatch.setenv('TF_CONFIG', environment['TF_CONFIG'])
+    assert cluster.find(environment).index == tf.distribute.cluster_resolver.TFConfigClusterResolver().task_id
+
+
+@pytest.mark.parametrize('jobs', [{}, {'chief': ['a:1'], 'worker': ['b:1']}, {'worker': ['a:1'], 'ps': ['c:1']}])
+def test_an_evaluator_evaluates(jobs, capsys):
+  # Its index is of a list that the cluster does not have.
+  environment = _tf_config({'type': 'evaluator', 'index': 3}, **jobs)
+  assert cluster.find(environment) is None
+  for mode in ('train', 'train_and_eval', 'train_and_post_eval'):
+    assert cluster.mode_of_process(mode, environment) == 'continuous_eval'
+    assert capsys.readouterr().out.endswith(f'it runs in mode continuous_eval, not {mode}\n')
+  for mode in ('eval', 'continuous_eval'):
+    assert cluster.mode_of_process(mode, environment) == mode
+  assert cluster.mode_of_process('train', {}) == 'train'
+
+
 @pytest.mark.parametrize(
   'environment',
   [
@@ -57,6 +78,11 @@ def test_tf_config():
     _tf_config({'type': 'worker', 'index': 2}, worker=['a:1', 'b:2']),
     _tf_config({'type': 'work', 'index': 0}, worker=['a:1', 'b:2']),
     _tf_config({}, worker=['a:1', 'b:2']),
+    _tf_config({'type': 'worker', 'index': 1}, worker=['a:1']),
+    _tf_config({'type': 'worker', 'index': -1}, worker=['a:1', 'b:2']),
+    _tf_config({'type': 'worker', 'index': 'x'}, worker=['a:1', 'b:2']),
+    _tf_config({'type': 'chief', 'index': 0}, worker=['a:1', 'b:2']),
+    _tf_config({'type': 'ps', 'index': 1}, worker=['a:1', 'b:2'], ps=['c:1']),
     _tf_config({'type': 'worker', 'index': 0}, worker=['a', 'b:2']),
   ],
 )
