@@ -1,7 +1,9 @@
 """Configuration as text: YAML 1.2, overrides such as `a.b=1,c=2`, dotted paths, and values of the command line.
 
 PyYAML reads YAML 1.1, where `yes` is a bool, `010` is eight and `1e3` is a string. The classes here follow the core
-schema of YAML 1.2, of which JSON is a part. They leave PyYAML's classes unchanged.
+schema of YAML 1.2, of which JSON is a part, and the merge key `<<` of YAML 1.1, which configurations for Model Garden
+have. Documents in which an integer begins with 0 are refused: the versions read different numbers. The classes leave
+PyYAML's unchanged.
 
 `flatten` makes dotted paths of a nested configuration. `argument_of` writes a value as the text after `--set=NAME=`
 that `load_value` reads as exactly that value.
@@ -19,6 +21,7 @@ from official_ext.base import json_values
 from official_ext.base.files import local_files
 from official_ext.base.files import paths
 
+_MERGE_TAG = 'tag:yaml.org,2002:merge'  # https://yaml.org/type/merge.html
 _KEY = re.compile(r'\s*([A-Za-z_][\w.-]*)(?:\[(\d+)\])?\s*=')
 # https://yaml.org/spec/1.2.2/#103-core-schema
 _CORE_SCHEMA = (
@@ -53,7 +56,7 @@ class Literal(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):
-  """Reads the core schema of YAML 1.2, and no other tags; refuses a key that occurs twice in one mapping.
+  """Reads the core schema of YAML 1.2 and merge keys; refuses a key that occurs twice in one mapping.
 
   It also refuses documents that are nested too deeply, or whose aliases expand to too many values: they would fill
   memory or the stack.
@@ -83,7 +86,8 @@ class _Loader(yaml.SafeLoader):
       raise yaml.MarkedYAMLError(problem=f'aliases make more than {_MAX_VALUES} values of it')
     return node
 
-  def construct_mapping(self, node, deep=False):
+  def compose_mapping_node(self, anchor):
+    node = super().compose_mapping_node(anchor)
     lines: dict[str, int] = {}
     for key_node, _ in node.value:
       key, line = key_node.value, key_node.start_mark.line + 1
@@ -91,7 +95,11 @@ class _Loader(yaml.SafeLoader):
         if key in lines:
           raise yaml.MarkedYAMLError(problem=f'the key {key} stands twice, in lines {lines[key]} and {line}')
         lines[key] = line
-    return super().construct_mapping(node, deep)
+    return node
+
+
+class _DocumentLoader(_Loader):
+  """Refuses integers such as 010, which are other numbers in YAML 1.1."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -152,6 +160,14 @@ def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.Sca
   return construct
 
 
+def _construct_plain_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> object:
+  """An integer of a document."""
+  if re.fullmatch(r'[-+]?0[0-7]+', node.value):
+    meanings = f'{int(node.value, 8)} in YAML 1.1 and {int(node.value)} in YAML 1.2'
+    raise yaml.MarkedYAMLError(problem=f'{node.value} is {meanings}', problem_mark=node.start_mark)
+  return _Loader.yaml_constructors['tag:yaml.org,2002:int'](loader, node)
+
+
 def shortened(value: object, length: int = 100) -> str:
   """A value as an error message shows it: its repr, without the middle if it is long."""
   if isinstance(value, int) and abs(value) >= 1 << 256:  # Python writes no more than 4300 digits.
@@ -165,12 +181,15 @@ def _set_up_classes() -> None:
     for yaml_class in (_Loader, _Dumper):
       yaml_class.add_implicit_resolver(f'tag:yaml.org,2002:{name}', re.compile(f'^{pattern}$'), first_characters)
     _Loader.add_constructor(f'tag:yaml.org,2002:{name}', _constructor(name, pattern))
+  _Loader.add_implicit_resolver(_MERGE_TAG, re.compile('^<<$'), ['<'])
+  _Loader.add_constructor(_MERGE_TAG, yaml.SafeLoader.construct_yaml_str)  # As a value, it is a text.
   # Model Garden writes this tag into its params.yaml.
   _Loader.add_constructor('tag:yaml.org,2002:python/tuple', yaml.SafeLoader.construct_yaml_seq)
   for sequence_type in (list, tuple):
     _Dumper.add_representer(
       sequence_type, lambda dumper, data: dumper.represent_sequence('tag:yaml.org,2002:seq', data, flow_style=True)
     )
+  _DocumentLoader.add_constructor('tag:yaml.org,2002:int', _construct_plain_int)  # Copies the constructors of _Loader.
 
 
 _set_up_classes()
@@ -194,10 +213,15 @@ def load(text: str, source: str) -> json_values.Json:
     Nested dicts, lists and scalars.
 
   Raises:
-    UserError: the text is not YAML, has a key twice in one mapping, is nested too deeply, or expands to too much.
+    UserError: the text is not YAML, has a key twice in one mapping or an integer that begins with 0, is nested too
+      deeply, or expands to too much.
   """
+  return _load(text, source, _DocumentLoader)
+
+
+def _load(text: str, source: str, loader: type[_Loader]) -> json_values.Json:
   try:
-    return yaml.load(text, Loader=_Loader)
+    return yaml.load(text, Loader=loader)
   except yaml.YAMLError as error:
     raise errors.UserError(f'{source}: {_one_line(error)}') from error
 
@@ -275,7 +299,7 @@ def load_value(text: str, source: str) -> object:
   if text.startswith(('[', '{')):
     return load(text, source)
   try:
-    value = load(text, source)
+    value = _load(text, source, _Loader)
   except errors.UserError:
     return text
   if isinstance(value, (dict, list)) or (value is None and text.startswith('#')):

@@ -631,6 +631,29 @@ def test_pyyaml_is_left_as_it_is():
   assert yaml.safe_load('yes') is True and yaml.safe_load('010') == 8
 
 
+def test_merge_keys_as_model_garden_reads_them(tmp_path):
+  # The second mapping is merged before its own merge is done; a list of mappings, of which the first one counts.
+  text = 'a: {<<: &b {<<: &c {x: 1, y: 2}, x: 3}, z: 4}\nd: {<<: [*c, *b], y: 5}\ne: *b\nf: "<<"\ng: <<\n'
+  read = config_text.load(text, 'test')
+  assert read.pop('g') == '<<'  # Model Garden's reader fails here.
+  assert read == yaml.load(text.replace('g: <<\n', ''), Loader=yaml.FullLoader)
+  assert read['a'] == {'x': 3, 'y': 2, 'z': 4} and read['d'] == {'x': 1, 'y': 5}
+  assert config_text.load(config_text.dump(read), 'test') == read
+  with pytest.raises(errors.UserError, match='^test: the key x stands twice, in lines 1 and 2$'):
+    config_text.load('{<<: {x: 1,\nx: 2}}', 'test')
+  with pytest.raises(errors.UserError, match='^test: malformed YAML: expected a mapping'):
+    config_text.load('{<<: 3}', 'test')
+
+
+def test_integers_that_versions_of_yaml_read_differently_are_refused_in_files(tmp_path):
+  (tmp_path / 'a.yaml').write_text('trainer:\n  train_steps: 010\n')
+  expected = 'a.yaml: malformed YAML: 010 is 8 in YAML 1.1 and 10 in YAML 1.2 in line 2, column 16$'
+  with pytest.raises(errors.UserError, match=expected):
+    parse(config_file=[str(tmp_path / 'a.yaml')])
+  for text, value in (('0', 0), ('-7', -7), ('09', 9), ('0.5', 0.5), ('0x10', 16)):
+    assert config_text.load(f'a: {text}', 'test') == {'a': value}
+
+
 def test_dump_is_read_back_by_every_kind_of_reader():
   values = {'a': ['yes', '1e3', '010', 'null', '', 'x\ny', 'é', 'off', '~', '1:30'], 'b': {'c': (1, -2.5e-7, 1e20)}}
   expected = {'a': values['a'], 'b': {'c': list(values['b']['c'])}}
