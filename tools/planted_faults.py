@@ -367,7 +367,7 @@ FAULTS = (
     'imports go downward',
     None,
     '',
-    'from official_ext.training.loop import train_lib  # noqa: F401',
+    'def _upward():\n  from official_ext.training.loop import train_lib  # noqa: F401',
     ('test_imports_go_downward',),
     module='base/errors.py',
   ),

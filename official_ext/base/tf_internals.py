@@ -49,6 +49,7 @@ from tensorflow.python.ops import gen_image_ops
 from tensorflow.python.ops import gen_math_ops
 from tensorflow.python.ops import gen_nn_ops
 from tensorflow.python.ops import gen_random_ops
+from tensorflow.python.ops import gen_resource_variable_ops
 from tensorflow.python.ops import gen_stateless_random_ops
 from tensorflow.python.ops import gen_stateless_random_ops_v2
 from tensorflow.python.ops import resource_variable_ops
@@ -279,6 +280,8 @@ image_ops = gen_image_ops
 array_ops = gen_array_ops
 math_ops = gen_math_ops
 nn_ops = gen_nn_ops
+# The same, of reads of single rows: XLA and GPUs do not refuse an index that is out of range.
+variable_ops = gen_resource_variable_ops
 # The module whose functions call those with a custom gradient; tf.recompute_grad has no hook for random draws.
 custom_gradients = custom_gradient
 CUSTOM_GRADIENT_CALLERS = ('_graph_mode_decorator', '_eager_mode_decorator')

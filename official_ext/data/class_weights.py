@@ -27,8 +27,8 @@ def of_examples(labels: tf.Tensor | np.ndarray, class_weight: Sequence[float] | 
   """The weight of each example, which is the weight of its class.
 
   Args:
-    labels: class numbers, an integer tensor [batch] or [batch, 1]; or one-hot or soft labels [batch, classes], of which
-      the greatest counts.
+    labels: class numbers, an integer tensor [batch] or [batch, 1]; or one-hot or soft labels, a floating-point tensor
+      [batch, classes], of which the greatest counts.
     class_weight: the weights by class number: a sequence, or a dictionary with the keys 0 to n - 1, as in Keras. Empty:
       all weights are 1.
 
@@ -36,7 +36,8 @@ def of_examples(labels: tf.Tensor | np.ndarray, class_weight: Sequence[float] | 
     float32 [batch]. A label without a weight gives NaN, so that the update is skipped and reported.
 
   Raises:
-    ValueError: a dictionary has other keys.
+    ValueError: a dictionary has other keys; or integers have the shape of one-hot labels, or of the class numbers of
+      sequences.
   """
   labels = tf.convert_to_tensor(labels)
   if isinstance(class_weight, Mapping):
@@ -44,6 +45,11 @@ def of_examples(labels: tf.Tensor | np.ndarray, class_weight: Sequence[float] | 
       raise ValueError(f'class_weight: expected the keys 0 to {len(class_weight) - 1}, got {sorted(class_weight)}')
     class_weight = [class_weight[number] for number in range(len(class_weight))]
   if labels.shape.rank is not None and labels.shape.rank > 1 and labels.shape[-1] != 1:
+    if not labels.dtype.is_floating:
+      raise ValueError(
+        f'class_weight: integers of shape {labels.shape.as_list()} may be class numbers or one-hot labels; pass class '
+        'numbers as tf.reshape(labels, [-1]), one-hot labels as floating-point numbers'
+      )
     numbers = tf.argmax(labels, axis=-1, output_type=tf.int32)
   else:
     numbers = tf.cast(tf.reshape(labels, [-1]), tf.int32)

@@ -325,9 +325,31 @@ def _tfds_files(data: base_config.Config) -> list[str]:
 
 
 def _records(file: str) -> tf.data.Dataset:
+  return tf.data.TFRecordDataset(file, compression_type=_compression(file))
+
+
+def _compression(file: str) -> str:
+  """How a file is compressed, in TensorFlow's words, by its first bytes; '' if it is not."""
   with tf.io.gfile.GFile(file, 'rb') as f:
-    compressed = f.read(2) == b'\x1f\x8b'
-  return tf.data.TFRecordDataset(file, compression_type='GZIP' if compressed else '')
+    start = f.read(12)
+  if start[:2] == b'\x1f\x8b':
+    return 'GZIP'
+  # https://www.rfc-editor.org/rfc/rfc1950: deflate, and a checksum of the header. The length of a record may begin so
+  # too, but the last bytes of this number of 64 bits are zero.
+  is_zlib = len(start) > 1 and start[0] == 0x78 and (256 * start[0] + start[1]) % 31 == 0 and any(start[4:8])
+  return 'ZLIB' if is_zlib else ''
+
+
+def _wrong_compression(file: str, is_expected: bool) -> Fault | None:
+  """A file that is compressed although the pipeline does not expect it, or the reverse."""
+  try:
+    found = _compression(file)
+  except (tf.errors.OpError, OSError):
+    return None
+  if bool(found) == is_expected:
+    return None
+  reason = 'is not compressed, and the pipeline expects that' if is_expected else f'is compressed ({found})'
+  return Fault(file, None, reason if is_expected else f'{reason}, and the pipeline reads it as it is')
 
 
 def count_records(file: str, at_most: int) -> int:
@@ -368,7 +390,10 @@ def find_fault(error: BaseException, data: base_config.Config, build_inputs: Bui
     return named
   files = input_files(data)
   if isinstance(error, tf.errors.DataLossError):
-    return _first(_broken_record, files, deadline)
+    is_expected = 'inflate' in str(error)
+    return _first(_broken_record, files, deadline) or _first(
+      lambda file: _wrong_compression(file, is_expected), files, deadline
+    )
   if isinstance(error, UnicodeDecodeError):
     return _first(_no_example, files, deadline)
   if isinstance(error, tf.errors.InvalidArgumentError):

@@ -40,6 +40,15 @@ def test_what_a_class_weight_may_be():
     class_weights.of_examples([0], {0: 1.0, 2: 2.0})
 
 
+def test_integers_that_may_be_class_numbers_of_sequences_are_refused():
+  weights = [1.0, 10.0]
+  assert class_weights.of_examples(np.array([[0], [1]]), weights).numpy().tolist() == weights
+  with pytest.raises(ValueError, match=r'^class_weight: integers of shape \[2, 3\] may be class numbers or one-hot'):
+    class_weights.of_examples(np.array([[0, 1, 0], [1, 1, 0]]), weights)
+  sequences = np.eye(2, dtype=np.float32)[[[0, 1, 0], [1, 1, 0]]]
+  assert class_weights.of_examples(sequences, weights).numpy().tolist() == [[1, 10, 1], [10, 10, 1]]
+
+
 def test_balanced_classes_count_alike():
   labels = np.repeat([0, 1, 2], [6, 3, 1])
   weights = class_weights.balanced(labels, 3)

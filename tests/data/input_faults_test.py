@@ -113,6 +113,23 @@ def test_a_compressed_file(tmp_path):
   assert fault.file == f'{tmp_path}/b.gz' and 3 <= fault.record <= 5
 
 
+@pytest.mark.parametrize('compression', ['GZIP', 'ZLIB', ''])
+def test_a_file_that_is_compressed_otherwise_than_the_pipeline_expects(tmp_path, compression):
+  with tf.io.TFRecordWriter(str(tmp_path / 'a'), compression) as writer:
+    for _ in range(9):
+      writer.write(b'a record' * 100)
+  read_as = '' if compression else 'GZIP'
+  with pytest.raises(tf.errors.DataLossError) as caught:
+    list(tf.data.TFRecordDataset(str(tmp_path / 'a'), compression_type=read_as))
+  fault = input_faults.find_fault(caught.value, params_of(tmp_path), build_inputs)
+  expected = (
+    f'is compressed ({compression}), and the pipeline reads it as it is'
+    if compression
+    else 'is not compressed, and the pipeline expects that'
+  )
+  assert str(fault) == f'{tmp_path}/a: {expected}'
+
+
 @pytest.mark.parametrize(
   'record, reason',
   [

@@ -53,6 +53,15 @@ PROGRESS = frozenset(
     'train_steps',
   )
 )
+# Names of values that the loop adds to the logs of a task.
+LOOP_LOGS = PROGRESS | {
+  'examples_skipped',
+  'grad_norm',
+  'learning_rate',
+  'training_loss',
+  'validation_loss',
+  'validation_not_finite',
+}
 
 
 # Events after which the lines above that concern higher steps are superseded.

@@ -10,6 +10,7 @@ import logging
 import os
 from typing import Any
 
+from official_ext.base import errors
 from official_ext.base import package_imports
 from official_ext.base import safe_text
 from official_ext.base.files import paths
@@ -40,14 +41,32 @@ def numbers_of(event: str, flat: Mapping[str, object]) -> dict[str, float]:
 
 
 def mlflow_points(event: str, step: int, time: float, flat: Mapping[str, Any]) -> list[tuple[str, int, int, float]]:
-  """The metrics of an event for MLflow: name, step, time in milliseconds and value of each number."""
-  numbers = numbers_of(event, flat)
-  return [(mlflow_name(name), step, round(time * 1000), float(value)) for name, value in numbers.items()]
+  """The metrics of an event for MLflow: name, step, time in milliseconds and value of each number.
+
+  Raises:
+    UserError: MLflow, which allows fewer characters, would have one name for two of them.
+  """
+  originals: dict[str, str] = {}
+  points = []
+  for name, value in numbers_of(event, flat).items():
+    allowed = mlflow_name(name)
+    if originals.setdefault(allowed, name) != name:
+      raise errors.UserError(
+        f'MLflow: {allowed!r} would be the name of {originals[allowed]!r} and {name!r}; rename one'
+      )
+    points.append((allowed, step, round(time * 1000), float(value)))
+  return points
 
 
 def wandb_row(event: str, step: int, flat: Mapping[str, Any]) -> dict[str, float]:
-  """The values of an event for W&B; {} if it has no numbers."""
+  """The values of an event for W&B; {} if it has no numbers.
+
+  Raises:
+    UserError: one of them has the name of the axis.
+  """
   numbers = numbers_of(event, flat)
+  if STEP in numbers:
+    raise errors.UserError(f'W&B: {STEP!r} is the axis of all logs; rename the log of this name')
   return {**numbers, STEP: step} if numbers else {}
 
 

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from absl import logging
-from official.core import train_utils
 import orbit
 import tensorflow as tf
 
@@ -15,6 +14,7 @@ from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base.run_folder import metric_direction
 from official_ext.base.run_folder import run_files
+from official_ext.training.checkpoints import best as best_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.writers import tensorboard
 from official_ext.training.writers import writers
@@ -220,12 +220,11 @@ def value_in(logs: Logs, metric: str) -> float:
   Raises:
     UserError: the logs do not have the metric, or it is not a single number.
   """
-  try:
-    value = train_utils.get_leaf_nested_dict(dict(logs), metric.split('|'))
-  except KeyError:
+  value = best_lib.value_in(logs, metric.split('|'))
+  if value is None:
     raise errors.UserError(
       f'{metric}: is not among the metrics of step {logs["step"]}: {", ".join(sorted(set(logs) - {"event", "step"}))}'
-    ) from None
+    )
   number = writers.to_python(value)
   if not isinstance(number, (int, float)):
     raise errors.UserError(f'{metric}: is not a single number at step {logs["step"]}; name another metric')

@@ -72,6 +72,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
       _print_row('life', 'not tried: the errors below come first')
       return
     trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
+    run_checks.check_log_names(task, trainer, 'train_and_eval')
     run_checks.check_metrics(params.trainer, task, trainer, 'train_and_eval')
     train_lib.build_event_actions(params.trainer, task, trainer, 'train_and_eval')
     with strategy.scope():

@@ -243,6 +243,22 @@ class StepRun:
           task.validation_step(batch, self.model, metrics=task.build_metrics(training=False))
       self.found += finite_checks.logarithms(trace, tracebacks.is_users)
 
+  def find_broadcasts(self, batch: object) -> None:
+    """Traces the validation step, and looks for labels and predictions that broadcast. It runs nothing."""
+    task = self._task
+    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch)
+
+    def step(inputs):
+      with step_random.step_key(self._key(0)):
+        task.validation_step(inputs, self.model, metrics=[])
+
+    with observers.noted_broadcasts() as shapes, contextlib.suppress(Exception):  # A step that only runs eagerly.
+      tf.function(step).get_concrete_function(specs)
+    place = tracebacks.of_function(task.forward if isinstance(task, base_task.Task) else task.validation_step)
+    for each in dict.fromkeys(shapes):
+      what, remedy = observers.broadcast_warning(each).split('; ')
+      self.found.append(findings.Finding('warning', place, what, remedy))
+
   def try_batch(self, batch: object, trains: bool) -> None:
     """Runs one step on a batch, only to see whether it raises an error."""
     task = self._task

@@ -7,7 +7,7 @@ weight, is not finite or cannot take the last batch.
 Warnings may be intended: a weight without a gradient, Python code that runs only once, when a step is traced (print,
 counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
 not finite or are sorted, dropout or batch normalisation that is off in training or on in evaluation, a loss that is a
-sum.
+sum, labels and predictions that broadcast.
 
 data_checks.py and step_checks.py find most of them. This module adds unusual batches: the last, smaller one, and
 batches with extreme labels.
@@ -162,6 +162,7 @@ def find_in_task(params: definitions.ExperimentConfig, logging_dir: str = '') ->
         run.train(sample.kept)
       else:
         run.validate(sample.kept[0])
+        run.find_broadcasts(sample.kept[0])
     except Exception as error:  # pylint: disable=broad-except  # As above.
       numbers = range(len(sample.kept))
       finding = findings.explain_label(error, path, task, model, sample.kept, numbers) or findings.explain_step(error)

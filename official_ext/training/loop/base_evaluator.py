@@ -20,6 +20,7 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.base import protocols
 from official_ext.base import tracebacks
+from official_ext.base.run_folder import run_files
 from official_ext.data import bad_examples
 from official_ext.data import batch_axes
 from official_ext.data import config_fields
@@ -31,11 +32,13 @@ from official_ext.training.loop import garden
 from official_ext.training.loop import training_input
 from official_ext.training.optimization import ema_optimizer
 from official_ext.training.step import keras_version
+from official_ext.training.step import observers
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
 from official_ext.training.tasks import base_task
 from official_ext.training.tasks import model_garden
 from official_ext.training.writers import tensorboard
+from official_ext.training.writers import writers
 
 _MARGIN = 10  # An evaluation may be this many times as long as expected before its batches no longer count as progress.
 _MANY = 10_000  # Batches after which an evaluation of unknown length is reported; again at each doubling.
@@ -267,8 +270,10 @@ class Evaluator(garden.ModelGardenTrainer):
     """Evaluates one batch. A replica's loss is weighted by `micro_batch_weight`, or by its number of examples."""
 
     def step_fn(inputs):
-      with step_random.step_key(self._evaluation_key('evaluation')):
+      with step_random.step_key(self._evaluation_key('evaluation')), observers.checked_indices() as check:
         logs = dict(self.task.validation_step(inputs, model=self.model, metrics=self.validation_metrics))
+      if self.task.loss in logs:
+        logs[self.task.loss] = check.spoiled(tf.convert_to_tensor(logs[self.task.loss]))
       axes = self._axes_of(inputs)
       not_finite = count_not_finite(inputs, logs, axes)
       num_examples, weight = self._weights(inputs, axes)
@@ -417,13 +422,18 @@ class Evaluator(garden.ModelGardenTrainer):
   def _sum_scalars(self, logs, weights):
     known = {metric.name for metric in self.validation_metrics} | {self.task.loss}
     for name, values in logs.items():
+      if name in run_files.LOOP_LOGS:
+        owner = f'{type(self.task).__name__}.validation_step'
+        raise errors.UserError(f'{owner} logs {name!r}, which is the name of a value that the loop logs; rename it')
       if name in known or not isinstance(values, tuple) or len(values) != len(weights):
         continue
       if not all(step_plan.is_number(value) for value in values):
         continue
       for value, weight in zip(values, weights):
-        total, count = self._eval_sums.get(name, (0.0, 0.0))
-        value = tf.where(weight > 0, tf.cast(value, tf.float32) * weight, 0.0)
+        dtype = step_plan.dtype_of_log(value)
+        zero, weight = tf.zeros([], dtype), tf.cast(weight, dtype)
+        total, count = self._eval_sums.get(name, (zero, zero))
+        value = tf.where(weight > 0, tf.cast(value, dtype) * weight, zero)
         self._eval_sums[name] = (total + value, count + weight)
 
   def _keep_pictures(self, logs):
@@ -436,11 +446,13 @@ class Evaluator(garden.ModelGardenTrainer):
 
   def _means_of_scalars(self) -> dict[str, tf.Tensor]:
     """The means, over the examples of all workers, of the sums of `_sum_scalars`."""
-    if not self._eval_sums:
-      return {}
-    names = sorted(self._eval_sums)
-    sums = workers.sum_over(self.strategy, tf.stack([tf.stack(self._eval_sums[name]) for name in names]))
-    return {name: total / count for name, (total, count) in zip(names, tf.unstack(sums)) if count > 0}
+    means = {}
+    for dtype in (tf.float32, tf.float64):
+      names = sorted(name for name, (total, _) in self._eval_sums.items() if total.dtype == dtype)
+      if names:
+        sums = workers.sum_over(self.strategy, tf.stack([tf.stack(self._eval_sums[name]) for name in names]))
+        means |= {name: total / count for name, (total, count) in zip(names, tf.unstack(sums)) if count > 0}
+    return means
 
   def eval_end(self, aggregated_logs=None):
     """The logs of the evaluation.
@@ -457,16 +469,16 @@ class Evaluator(garden.ModelGardenTrainer):
     logs = {metric.name: metric.result() for metric in self.validation_metrics}
     if self.validation_loss.count.numpy():
       logs[self.validation_loss.name] = self.validation_loss.result()
-    logs.update(self._means_of_scalars())
-    logs.update(self._not_finite())
-    logs.update(self._pictures)
+    task = type(self.task).__name__
+    for added in (self._means_of_scalars(), self._not_finite(), self._pictures):
+      logs = writers.merge_logs(logs, added, f'{task}.validation_step')
     if aggregated_logs:
       with self._naming('reduce_aggregated_logs'):
         reduced = self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step)
         if not isinstance(reduced, Mapping):
           raise TypeError(f'must return a dictionary of logs; it returned {reduced!r}')
-        logs.update(reduced)
-    logs.update(self.task.evaluation_end(self.model))
+        logs = writers.merge_logs(logs, reduced, f'{task}.reduce_aggregated_logs')
+    logs = writers.merge_logs(logs, self.task.evaluation_end(self.model), f'{task}.evaluation_end')
     if self._checkpoint_exporter:  # While the averaged weights are in place, because they were evaluated.
       self._checkpoint_exporter.maybe_export_checkpoint(self.checkpoint, logs, self.global_step.numpy())
       metric_name = self.config.trainer.best_checkpoint_eval_metric

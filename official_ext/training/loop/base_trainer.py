@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 import contextlib
 import dataclasses
+import sys
 import threading
 import time
 from typing import Any
@@ -32,6 +33,7 @@ from official_ext.training.optimization import groups as groups_lib
 from official_ext.training.record import profiling
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import inspection
+from official_ext.training.step import observers
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
 from official_ext.training.step import task_step
@@ -478,6 +480,9 @@ class Trainer(base_evaluator.Evaluator):
     with self.strategy.scope():
       guess = step_plan.step_may_have_clusters(self.model, runtime, self.strategy)
       traits = step.probe(self.step_inputs.take_one, self._train_iter, guess)
+      if step.broadcasts and self.strategy.extended.should_checkpoint:
+        place = f'{type(self.task).__name__}.train_step'
+        print(f'warning: {place}: {observers.broadcast_warning(step.broadcasts[0])}', file=sys.stderr, flush=True)
       in_memory = self._in_memory()
       traits = dataclasses.replace(traits, in_memory=in_memory is not None)
       if self.parameter_groups is not None:  # Frozen variables have slots too: a later run may train them.
@@ -625,7 +630,8 @@ class Trainer(base_evaluator.Evaluator):
 
     Returns:
       The training metrics, every scalar that the task's step logs, training_loss, grad_norm (of the reduced gradient,
-      before clipping), learning_rate, optimizer_iterations and model_global_step; means over the loop's steps.
+      before clipping), learning_rate (of the last update), optimizer_iterations and model_global_step; the others are
+      means over the loop's steps.
     """
     means = None if self._step is None else self._step.means
     skipped_loss = None if means is None else means.skipped_loss()  # Before the training loss is reset.
@@ -635,9 +641,13 @@ class Trainer(base_evaluator.Evaluator):
       logs[self.train_loss.name] = skipped_loss
     for name, value in means_of_logs.items():
       logs.setdefault(name, value)
-    logs['learning_rate'] = tf.convert_to_tensor(logs['learning_rate'])  # Not the variable, which continues to change.
+    rate = logs['learning_rate']
     if hasattr(self.optimizer, 'iterations'):
-      logs['optimizer_iterations'] = self.optimizer.iterations.read_value()
+      iterations = logs['optimizer_iterations'] = self.optimizer.iterations.read_value()
+      schedule = self.optimizer.learning_rate
+      if callable(schedule):  # A legacy optimizer's: Model Garden logs the rate of the next update.
+        rate = schedule(tf.maximum(iterations - 1, 0))
+    logs['learning_rate'] = tf.convert_to_tensor(rate)  # Not the variable, which continues to change.
     logs['model_global_step'] = self.global_step.read_value()
     if self._step is None:
       return logs

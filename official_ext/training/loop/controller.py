@@ -31,6 +31,7 @@ from official_ext.training.loop import saving
 from official_ext.training.record import profiling
 from official_ext.training.record import run_events
 from official_ext.training.tasks import model_garden
+from official_ext.training.writers import writers as writers_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -365,6 +366,7 @@ class Controller(orbit.Controller):
     return step
 
   def _log(self, event: str, step: int, logs: Mapping[str, object]) -> None:
+    writers_lib.check_names(logs, f'logs of {event}')
     self.events.report(event, step, logs)
     if event == 'eval':
       self.events.writers.sync()
@@ -375,7 +377,8 @@ class Controller(orbit.Controller):
     logs = dict(tf.nest.map_structure(orbit.utils.get_value, output))
     names = (run_files.TOKENS, run_files.LEARNED_TOKENS)
     tokens = {name: float(logs.pop(name)) for name in names if name in logs}
-    return {**logs, **run_events.speed(self.trainer, self._step_now(), self._boundaries.train_steps, tokens)}
+    added = run_events.speed(self.trainer, self._step_now(), self._boundaries.train_steps, tokens)
+    return writers_lib.merge_logs(logs, added, f'{type(self.trainer).__name__}.train_loop_end')
 
   def _default_summary_file(self, event: str):
     if self._actions.summaries is None:
@@ -410,7 +413,8 @@ class Controller(orbit.Controller):
     for action in self.eval_actions:
       self._actions.call(action, output)
     output = tf.nest.map_structure(orbit.utils.get_value, output)
-    self._log('eval', step, {**output, **run_events.epoch(self.trainer, step), 'seconds': seconds})
+    added = {**run_events.epoch(self.trainer, step), 'seconds': seconds}
+    self._log('eval', step, writers_lib.merge_logs(output, added, f'{type(self.evaluator).__name__}.eval_end'))
     return output
 
   def _evaluate_in_training(self, course: Boundaries, step: int, steps: int) -> Mapping[str, Any]:

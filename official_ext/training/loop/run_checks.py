@@ -19,6 +19,7 @@ from official_ext.base import errors
 from official_ext.base import hardware
 from official_ext.base import json_values
 from official_ext.base import protocols
+from official_ext.base.run_folder import run_files
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
 from official_ext.data import data_identity
@@ -330,6 +331,31 @@ def _first_new_step(model_dir: str, start: training_lines.Start) -> int:
   return manifests.step_of(saved[-1]) if saved and has_finished else 0
 
 
+def check_log_names(task: protocols.Task, trainer: protocols.Trainer, mode: str, evaluates: bool = True) -> None:
+  """Refuses metrics of which two, or one and a value that the loop logs, have one name: one of them would be lost.
+
+  Args:
+    task: the experiment's.
+    trainer: made for it.
+    mode: of its use.
+    evaluates: whether the run evaluates, now or at its end.
+
+  Raises:
+    UserError: names the task and the name.
+  """
+  of_training = [metric.name for metric in trainer.train_metrics] if 'train' in mode else []
+  of_evaluation = (
+    [metric.name for metric in trainer.validation_metrics] + [*task.evaluation_end_names] if evaluates else []
+  )
+  for names in (of_training, of_evaluation):
+    for name in names:
+      if [*names, *run_files.LOOP_LOGS].count(name) > 1:
+        raise errors.UserError(
+          f'{type(task).__name__}: {name!r} is the name of two logged values (metrics of build_metrics, values of '
+          'evaluation_end, values of the loop); rename one of them'
+        )
+
+
 def check_metrics(
   config: definitions.TrainerConfig, task: protocols.Task, trainer: protocols.Trainer, mode: str, evaluates: bool = True
 ) -> None:
@@ -359,14 +385,26 @@ def check_metrics(
       raise errors.UserError(f'{field}: {name}: mode {mode} does not evaluate while it trains; use train_and_eval')
 
 
+def _leaf_names(logs: Mapping[str, object], prefix: str = '') -> list[str]:
+  """The names of the values in nested logs, with levels separated by `|`."""
+  names = []
+  for name, value in logs.items():
+    is_nested = isinstance(value, Mapping)
+    names += _leaf_names(value, f'{prefix}{name}|') if is_nested else [f'{prefix}{name}']
+  return names
+
+
 def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
   """Refuses a metric that no evaluation of the task will report."""
-  reports = {metric.name for metric in trainer.validation_metrics} | {trainer.validation_loss.name}
+  reports = {trainer.validation_loss.name}
+  for metric in trainer.validation_metrics:
+    result = metric.result() if metric.name == name.split('|')[0] else None  # A dictionary, or a number.
+    reports |= set(_leaf_names({metric.name: result}))
   # A task that makes metrics at the end of an evaluation names them only then.
   if name in reports or type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs:
     return
   reports |= {*trainer.validation_log_names(), *task.evaluation_end_names}
-  if name in reports:
+  if name in reports or name.split('|')[0] in task.evaluation_end_names:  # Its values may be nested.
     return
   hint = errors.did_you_mean(name, sorted(reports), after=' ')
   raise errors.UserError(f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')

@@ -2,7 +2,8 @@
 
 In this order: `MethodPatch` replaces a method in all threads, as replicas are traced in threads that take turns;
 `observed` watches a thread's updates with any optimizer, and may hold them back; `followed` watches the calls of Keras
-layers. No other module observes updates.
+layers; `checked_indices` watches the reads of rows of a table; `noted_broadcasts` finds labels and predictions whose
+shapes differ. No other module observes updates.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -226,3 +227,205 @@ def changed(change: Callable[[str, Any], object]) -> Iterator[None]:
       yield
     finally:
       _CALLS.changers.remove(change)
+
+
+# Rows of a table that do not exist. TensorFlow's kernels for CPUs refuse such an index, those for GPUs return zeros,
+# and XLA reads the last row instead (https://openxla.org/xla/operation_semantics#gather).
+
+
+class IndexCheck:
+  """Whether all indices are in range by which one step reads rows: of embeddings, by label, by position."""
+
+  def __init__(self) -> None:
+    self._graph = _current_graph()
+    self._bad: list[tf.Tensor] = []
+
+  def note(self, bad: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Takes the result of one read.
+
+    Args:
+      bad: whether an index is out of range, a bool scalar.
+      rows: what was read, of any shape.
+
+    Returns:
+      `rows`; in a graph inside the step's, such as the body of a loop, from which `bad` cannot be taken, NaN instead
+      of rows of floating point if `bad`.
+    """
+    if _current_graph() is self._graph:
+      self._bad.append(bad)
+      return rows
+    return tf.where(bad, tf.constant(float('nan'), rows.dtype), rows) if rows.dtype.is_floating else rows
+
+  def spoiled(self, loss: tf.Tensor) -> tf.Tensor:
+    """The loss of the step, a floating-point tensor; NaN if an index of it was out of range."""
+    if not self._bad:
+      return loss
+    return tf.where(tf.reduce_any(tf.stack(self._bad)), tf.constant(float('nan'), loss.dtype), loss)
+
+
+def _current_graph() -> tf.Graph | None:
+  return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+class _Checks(threading.local):
+  """The check of one thread; None outside of `checked_indices`."""
+
+  def __init__(self) -> None:
+    self.current: IndexCheck | None = None
+
+
+_CHECKS = _Checks()
+
+
+def _out_of_range(indices, sizes):
+  """Whether an index is out of range, a bool scalar. `sizes`: of the axis, or of those that the last axis indexes."""
+  indices = tf.cast(indices, tf.int64)
+  return tf.reduce_any((indices < 0) | (indices >= tf.cast(sizes, tf.int64)))
+
+
+def _checked(shape_of: Callable[[Any], Any], is_nd: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+  """Makes the replacement of an operation that reads rows.
+
+  Args:
+    shape_of: a function from its first argument to the shape of the table.
+    is_nd: whether the last axis of its indices indexes several axes.
+  """
+
+  def wrap(original):
+    @functools.wraps(original)
+    def read(params, indices, *args, **kwargs):
+      rows = original(params, indices, *args, **kwargs)
+      check = _CHECKS.current
+      if check is None or (is_nd and kwargs.get('bad_indices_policy')):
+        return rows
+      shape = tf.cast(shape_of(params), tf.int64)
+      if is_nd:
+        sizes = shape[: tf.shape(indices)[-1]]
+      else:  # Of a variable, the axis is that after those of the batch.
+        sizes = shape[args[0] if args else kwargs.get('batch_dims', 0)]
+      return check.note(_out_of_range(indices, sizes), rows)
+
+    return read
+
+  return wrap
+
+
+_shape_of_variable = tf_internals.variable_ops.variable_shape
+_READS = (
+  MethodPatch(tf_internals.array_ops, 'gather_v2', _checked(tf.shape, is_nd=False)),
+  MethodPatch(tf_internals.array_ops, 'gather_nd', _checked(tf.shape, is_nd=True)),
+  MethodPatch(tf_internals.variable_ops, 'resource_gather', _checked(_shape_of_variable, is_nd=False)),
+  MethodPatch(tf_internals.variable_ops, 'resource_gather_nd', _checked(_shape_of_variable, is_nd=True)),
+)
+
+
+@contextlib.contextmanager
+def checked_indices() -> Iterator[IndexCheck]:
+  """A context in which the indices of this thread's reads of rows are checked; it yields their check."""
+  before, check = _CHECKS.current, IndexCheck()
+  with all_of(_READS):
+    _CHECKS.current = check
+    try:
+      yield check
+    finally:
+      _CHECKS.current = before
+
+
+# Labels [n] and predictions [n, 1], or the reverse, whose difference or product has shape [n, n].
+
+# Operations through which a tensor is still a part of the input.
+_FORWARDING = ('Cast', 'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StridedSlice')
+
+
+class _Broadcasts(threading.local):
+  """The broadcasts of one thread's trace; None outside of `noted_broadcasts`."""
+
+  def __init__(self) -> None:
+    self.found: list[str] | None = None
+
+
+_BROADCASTS = _Broadcasts()
+
+
+def _is_input(tensor: tf.Tensor) -> bool:
+  """Whether a tensor is an argument of its graph, neither a variable nor another value from outside."""
+  captures = getattr(tensor.graph, 'internal_captures', ())
+  return tensor.op.type == 'Placeholder' and all(tensor is not captured for captured in captures)
+
+
+def _is_part_of_input(tensor: tf.Tensor) -> bool:
+  while tensor.op.type in _FORWARDING:
+    tensor = tensor.op.inputs[0]
+  return _is_input(tensor)
+
+
+def _is_computed_from_inputs(tensor: tf.Tensor) -> bool:
+  """Whether a tensor is computed from the input and from something else, such as weights."""
+  seen, waiting, kinds = {tensor.ref()}, [tensor], set()
+  while waiting and len(kinds) < 2:
+    each = waiting.pop()
+    if each.op.type == 'Placeholder':
+      kinds.add(_is_input(each))
+    for parent in each.op.inputs:
+      if parent.ref() not in seen:
+        seen.add(parent.ref())
+        waiting.append(parent)
+  return len(kinds) == 2
+
+
+def _noting_broadcast(original):
+  @functools.wraps(original)
+  def operation(x, y, *args, **kwargs):
+    if _BROADCASTS.found is not None and _is_loss_of_pairs(x, y):
+      _BROADCASTS.found.append(f'{x.shape.as_list()} and {y.shape.as_list()}')
+    return original(x, y, *args, **kwargs)
+
+  return operation
+
+
+def _is_loss_of_pairs(x: Any, y: Any) -> bool:
+  if not (tf.is_tensor(x) and tf.is_tensor(y)) or not x.dtype.is_floating or tf.executing_eagerly():
+    return False
+  if {x.shape.rank, y.shape.rank} != {1, 2}:
+    return False
+  vector, column = sorted((x, y), key=lambda tensor: tensor.shape.rank)
+  size = vector.shape[0]
+  if size == 1 or column.shape.as_list() != [size, 1]:
+    return False
+  return any(
+    _is_part_of_input(label) and _is_computed_from_inputs(prediction) for label, prediction in ((x, y), (y, x))
+  )
+
+
+# Keras calls tf.compat.v2.math.squared_difference, which is the generated function itself.
+_OPERATIONS = [
+  *(MethodPatch(tf_internals.math_ops, name, _noting_broadcast) for name in ('sub', 'squared_difference', 'mul')),
+  *(MethodPatch(api.math, 'squared_difference', _noting_broadcast) for api in (tf, tf.compat.v2)),
+]
+
+
+@contextlib.contextmanager
+def noted_broadcasts() -> Iterator[list[str]]:
+  """A context in which a graph is traced. It yields a list for the shapes of labels and predictions that broadcast.
+
+  A mean over the result compares each label with each prediction: the model learns the mean of the labels.
+  """
+  before, found = _BROADCASTS.found, []
+  with all_of(_OPERATIONS):
+    _BROADCASTS.found = found
+    try:
+      yield found
+    finally:
+      _BROADCASTS.found = before
+
+
+def broadcast_warning(shapes: str) -> str:
+  """What is wrong about the shapes of a label and a prediction, in words.
+
+  Args:
+    shapes: an element of the list of `noted_broadcasts`.
+  """
+  return (
+    f'label and prediction have the shapes {shapes}: their difference or product has one value for each pair of them, '
+    'and the model learns the mean of the labels; give both one shape, such as by tf.squeeze(prediction, -1)'
+  )

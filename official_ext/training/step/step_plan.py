@@ -287,6 +287,11 @@ def is_number(value: Any) -> bool:
   return tf.is_tensor(value) and value.shape.rank == 0 and (value.dtype.is_floating or value.dtype.is_integer)
 
 
+def dtype_of_log(value: tf.Tensor) -> tf.DType:
+  """The type in which a number that a step logs is summed: float64 for types that float32 does not hold exactly."""
+  return tf.float64 if value.dtype.is_integer or value.dtype == tf.float64 else tf.float32
+
+
 def input_traits(specs: object) -> tuple[bool, int]:
   """(static_shapes, input_bytes) of a structure of type specs."""
   total = 0

@@ -13,11 +13,13 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import tf_internals
+from official_ext.base.run_folder import run_files
 from official_ext.training.config import definitions
 from official_ext.training.devices import device_types
 from official_ext.training.model_parts import clusters
 from official_ext.training.optimization import optimizers
 from official_ext.training.step import gradient_tap
+from official_ext.training.step import observers
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
 
@@ -125,21 +127,23 @@ class StepParts:
 class StepMeans:
   """Means over the steps of a training loop. Made and read in the cross-replica context, updated in replica context.
 
-  All but the training loss, which is Model Garden's, are in one variable: a step adds to it once.
+  All but the training loss, which is Model Garden's, are in one variable of each type: a step adds to it once.
   """
 
-  def __init__(self, parts: StepParts, log_names: Sequence[str]):
+  def __init__(self, parts: StepParts, log_dtypes: Mapping[str, tf.DType]):
     """Makes the variables.
 
     Args:
       parts: the step's.
-      log_names: the names of the task's logs.
+      log_dtypes: of the task's logs, by name: float32 or float64.
     """
     self._optimizer = parts.optimizer
     self._train_loss = parts.train_loss
-    self._names = [*log_names, *gradient_tap.logs_of(parts.optimizer), 'grad_norm']
-    sums = lambda name, count: tf.Variable(
-      tf.zeros([2, count]),
+    self._wide_names = [name for name, dtype in log_dtypes.items() if dtype == tf.float64]
+    narrow_names = [name for name in log_dtypes if name not in self._wide_names]
+    self._names = [*narrow_names, *gradient_tap.logs_of(parts.optimizer), 'grad_norm']
+    sums = lambda name, count, dtype=tf.float32: tf.Variable(
+      tf.zeros([2, count], dtype),
       name=name,
       trainable=False,
       synchronization=tf.VariableSynchronization.ON_READ,
@@ -148,13 +152,14 @@ class StepMeans:
     with parts.strategy.scope():  # Sums of values times their weights, and of the weights.
       self._sums = sums('log_sums', len(self._names))
       self._skipped_loss = sums('skipped_loss_sums', 1)
+      self._wide_sums = sums('wide_log_sums', len(self._wide_names), tf.float64) if self._wide_names else None
 
   def update(self, loss: tf.Tensor, logs: Mapping[str, tf.Tensor], norm: tf.Tensor | None = None) -> None:
     """Counts a step that was made, with what the optimizer logs about its update.
 
     Args:
       loss: of the step, a float32 scalar.
-      logs: the scalars that it logs.
+      logs: the scalars that it logs, of the types in `log_dtypes`.
       norm: of the gradient, a float32 scalar, which counts if it is finite, as do the optimizer's logs: an overflow
         that loss scaling handles makes no update. None if the task owns its updates.
     """
@@ -164,13 +169,16 @@ class StepMeans:
     made = tf.cast(finite, tf.float32)
     zero = tf.constant(0.0)
     counted = {
-      **{name: (value, 1.0) for name, value in logs.items()},
+      **{name: (value, 1.0) for name, value in logs.items() if name not in self._wide_names},
       **{name: (value, made) for name, value in gradient_tap.logs_of(self._optimizer).items()},
       'grad_norm': (zero, zero) if norm is None else (tf.where(finite, norm, 0.0), made),
     }
     values, weights = zip(*(counted[name] for name in self._names))
     weights = tf.stack(weights)
     self._sums.assign_add(tf.stack([tf.stack(values) * weights, weights]))
+    if self._wide_sums is not None:
+      values = tf.stack([logs[name] for name in self._wide_names])
+      self._wide_sums.assign_add(tf.stack([values, tf.ones_like(values)]))
 
   def note_skipped_loss(self, loss: tf.Tensor, ok: tf.Tensor) -> None:
     """Counts the loss of a step if it is skipped (not `ok`)."""
@@ -179,7 +187,10 @@ class StepMeans:
   @property
   def variables(self) -> list[tf.Variable]:
     """The variables that are written by a step that is not skipped."""
-    return [*self._train_loss.variables, self._sums]
+    return [*self._train_loss.variables, *self._sums_of_logs()]
+
+  def _sums_of_logs(self) -> list[tf.Variable]:
+    return [self._sums] if self._wide_sums is None else [self._sums, self._wide_sums]
 
   def skipped_loss(self) -> Any:
     """The mean loss of the loop, if all its steps were skipped, or None. Call it before the loss is reset."""
@@ -188,10 +199,13 @@ class StepMeans:
 
   def take_logs(self) -> dict[str, Any]:
     """Returns and forgets the means of the loop, without the training loss."""
-    totals, counts = self._sums.numpy()
-    for variable in (self._sums, self._skipped_loss):
+    means = {}
+    for variable, names in zip(self._sums_of_logs(), (self._names, self._wide_names)):
+      totals, counts = variable.numpy()
+      means |= {name: total / count for name, total, count in zip(names, totals, counts) if count}
+    for variable in (*self._sums_of_logs(), self._skipped_loss):
       variable.assign(tf.zeros_like(variable))
-    return {name: total / count for name, total, count in zip(self._names, totals, counts) if count}
+    return means
 
 
 do_not_convert = tf.autograph.experimental.do_not_convert
@@ -202,7 +216,7 @@ class TaskOutput(NamedTuple):
 
   Attributes:
     loss: float32 scalar.
-    logs: the float32 scalars that the step logs.
+    logs: the scalars that the step logs: float64 if they were, or are integers, else float32.
     gradients: one for each of `TaskStep.variables`, none of them None; () if the step has made its updates itself.
   """
 
@@ -230,7 +244,8 @@ class TaskStep:
     tap: the tap between the task and the optimizer.
     variables: the variables that have gradients.
     input_specs: the type specs of one replica's inputs.
-    log_names: the names of the step's logs.
+    log_dtypes: of the step's logs, by name, sorted: float32 or float64.
+    broadcasts: the shapes of labels and predictions that broadcast: see `observers.noted_broadcasts`.
   """
 
   def __init__(self, parts: StepParts, config: definitions.ExperimentConfig):
@@ -250,31 +265,37 @@ class TaskStep:
       optimizers.share_updates(gradient_tap.inner_optimizer(parts.optimizer))
     self.variables: list[tf.Variable] = []
     self.input_specs: Any = None
-    self.log_names: list[str] = []
+    self.log_dtypes: dict[str, tf.DType] = {}
+    self.broadcasts: list[str] = []
 
   # The step.
 
   @tf_internals.autograph_unconverted
   def _forward_backward(self, inputs, micro_step):
-    with self._around_task(micro_step), self.tap.capture() as calls, gradient_tap.other_updates() as others:
-      with clusters.noted() as names:
+    with self._around_task(micro_step) as check, self.tap.capture() as calls, gradient_tap.other_updates() as others:
+      with clusters.noted() as names, observers.noted_broadcasts() as broadcasts:
         logs = tf_internals.autograph_called(self._parts.task.train_step)(inputs, **self._arguments)
     self._num_other_updates = len(others)
     self._has_clusters = bool(names)
-    return self._note(inputs, logs, calls)
+    self.broadcasts = broadcasts
+    return self._note(inputs, logs, calls, check)
 
   @tf_internals.autograph_unconverted
   def _whole_step(self, inputs):
-    with self._around_task(0):
+    with self._around_task(0) as check:
       logs = tf_internals.autograph_called(self._parts.task.train_step)(inputs, **self._arguments)
-    return self._note(inputs, logs, ())
+    return self._note(inputs, logs, (), check)
 
   @contextlib.contextmanager
   def _around_task(self, micro_step):
-    """A context for the task's step: its random key, AutoGraph if a graph is traced, no search at all-reduces."""
+    """A context for the task's step: its random key, AutoGraph if a graph is traced, no search at all-reduces.
+
+    It yields the check of the step's indices. A mesh has none: its layouts decide which operations read rows.
+    """
+    checked = contextlib.nullcontext() if self._config.runtime.mesh.sizes() else observers.checked_indices()
     with tf_internals.autograph_in_graphs(), step_random.step_key(self._key(micro_step)):
-      with gradient_tap.without_searches():
-        yield
+      with gradient_tap.without_searches(), checked as check:
+        yield check
 
   @do_not_convert
   def _key(self, micro_step):
@@ -288,7 +309,7 @@ class TaskStep:
     )
 
   @do_not_convert
-  def _note(self, inputs, logs, calls):
+  def _note(self, inputs, logs, calls, check):
     """Notes the results of the trace, and returns the inputs of the update."""
     self._num_updates = len(calls)
     self.input_specs = tf.nest.map_structure(_spec_of, inputs)
@@ -300,9 +321,13 @@ class TaskStep:
     for name, value in logs.items():
       value = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
       if name not in reported and step_plan.is_number(value):
-        scalars[name] = tf.cast(value, tf.float32)
-    self.log_names = sorted(scalars)
+        if name in run_files.LOOP_LOGS:
+          owner = f'{type(self._parts.task).__name__}.train_step'
+          raise ValueError(f'{owner} logs {name!r}, which is the name of a value that the loop logs; rename it.')
+        scalars[name] = tf.cast(value, step_plan.dtype_of_log(value))
+    self.log_dtypes = {name: scalars[name].dtype for name in sorted(scalars)}
     loss = tf.cast(logs[self._parts.task.loss], tf.float32)
+    loss = loss if check is None else check.spoiled(loss)
     gradients = [g for g, _ in pairs]
     # DTensor has no layout for the operation that makes the indices of a sparse gradient unique.
     if self._config.runtime.mesh.sizes():

@@ -55,6 +55,11 @@ class TrainingStep:
     """Traces one step without running it: see `TaskStep.probe`."""
     return self._task_step.probe(next_inputs, iterator, compiles_clusters)
 
+  @property
+  def broadcasts(self) -> list[str]:
+    """The shapes of labels and predictions that broadcast in the probed step: see `observers.noted_broadcasts`."""
+    return self._task_step.broadcasts
+
   def xla_error(self) -> str:
     """Returns why XLA cannot compile the probed step: see `TaskStep.xla_error`."""
     return self._task_step.xla_error()
@@ -76,7 +81,7 @@ class TrainingStep:
     """
     with self.parts.strategy.scope():
       self._build_optimizer(plan)
-    self.means = task_step_lib.StepMeans(self.parts, self._task_step.log_names)
+    self.means = task_step_lib.StepMeans(self.parts, self._task_step.log_dtypes)
     if plan.execution == 'fused' and traits.sparse_gradients and traits.static_shapes:
       xla_error = self._compiler_error(plan)
       plan = step_plan.without_fused_update(plan, xla_error) if xla_error else plan

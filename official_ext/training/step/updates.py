@@ -42,7 +42,7 @@ class StepOutput(NamedTuple):
     norm: float32 scalar, the global norm of `gradients`.
     loss: float32 scalar, this replica's mean over its micro-batches; with weights `mean_loss`.
     mean_loss: float32 scalar, the mean over the micro-batches of all replicas.
-    logs: float32 scalars that the task logs, this replica's.
+    logs: scalars that the task logs, this replica's: see `TaskOutput`.
     before: the values of `GuardedUpdate.step_local_variables` before the passes.
   """
 

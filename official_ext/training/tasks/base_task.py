@@ -14,6 +14,7 @@ from official_ext.base import protocols
 from official_ext.base import registry
 from official_ext.base import tf_internals
 from official_ext.base import tracebacks
+from official_ext.base.run_folder import run_files
 from official_ext.data import config_fields
 from official_ext.data import image_preprocessing
 from official_ext.training.checkpoints import warm_start
@@ -179,7 +180,9 @@ class Task(base_task.Task):
       (loss, logs). `loss` is a scalar, the mean over the examples of `inputs`, without `model.losses` (regularizers),
       which the steps add. `logs` maps names to values: a scalar,
       the mean over the examples, is logged as its mean over all examples; a tuple under the name of one of
-      `build_metrics`'s metrics is handed to that metric's `update_state`. In evaluation, a tensor of shape [images,
+      `build_metrics`'s metrics is handed to that metric's `update_state`. Each name has one value: a scalar under the
+      name of a metric, or of a value that the loop logs, is an error. Integers and float64 are kept as float64 in the
+      means. In evaluation, a tensor of shape [images,
       height, width, channels] is pictures, of which TensorBoard shows those of the first batch.
     """
     raise NotImplementedError(f'{type(self).__name__} must implement forward, or train_step and validation_step.')
@@ -388,7 +391,7 @@ class Task(base_task.Task):
 
   @tf_internals.autograph_unconverted
   def _update_metrics(self, logs, metrics):
-    """Hands tuples in `logs` to the metrics with their names; returns the rest."""
+    """Hands tuples in `logs` to the metrics with their names; returns the rest, whose names nothing else has."""
     by_name = {metric.name: metric for metric in metrics or ()}
     rest = {}
     for name, value in logs.items():
@@ -399,6 +402,11 @@ class Task(base_task.Task):
             f'it has {sorted(by_name)}.'
           )
         by_name[name].update_state(*value)
+      elif name in by_name or name == self.loss or name in run_files.LOOP_LOGS:
+        owner = 'a metric of build_metrics, which takes a tuple' if name in by_name else 'a value that the loop logs'
+        raise ValueError(
+          f'{self._forward_place()}.forward logs {name!r}, which is also the name of {owner}; rename one of them.'
+        )
       else:
         rest[name] = value
     return rest

@@ -57,7 +57,8 @@ class CsvWriter(writers.Writer):
     if event in ('restored', 'rollback'):
       self._forget(step + 1)
     elif event in self._tables:
-      numbers = tracker_logs.numbers_of('train', writers.flatten(values))  # The tables have names without a prefix.
+      flat = {writers.stored_name(name): value for name, value in writers.flatten(values).items()}
+      numbers = tracker_logs.numbers_of('train', flat)  # The tables have names without a prefix.
       try:
         if event == 'train':
           self._forget(step)
@@ -145,7 +146,7 @@ class _Table:
     appends = step > self._last >= 0 and not new_columns and self._is_whole and paths.exists(self._path)
     self._last = max(self._last, step)
     self._columns += new_columns
-    cells = {name: tracker_logs.csv_cell(value) for name, value in values.items() if name != 'step'}
+    cells = {name: tracker_logs.csv_cell(value) for name, value in values.items()}
     self._rows[step] = {'step': str(step), **cells}
     if appends:
       self._append(step)

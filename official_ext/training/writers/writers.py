@@ -14,6 +14,7 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
+from official_ext.base import errors
 from official_ext.base import safe_text
 from official_ext.base.files import local_files
 from official_ext.base.files import paths
@@ -99,7 +100,7 @@ class Writers(Writer):
           self._without_storage[writer] = 'sync'
         if writer not in self._reported:
           self._reported.add(writer)
-          report = logging.exception
+          report = logging.error if isinstance(e, errors.UserError) else logging.exception
           if storage.explain(e) is not None:  # The message says enough without a traceback, and the failure may pass.
             report = logging.error
             self._without_storage[writer] = 'sync' if method == 'sync' else 'flush'
@@ -137,7 +138,61 @@ def flatten(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   return flat
 
 
+def merge_logs(logs: Mapping[str, Any], added: Mapping[str, Any], source: str) -> dict[str, Any]:
+  """The logs of two sources together.
+
+  Args:
+    logs: by name, nested at will.
+    added: the logs of the second source.
+    source: its name in an error, such as `MyTask.evaluation_end`.
+
+  Raises:
+    UserError: a name is in both.
+
+  Example:
+
+    >>> merge_logs({'loss': 0.5}, {'accuracy': 1.0}, 'MyTask.evaluation_end')
+    {'loss': 0.5, 'accuracy': 1.0}
+  """
+  for name in added:
+    if name in logs:
+      raise errors.UserError(f'{source}: {name!r} is the name of another value that is logged; rename one of them')
+  return {**logs, **added}
+
+
+def check_names(values: Mapping[str, Any], source: str) -> None:
+  """Refuses logs of which two values would have one name in events.jsonl, where nested names are joined by '/'.
+
+  Args:
+    values: nested logs.
+    source: as in `merge_logs`.
+
+  Raises:
+    UserError: names them.
+  """
+  seen: set[str] = set()
+
+  def walk(level, prefix):
+    for key, value in level.items():
+      name = stored_name(f'{prefix}{key}')
+      if isinstance(value, Mapping):
+        walk(value, f'{prefix}{key}/')
+      elif name in seen:
+        raise errors.UserError(f'{source}: {name!r} is the name of two values in events.jsonl; rename one of them')
+      else:
+        seen.add(name)
+
+  walk(values, '')
+
+
 _OWN_KEYS = ('time', 'event', 'step')
+
+
+def stored_name(name: str) -> str:
+  """The name of a value in events.jsonl and in tables: '_' is appended to `time`, `event` and `step`."""
+  return f'{name}_' if name in _OWN_KEYS else name
+
+
 _MAX_PENDING = 1 << 24  # How many bytes may wait for room.
 _MAX_LINE = 1 << 20
 
@@ -177,7 +232,7 @@ class EventsWriter(Writer):
     line: dict[str, Any] = {'time': round(time.time(), 3), 'event': event, 'step': int(step)}
     for key, value in flatten(values).items():
       if not isinstance(value, np.ndarray) or value.ndim < 2:
-        line[key + '_' if key in _OWN_KEYS else key] = _to_json(value)
+        line[stored_name(key)] = _to_json(value)
     if len(self._pending) < _MAX_PENDING:
       self._pending += (json.dumps(line, allow_nan=False) + '\n').encode()
     else:

@@ -42,13 +42,22 @@ def test_logs_of_a_training_loop():
     'optimizer_iterations',
     'model_global_step',
   }
-  np.testing.assert_allclose(logs['learning_rate'], 0.1 * 0.5**3)
+  np.testing.assert_allclose(logs['learning_rate'], 0.1 * 0.5**2)  # Of the third update.
   assert logs['model_global_step'] == logs['optimizer_iterations'] == 3
   trainer = harness.make_trainer(optimizer=lambda: harness.sgd(0.0), steps_per_execution=2)
   logs = harness.train(trainer, 5)
   for step in range(5):
     means.append((harness.global_batch(trainer.task.data, step, 8)[0] @ weights[0] + weights[1]).mean())
   np.testing.assert_allclose(logs['logit_mean'], np.mean(means), rtol=1e-5)
+
+
+@pytest.mark.parametrize('optimizer_cls', [tf_keras.optimizers.legacy.SGD, tf_keras.optimizers.experimental.SGD])
+def test_the_logged_learning_rate_is_that_of_the_last_update(optimizer_cls):
+  schedule = tf_keras.optimizers.schedules.ExponentialDecay(0.5, 1, 0.5)
+  trainer = harness.make_trainer(optimizer=lambda: optimizer_cls(schedule))
+  with trainer.strategy.scope():
+    for step in range(3):
+      assert float(trainer.train(tf.constant(1))['learning_rate']) == 0.5 * 0.5**step
 
 
 def test_the_logged_learning_rate_does_not_change_afterwards():
