@@ -160,12 +160,15 @@ def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.Sca
   return construct
 
 
+_construct_int = _constructor('int', next(pattern for name, pattern, _ in _CORE_SCHEMA if name == 'int'))
+
+
 def _construct_plain_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> object:
   """An integer of a document."""
   if re.fullmatch(r'[-+]?0[0-7]+', node.value):
     meanings = f'{int(node.value, 8)} in YAML 1.1 and {int(node.value)} in YAML 1.2'
     raise yaml.MarkedYAMLError(problem=f'{node.value} is {meanings}', problem_mark=node.start_mark)
-  return _Loader.yaml_constructors['tag:yaml.org,2002:int'](loader, node)
+  return _construct_int(loader, node)
 
 
 def shortened(value: object, length: int = 100) -> str:

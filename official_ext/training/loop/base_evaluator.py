@@ -446,7 +446,7 @@ class Evaluator(garden.ModelGardenTrainer):
 
   def _means_of_scalars(self) -> dict[str, tf.Tensor]:
     """The means, over the examples of all workers, of the sums of `_sum_scalars`."""
-    means = {}
+    means: dict[str, tf.Tensor] = {}
     for dtype in (tf.float32, tf.float64):
       names = sorted(name for name, (total, _) in self._eval_sums.items() if total.dtype == dtype)
       if names:

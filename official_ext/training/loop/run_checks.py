@@ -331,7 +331,7 @@ def _first_new_step(model_dir: str, start: training_lines.Start) -> int:
   return manifests.step_of(saved[-1]) if saved and has_finished else 0
 
 
-def check_log_names(task: protocols.Task, trainer: protocols.Trainer, mode: str, evaluates: bool = True) -> None:
+def check_log_names(task: protocols.Task, trainer: Any, mode: str, evaluates: bool = True) -> None:
   """Refuses metrics of which two, or one and a value that the loop logs, have one name: one of them would be lost.
 
   Args:
@@ -385,9 +385,9 @@ def check_metrics(
       raise errors.UserError(f'{field}: {name}: mode {mode} does not evaluate while it trains; use train_and_eval')
 
 
-def _leaf_names(logs: Mapping[str, object], prefix: str = '') -> list[str]:
+def _leaf_names(logs: Mapping[str, Any], prefix: str = '') -> list[str]:
   """The names of the values in nested logs, with levels separated by `|`."""
-  names = []
+  names: list[str] = []
   for name, value in logs.items():
     is_nested = isinstance(value, Mapping)
     names += _leaf_names(value, f'{prefix}{name}|') if is_nested else [f'{prefix}{name}']

@@ -361,7 +361,8 @@ def _is_part_of_input(tensor: tf.Tensor) -> bool:
 
 def _is_computed_from_inputs(tensor: tf.Tensor) -> bool:
   """Whether a tensor is computed from the input and from something else, such as weights."""
-  seen, waiting, kinds = {tensor.ref()}, [tensor], set()
+  seen, waiting = {tensor.ref()}, [tensor]
+  kinds: set[bool] = set()
   while waiting and len(kinds) < 2:
     each = waiting.pop()
     if each.op.type == 'Placeholder':
@@ -410,7 +411,8 @@ def noted_broadcasts() -> Iterator[list[str]]:
 
   A mean over the result compares each label with each prediction: the model learns the mean of the labels.
   """
-  before, found = _BROADCASTS.found, []
+  before = _BROADCASTS.found
+  found: list[str] = []
   with all_of(_OPERATIONS):
     _BROADCASTS.found = found
     try:

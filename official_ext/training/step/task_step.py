@@ -199,7 +199,7 @@ class StepMeans:
 
   def take_logs(self) -> dict[str, Any]:
     """Returns and forgets the means of the loop, without the training loss."""
-    means = {}
+    means: dict[str, Any] = {}
     for variable, names in zip(self._sums_of_logs(), (self._names, self._wide_names)):
       totals, counts = variable.numpy()
       means |= {name: total / count for name, total, count in zip(names, totals, counts) if count}
