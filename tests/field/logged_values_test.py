@@ -86,7 +86,6 @@ class OwnValidation(small_run.SmallTask):
   [
     (_logging(accuracy=0.5), "forward logs 'accuracy', .* a metric of build_metrics, which takes a tuple; rename", 0),
     (_logging(learning_rate=0.5), "forward logs 'learning_rate', .* a value that the loop logs; rename", 0),
-    (_logging(loss=0.5), "forward logs 'loss', .* a value that the loop logs; rename", 0),
     (_logging(examples_per_second=0.5), "forward logs 'examples_per_second', .*; rename", 0),
     (TwoMetrics, "^TwoMetrics: 'accuracy' is the name of two logged values", 0),
     (MetricNamedAsALog, "^MetricNamedAsALog: 'learning_rate' is the name of two logged values", 0),

@@ -402,7 +402,7 @@ class Task(base_task.Task):
             f'it has {sorted(by_name)}.'
           )
         by_name[name].update_state(*value)
-      elif name in by_name or name == self.loss or name in run_files.LOOP_LOGS:
+      elif name in by_name or name in run_files.LOOP_LOGS:
         owner = 'a metric of build_metrics, which takes a tuple' if name in by_name else 'a value that the loop logs'
         raise ValueError(
           f'{self._forward_place()}.forward logs {name!r}, which is also the name of {owner}; rename one of them.'
