@@ -256,6 +256,11 @@ class Trainer(base_evaluator.Evaluator):
       gradient_tap.build_optimizer(self.optimizer, self.model.trainable_variables)
     if self._is_async or self.model.trainable_variables:
       self.check_parameter_groups()
+    optimizer = self.config.trainer.optimizer_config.optimizer
+    path = f'{groups_lib.OPTIMIZER}.{optimizer.type}'
+    warning = groups_lib.check_exclusions(path, optimizer.get(), self.model)
+    if warning and self.strategy.extended.should_checkpoint:
+      print(f'warning: {warning}', file=sys.stderr, flush=True)
 
   def _make_step(self) -> None:
     """Makes the step and every part that the loop calls; the step is planned when training begins."""
@@ -296,7 +301,7 @@ class Trainer(base_evaluator.Evaluator):
       self.parameter_groups.check(self.model.trainable_variables)
 
   def check_variables(self) -> None:
-    """Refuses averages and parameter groups that do not fit the model's variables, which must exist."""
+    """Refuses averages, parameter groups and patterns that do not fit the model's variables, which must exist."""
     if self._ema is not None:
       self._ema.check_covers(self.model)
     self.check_parameter_groups()

@@ -13,9 +13,11 @@ precedes it.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
 import re
 import threading
 
+from official.modeling.hyperparams import base_config
 import tensorflow as tf
 import tf_keras
 
@@ -246,3 +248,53 @@ def install(
 def of(optimizer: tf_keras.optimizers.Optimizer) -> ParameterGroups | None:
   """The groups that an optimizer without wrappers follows, None if it has none."""
   return getattr(optimizer, 'parameter_groups', None)
+
+
+OPTIMIZER = 'trainer.optimizer_config.optimizer'
+_NORMALIZATION = re.compile('norm', re.IGNORECASE)
+
+
+def check_exclusions(path: str, config: base_config.Config, model: tf_keras.Model) -> str:
+  """Checks the lists of patterns by which an optimizer includes or excludes variables, such as from weight decay.
+
+  Args:
+    path: the dotted path of the configuration.
+    config: of the optimizer.
+    model: its variables exist. An optimizer searches the patterns in their names.
+
+  Returns:
+    A line about the weights of normalizations that a list leaves out, if it excludes other variables from weight decay;
+    '' if there is nothing to say.
+
+  Raises:
+    UserError: a list is one text, whose characters would count as patterns; or none of its patterns matches a variable.
+  """
+  names = [name_of(variable) for variable in model.trainable_variables]
+  warning = ''
+  for field in dataclasses.fields(config):
+    patterns = getattr(config, field.name)
+    if not patterns or not field.name.startswith(('exclude_from_', 'include_in_')):
+      continue
+    if isinstance(patterns, str):
+      if 'List' not in str(field.type):
+        continue
+      raise errors.UserError(f'{path}.{field.name}: expected a list of patterns, got the text {patterns!r}')
+    excluded = {name for name in names if any(re.search(pattern, name) for pattern in patterns)}
+    if names and not excluded:
+      raise errors.UserError(
+        f'{path}.{field.name}: {", ".join(map(repr, patterns))}: no pattern matches one of the {len(names)} trainable '
+        f'variables: {", ".join(names[:6])}{", ..." if len(names) > 6 else ""}'
+      )
+    if field.name == 'exclude_from_weight_decay':
+      left = [name for name in _of_normalizations(model) if name in names and name not in excluded]
+      if left:
+        more = f' and {len(left) - 3} more' if len(left) > 3 else ''
+        warning = f'{path}.{field.name}: the weights of normalizations decay: {", ".join(left[:3])}{more}'
+  return warning
+
+
+def _of_normalizations(model: tf.Module) -> list[str]:
+  """The names of the weights of layers that normalize, by the names of their classes."""
+  layers = [part for part in model.submodules if _NORMALIZATION.search(type(part).__name__)]
+  own = [variable for layer in layers for variable in vars(layer).values() if isinstance(variable, tf.Variable)]
+  return [name_of(variable) for variable in own]
