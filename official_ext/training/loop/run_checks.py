@@ -180,6 +180,7 @@ def check_run(experiment: run_options.Experiment) -> training_lines.Start:
   task, mode, model_dir, params = experiment.task, experiment.mode, experiment.model_dir, experiment.params
   if mode not in checks.MODES:
     raise errors.UserError(f'--mode={mode}: no such mode; the modes are {", ".join(checks.MODES)}')
+  checks.check_values(params)  # A driver of its own may have made them without the parser.
   start = choose_start(experiment)
   task.evaluates = experiment.evaluates
   task.weights_folder = _folder_of_weights(start, mode, model_dir)

@@ -179,3 +179,14 @@ def test_the_seed_of_a_driver(found, recorded, message, tmp_path, capsys, monkey
   assert f'seed {recorded or "unset"}' in printed.out
   lines = [line for line in printed.err.splitlines() if 'runtime.seed' in line]
   assert len(lines) == bool(message) and all(message in line and 'Seed of a driver' in line for line in lines)
+
+
+@pytest.mark.parametrize('decay_steps', [0, -1])
+def test_a_driver_without_the_parser_has_its_values_checked(tmp_path, decay_steps):
+  # An exponential schedule of -1 steps doubles the rate at each step.
+  schedule = {'type': 'exponential', 'exponential': {'initial_learning_rate': 0.1, 'decay_steps': decay_steps}}
+  config = {'optimizer': {'type': 'sgd'}, 'learning_rate': schedule}
+  path = 'trainer.optimizer_config.learning_rate.exponential.decay_steps'
+  with pytest.raises(errors.UserError, match=f'^{path}: '):
+    small_run.run(tmp_path, 'train', trainer={'optimizer_config': config})
+  assert not list(tmp_path.iterdir())
