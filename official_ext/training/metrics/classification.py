@@ -47,14 +47,15 @@ class _PerClass(tf_keras.metrics.FBetaScore):
     Args:
       y_true: class numbers, an integer tensor of shape [b]; 0 or 1 for a single logit.
       y_pred: logits, [b, num_classes], or [b] or [b, 1] for a single logit.
-      sample_weight: [b], the weight of each example; None: 1.
+      sample_weight: [b], the weight of each example; None: 1. A label that is no class makes the result NaN, unless
+        its weight is 0.
     """
     labels, classes = _class_numbers(y_true, y_pred, self._num_classes)
     if self._num_classes == 1:
       one_hot = lambda numbers: tf.cast(numbers, self.dtype)[:, tf.newaxis]
     else:
       one_hot = lambda numbers: tf.one_hot(numbers, self._num_classes, dtype=self.dtype)
-    weights = None if sample_weight is None else tf.cast(tf.reshape(sample_weight, [-1]), self.dtype)
+    weights = _checked_weights(labels, self._num_classes, sample_weight, self.dtype)
     super().update_state(one_hot(labels), one_hot(classes), weights)
 
   def get_config(self):
@@ -118,6 +119,7 @@ class Auc(tf_keras.metrics.AUC):
   def update_state(self, y_true, y_pred, sample_weight=None):
     """Counts: see `_PerClass`."""
     labels = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+    weights = _checked_weights(labels, self._num_classes, sample_weight, self.dtype)
     logits = tf.cast(y_pred, self.dtype)
     if self._num_classes == 1:
       probabilities = tf.sigmoid(tf.reshape(logits, [-1]))
@@ -127,7 +129,6 @@ class Auc(tf_keras.metrics.AUC):
       probabilities = probabilities[:, 1]
     elif self._num_classes > 2:
       labels = tf.one_hot(labels, self._num_classes)
-    weights = None if sample_weight is None else tf.reshape(sample_weight, [-1])
     super().update_state(labels, probabilities, weights)
 
   def get_config(self):
@@ -156,7 +157,8 @@ class ConfusionMatrix(tf_keras.metrics.Metric):
   def update_state(self, y_true, y_pred, sample_weight=None):
     """Counts: see `_PerClass`."""
     labels, classes = _class_numbers(y_true, y_pred, self._num_classes)
-    weights = None if sample_weight is None else tf.cast(tf.reshape(sample_weight, [-1]), self.dtype)
+    weights = _checked_weights(labels, self._num_classes, sample_weight, self.dtype)
+    labels = tf.clip_by_value(labels, 0, self._size - 1)
     self.counts.assign_add(tf.math.confusion_matrix(labels, classes, self._size, weights, self.dtype))
 
   def reset_state(self):
@@ -172,15 +174,28 @@ class ConfusionMatrix(tf_keras.metrics.Metric):
     return {'num_classes': self._num_classes, 'name': self.name}
 
 
-def _accuracy(num_classes: int, average: str | None, name: str) -> tf_keras.metrics.Metric:
-  del average
-  if num_classes == 1:
-    return tf_keras.metrics.BinaryAccuracy(name, threshold=0.0)  # Of the logit.
-  return tf_keras.metrics.SparseCategoricalAccuracy(name)
+class _Accuracy(tf_keras.metrics.Mean):
+  """The share of the examples whose class is predicted: see `_PerClass`."""
+
+  def __init__(self, num_classes: int, average: str | None, name: str):
+    """Makes the counters; `average` does not matter."""
+    del average
+    super().__init__(name)
+    self._num_classes = num_classes
+
+  def update_state(self, y_true, y_pred, sample_weight=None):
+    """Counts: see `_PerClass`."""
+    labels, classes = _class_numbers(y_true, y_pred, self._num_classes)
+    weights = _checked_weights(labels, self._num_classes, sample_weight, self.dtype)
+    super().update_state(tf.cast(labels == classes, self.dtype), weights)
+
+  def get_config(self):
+    """See base class."""
+    return {'num_classes': self._num_classes, 'average': None, 'name': self.name}
 
 
 _MAKERS: dict[str, Callable[[int, str | None, str], tf_keras.metrics.Metric]] = {
-  'accuracy': _accuracy,
+  'accuracy': _Accuracy,
   'auc': lambda num_classes, average, name: Auc(num_classes, name),
   'confusion_matrix': lambda num_classes, average, name: ConfusionMatrix(num_classes, name),
   'f1': F1,
@@ -217,7 +232,7 @@ def updates(
     names: as for `build`.
     labels: class numbers, an integer tensor of shape [b].
     logits: [b, num_classes], or [b] or [b, 1] for a single logit.
-    sample_weight: [b], the weight of each example, 0 to ignore it; None: 1.
+    sample_weight: [b], the weight of each example, 0 to ignore it; None: 1. A label that is no class makes metrics NaN.
 
   Returns:
     name -> the arguments of its `update_state`.
@@ -231,3 +246,10 @@ def _class_numbers(labels: tf.Tensor, logits: tf.Tensor, num_classes: int) -> tu
   if num_classes == 1:
     return labels, tf.cast(tf.reshape(logits, [-1]) > 0, tf.int32)
   return labels, tf.argmax(logits, -1, output_type=tf.int32)
+
+
+def _checked_weights(labels: tf.Tensor, num_classes: int, weights: tf.Tensor | None, dtype: str) -> tf.Tensor:
+  """The weights of examples, of shape [b]: NaN for labels that are no class, unless their weight is 0."""
+  weights = tf.ones_like(labels, dtype) if weights is None else tf.cast(tf.reshape(weights, [-1]), dtype)
+  is_class = (labels >= 0) & (labels < max(2, num_classes))
+  return tf.where(is_class | (weights == 0), weights, tf.constant(float('nan'), dtype))

@@ -167,3 +167,17 @@ def test_configuration_makes_the_same_metric():
   for metric in metrics.build(NAMES[1:], 3, 'weighted'):
     again = type(metric).from_config(metric.get_config())
     assert again.get_config() == metric.get_config() and again.name == metric.name
+
+
+@pytest.mark.parametrize('num_classes', [1, 3])
+@pytest.mark.parametrize('bad', [-1, 5])
+@pytest.mark.parametrize('name', NAMES)
+def test_a_label_that_is_no_class_makes_the_result_nan_unless_its_weight_is_0(name, bad, num_classes):
+  labels, logits = np.array([0, 1, bad, 1]), np.array([[-1.0, 0.5, 0.2], [1.0, 2.0, 0.1]] * 2, np.float32)
+  logits = logits[:, :1] if num_classes == 1 else logits
+  (ignoring, good, wrong) = (metrics.build([name], num_classes)[0] for _ in range(3))
+  ignoring.update_state(labels, logits, np.array([1, 1, 0, 1]))
+  good.update_state(labels[[0, 1, 3]], logits[[0, 1, 3]])
+  np.testing.assert_allclose(ignoring.result(), good.result())
+  wrong.update_state(labels, logits)
+  assert np.isnan(wrong.result().numpy()).any()
