@@ -89,7 +89,7 @@ console: .venv
 	@mkdir -p runs
 	@$(BIN)/python -m official_ext.cli.main console runs --port=$(PORT)
 
-# Every promise in its short form: 10 to 15 minutes on two cores of a slow EPYC (Zen 4).
+# Every promise in its short form: 9 to 13 minutes on two cores of a slow EPYC (Zen 4).
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 test: check
 	$(PYTEST)
