@@ -109,6 +109,7 @@ def run_lines(
     ('started', moment_text(run.started) + (f', attempt {run.attempt}' if run.attempt else '')),
     ('updated', moment_text(run.updated)),
     ('devices', record.get('devices')),
+    *((name, '; '.join(each['text'] for each in found)) for name, found in (record.get('balance') or {}).items()),
     ('git commit', record.get('git_commit')),
     ('tags', ', '.join(run.tags)),
     ('note', run.note),
