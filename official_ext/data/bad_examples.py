@@ -94,6 +94,15 @@ def current_log() -> ExampleLog:
   return _LOG.get() or ExampleLog()
 
 
+def reason_of_file(error: BaseException) -> str:
+  """Why a file or a record of it cannot be read, in one line, without the type of Python's exception."""
+  if isinstance(error, RecursionError):
+    return 'its lists are nested too deeply'
+  if 'set_int_max_str_digits' in str(error):
+    return 'an integer has too many digits'
+  return ' '.join(errors.reason_of(error).split())[:200] or 'it is damaged'
+
+
 def one_line(error: BaseException) -> str:
   """The message of an exception, in one line of bounded length."""
   text = ' '.join(str(error).split())

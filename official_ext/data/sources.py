@@ -422,7 +422,7 @@ class ArrayRecordSource(Source):
           reader.close()
       except Exception as error:  # A RuntimeError, by now.
         raise errors.UserError(
-          f'input_path: {file} is damaged, or no ArrayRecord file: {bad_examples.one_line(error)}'
+          f'input_path: {file} is damaged, or no ArrayRecord file: {bad_examples.reason_of_file(error)}'
         ) from error
 
     with futures.ThreadPoolExecutor(16) as pool:
