@@ -70,14 +70,14 @@ def read_csv(file: str, reading: image_set.Reading) -> image_set.ImageSet:
     raise errors.UserError(
       f'{file}, line 1: the third column has names of splits, and no header; begin with a line path,label,split'
     )
-  names = [header[number] if start and number < len(header) else f'number {number + 1}' for number in range(width)]
+  columns = [header[number] if start and number < len(header) else f'number {number + 1}' for number in range(width)]
   for number, row in enumerate(rows[start:], start + 1):
     if not any(row):
       continue
     found.num_images += 1
     for column in unread:
       if column < len(row) and row[column].strip():
-        found.ignored[f'{FIELDS.part} {names[column] or f"number {column + 1}"}'] += 1
+        found.ignored[f'{FIELDS.part} {columns[column] or f"number {column + 1}"}'] += 1
     split = row[split_column].strip() if 0 <= split_column < len(row) else ''
     if len(row) <= max(path_column, label_column) or not row[label_column].strip() or not row[path_column].strip():
       found.drop(f'{file}, line {number}', 'has no path or no label')

@@ -84,14 +84,12 @@ def read(path: str, reading: image_set.Reading) -> image_set.ImageSet:
       found.drop_object(_place(path, 'annotations', number, each), str(error))
   folder = reading.images or (_folder_of(path, [each['file_name'] for each in images]) if images else '')
   for each in images:
-    size = tuple(each.get(side) for side in ('width', 'height'))
-    is_known = all(json_values.is_finite(value) and value >= 1 for value in size)
     found.images.append(
       image_set.AnnotatedImage(
         each['file_name'],
         os.path.join(folder, each['file_name']),
         objects=tuple(by_id[each['id']]),
-        size=tuple(map(int, size)) if is_known else (),
+        size=image_set.size_of(each),
       )
     )
   found.labels = [categories[key] for key in sorted(categories, key=lambda key: (isinstance(key, str), key))]
@@ -213,12 +211,14 @@ def _segmentation(given: json_values.Json) -> tuple[json_values.Json, bool]:
   if not given:
     return None, True
   if isinstance(given, dict):
-    size, counts = given.get('size'), given.get('counts')
-    is_size = isinstance(size, list) and len(size) == 2 and all(json_values.is_int(side) and side > 0 for side in size)
-    is_counts = isinstance(counts, str) or isinstance(counts, list) and all(map(json_values.is_int, counts))
-    is_valid = is_size and is_counts
-    if is_valid and isinstance(counts, list):
-      is_valid = min(counts, default=-1) >= 0 and sum(counts) == size[0] * size[1]
+    size: json_values.Json = given.get('size')
+    counts: json_values.Json = given.get('counts')
+    is_valid = isinstance(size, list) and len(size) == 2 and all(json_values.is_int(side) and side > 0 for side in size)
+    if isinstance(counts, list):
+      is_number = all(json_values.is_int(count) and count >= 0 for count in counts)
+      is_valid = is_valid and is_number and sum(counts) == size[0] * size[1]
+    else:
+      is_valid = is_valid and isinstance(counts, str)
     return (given, True) if is_valid else (None, False)
   if not isinstance(given, list):
     return None, False

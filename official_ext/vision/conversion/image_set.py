@@ -221,6 +221,13 @@ def check_numbers(values: Any, count: int, name: str) -> list[float]:
   raise BadAnnotationError(f'{name} is not {count} finite numbers: {str(values)[:100]}')
 
 
+def size_of(values: json_values.JsonMapping) -> tuple[int, ...]:
+  """(width, height) of an image as its annotations state them; () unless both are positive numbers."""
+  sides = [values.get(side) for side in ('width', 'height')]
+  found = tuple(int(side) for side in sides if json_values.is_finite(side) and side >= 1)
+  return found if len(found) == len(sides) else ()
+
+
 def is_marked(value: Any) -> bool:
   """Whether a mark of an object is set: 1, true, also as text."""
   return str(value).strip().lower() in ('1', '1.0', 'true', 'yes')
@@ -229,10 +236,11 @@ def is_marked(value: Any) -> bool:
 def merged(sets: Iterable[ImageSet]) -> ImageSet:
   """The images of several sets; classes of one name are one class."""
   found = ImageSet()
+  files: dict[str, None] = {}
   for each in sets:
     found.images += each.images
     found.labels += [name for name in each.labels if name not in found.labels]
-    found.files += [file for file in each.files if file not in found.files]
+    files.update(dict.fromkeys(each.files))
     found.dropped += each.dropped
     found.dropped_objects += each.dropped_objects
     found.problems.update(each.problems)
@@ -244,6 +252,7 @@ def merged(sets: Iterable[ImageSet]) -> ImageSet:
     found.folders += [folder for folder in each.folders if folder not in found.folders]
     found.objects_of_dropped += each.objects_of_dropped
     found.on_bad_example = each.on_bad_example
+  found.files = list(files)
   return found
 
 

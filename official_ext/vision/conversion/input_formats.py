@@ -126,6 +126,7 @@ FIELDS = (
   *coco_annotations.FIELDS.values(),
   *voc_annotations.FIELDS.values(),
   yolo_annotations.FIELDS,
+  yolo_annotations.DARKNET_FIELDS,
   *object_records.FIELDS.values(),
   class_images.FIELDS,
 )  # Of all formats: the table of docs/how_to/prepare_images.md.

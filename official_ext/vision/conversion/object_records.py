@@ -119,15 +119,13 @@ def _read(
       objects.append(_object(each, names, reading.box_format, found))
     except image_set.BadAnnotationError as error:
       found.drop_object(f'{place}, objects[{index}]', str(error))
-  sides = [record.get(side) for side in ('width', 'height')]
-  size = tuple(map(int, sides)) if all(json_values.is_finite(side) and side >= 1 for side in sides) else ()
   return image_set.AnnotatedImage(
     f'{os.path.basename(file)}/{number}' if row >= 0 else image,
     file if row >= 0 else os.path.join(os.path.dirname(file), image),
     row=number if row >= 0 else -1,
     split=split,
     objects=tuple(objects),
-    size=size,
+    size=image_set.size_of(record),
   )
 
 

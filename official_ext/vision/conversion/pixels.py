@@ -284,7 +284,7 @@ def _mask(
     if list(segmentation['size']) != [height, width]:
       counts[OTHER_MASK] += 1
       return None
-    encoded = segmentation
+    encoded: Any = segmentation
     if isinstance(segmentation['counts'], Sequence) and not isinstance(segmentation['counts'], (str, bytes)):
       encoded = mask_api.frPyObjects(dict(segmentation), height, width)
     try:

@@ -44,6 +44,11 @@ FIELDS = record_report.Fields(
     'a part of val': ('minival',),
   },
 )
+DARKNET_FIELDS = record_report.Fields(
+  'obj.data',
+  ('train', 'valid', 'val', 'validation', 'test', 'names', 'classes'),
+  {'of the training program': ('backup', 'results', 'eval')},
+)
 # Text files without labels.
 _OTHER_TEXTS = (
   'classes',
@@ -417,8 +422,10 @@ def _of_darknet(folder: str) -> Description | None:
   values = {}
   for line in filter(None, _lines(files[0])) if files else ():
     key, equals, value = (part.strip() for part in line.partition('='))
-    if not equals:
-      raise errors.UserError(f'{files[0]}: {line}: expected KEY = VALUE')
+    if not equals or key in values:
+      raise errors.UserError(f'{files[0]}: {line}: expected KEY = VALUE, each key once')
+    if key not in DARKNET_FIELDS.known:
+      raise errors.UserError(f'{files[0]}: {key}: is unknown, and not read; remove it')
     values[key] = value
   if 'names' in values:
     place, _ = _find(values['names'], [folder])
@@ -431,6 +438,9 @@ def _of_darknet(folder: str) -> Description | None:
     return None
   splits = _splits(values, files[0]) if files else {}
   names = _listed_names(lists[0]) if lists else {}
+  count = values.get('classes', '')
+  if names and count and count != str(len(names)):
+    raise errors.UserError(f'{files[0]}: classes: {count}: {lists[0]} has {len(names)} names; correct one of them')
   return Description((*files, *lists)[0], (*files, *lists), folder, names, splits)
 
 

@@ -254,6 +254,11 @@ def test_what_cannot_be_used_is_refused_by_name(yaml, message, tmp_path):
     ),
     ({'data.yaml': 'names: [p]', 'classes.txt': 'q'}, 'classes.txt: names other classes than .*data.yaml'),
     ({'classes.txt': 'a\n\nb\n'}, 'classes.txt: the class 1 has no name'),
+    ({'obj.data': 'trian = a.txt', 'obj.names': 'p'}, 'obj.data: trian: is unknown, and not read; remove it'),
+    (
+      {'obj.data': 'classes = 2', 'obj.names': 'p'},
+      'obj.data: classes: 2: .*obj.names has 1 names; correct one of them',
+    ),
     ({'labels/x.txt': '0 nan 0.5 0.5 0.5'}, 'x.txt, line 1: expected a class number'),
     ({'labels/x.txt': '0.5 0.5 0.5 0.5 0.5'}, 'x.txt, line 1: expected a class number'),
     ({'labels/x.txt': '0 40 30 20 20'}, 'x.txt, line 1: expected fractions of width and height, .*: 40; repair'),
