@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from official_ext.base import errors
 from official_ext.language.text import bert_conversion
 from official_ext.language.text import bert_targets
 from official_ext.vision.conversion import converting
@@ -96,6 +97,12 @@ def test_marks_of_objects_are_used(tmp_path):
     marks = sorted(each['iscrowd'] for image in found.images for each in image.objects)
     assert marks == ([0, 1] if kind == 'coco' else [0, 0, 1]) and list(found.problems.values()) == [1], kind
   assert read(inputs['records']).images[1].objects[1]['area'] == 7
+
+
+def test_a_header_of_unknown_columns_is_refused(tmp_path):
+  (tmp_path / 'a.csv').write_text('img,species\nx.png,cat\n')
+  with pytest.raises(errors.UserError, match='a.csv, line 1: img,species: is neither a header nor an image; name its'):
+    read(tmp_path / 'a.csv', 'image_classification')
 
 
 def test_columns_of_texts(tmp_path):

@@ -50,6 +50,10 @@ def read_csv(file: str, reading: image_set.Reading) -> image_set.ImageSet:
   header = [name.strip().lower() for name in rows[0]]
   path_column, label_column, split_column = (_column(header, names) for names in (_PATHS, _LABELS, _SPLITS))
   if path_column < 0 and label_column < 0:  # Without a header.
+    if not image_set.is_image(rows[0][0].strip() if rows[0] else ''):
+      raise errors.UserError(
+        f'{file}, line 1: {",".join(rows[0])[:100]}: is neither a header nor an image; name its columns path and label'
+      )
     path_column, label_column, start = 0, 1, 0
   else:
     start = 1
