@@ -10,6 +10,7 @@ from official_ext.base import errors
 from official_ext.vision.conversion import image_set
 from official_ext.vision.conversion import input_formats
 from tests.field import bad_annotations_test as formats
+from tests.vision import drawn
 
 
 def read(*paths, target='object_detection', **more):
@@ -67,6 +68,12 @@ def test_categories_have_one_id_and_name(categories, message, tmp_path):
   path = write_coco(tmp_path / 'in', [{'id': 1, 'file_name': 'x.png'}], [annotation(1)], categories)
   with pytest.raises(errors.UserError, match=message):
     read(path)
+
+
+def test_a_name_of_two_lines_would_shift_the_numbers_of_others(tmp_path):
+  path = write_coco(tmp_path / 'in', [{'id': 1, 'file_name': 'x.png'}], [annotation(1)], [{'id': 1, 'name': 'a\nb'}])
+  with pytest.raises(errors.UserError, match=r"the class 'a\\nb' is not one line, as labels.txt requires; rename it"):
+    drawn.convert(path, tmp_path / 'out', 'object_detection')
 
 
 def test_images_in_two_folders(tmp_path):
