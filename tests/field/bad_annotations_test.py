@@ -90,9 +90,9 @@ CASES = [
   ),
   (
     write_voc,
-    '<object><name>dog</name><bndbox><xmin>nan</xmin></bndbox></object>',
+    '<object><name>dog</name><bndbox><xmin>nan</xmin>{box}</bndbox></object>',  # The first one counts.
     'y.xml, object 0',
-    "bndbox is not 4 finite numbers: ['nan', '', '', '']",
+    "bndbox is not 4 finite numbers: ['nan', '3', '20', '20']",
   ),
   (
     write_yolo,
