@@ -368,7 +368,17 @@ class BertConversion:
     for split, texts in self._by_split.items():
       self._records[split] = [{'number': first + index, **text.values} for index, text in enumerate(texts)]
       first += len(texts)
+    self._num_shared_ids = self._number_shared_ids() if conversion.target == bert_targets.QUESTIONS else 0
     self.report: json_values.JsonObject = {}
+
+  def _number_shared_ids(self) -> int:
+    """Numbers all questions anew if some have one id: the evaluation finds predictions by it. Returns how many."""
+    questions = [each for records in self._records.values() for each in records]
+    counts = collections.Counter(each['id'] or str(each['number']) for each in questions)
+    num_shared = sum(count for count in counts.values() if count > 1)
+    for each in questions if num_shared else ():
+      each['id'] = ''
+    return num_shared
 
   @property
   def named_splits(self) -> set[str]:
@@ -475,6 +485,8 @@ class BertConversion:
     if len(dropped) > _MAX_NAMED:
       yield f'{len(dropped)} examples are dropped; report.json lists all'
     yield from record_report.field_lines(self.report['balance'])
+    if self._num_shared_ids:
+      yield f'{self._num_shared_ids} questions have the id of another one: all are numbered anew'
     for split, names in self.report['classes_without_examples'].items():
       if names and split != conversions.TEST:
         yield f'{split}: no example of {", ".join(names[:_MAX_NAMED])}'
