@@ -14,7 +14,7 @@ from official_ext.vision.conversion import input_formats
 from tests.field import bad_annotations_test as formats
 from tests.vision import drawn
 
-GUIDE = pathlib.Path(__file__).resolve().parents[2] / 'docs/how_to/prepare_images.md'
+GUIDE = pathlib.Path(__file__).resolve().parents[2] / 'docs/how_to/annotations.md'
 
 
 def rows_of_guide():

@@ -129,7 +129,7 @@ FIELDS = (
   yolo_annotations.DARKNET_FIELDS,
   *object_records.FIELDS.values(),
   class_images.FIELDS,
-)  # Of all formats: the table of docs/how_to/prepare_images.md.
+)  # Of all formats: the table of docs/how_to/annotations.md.
 
 
 def expected(target: str) -> str:
