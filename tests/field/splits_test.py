@@ -108,6 +108,27 @@ def test_a_table_without_a_split_is_not_trained_on(tmp_path):
   ]
 
 
+def test_the_order_of_rows_does_not_matter(tmp_path):
+  """Equal images of a table have one split."""
+  pyarrow = pytest.importorskip('pyarrow')
+  from pyarrow import parquet  # pylint: disable=g-import-not-at-top
+
+  contents = [drawn.encoded(drawn.image_with((1, 2, 30, 20 + number), 'red'), 'PNG') for number in range(30)]
+  objects = {'bbox': [[1, 2, 29, 18]], 'category': ['red']}
+  validation = []
+  for name, order in (('one', contents), ('other', contents[::-1]), ('twice', contents + contents[::3])):
+    rows = [{'image': {'bytes': content}, 'objects': objects} for content in order]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f'{name}.parquet')
+    drawn.convert(
+      tmp_path / f'{name}.parquet', tmp_path / name, 'object_detection', validation_share=0.3, image_format='png'
+    )
+    report = json.loads((tmp_path / name / 'report.json').read_text())
+    assert not [line for line in converting.report_lines(report) if 'in several splits' in line]
+    notes = [json.loads(path.read_text()) for path in sorted((tmp_path / name).glob('note-validation*.json'))]
+    validation.append({image[1] for note in notes for image in note['details'][0]['images']})
+  assert validation[0] == validation[1] == validation[2] and 2 < len(validation[0]) < 18
+
+
 def test_equal_images_on_both_sides_are_counted(tmp_path):
   """Under other names, in another folder, whose order is another."""
   for number in range(6):

@@ -40,7 +40,8 @@ def make_plan(
 ) -> planning.Plan:
   """Divides images into splits, and splits into shards.
 
-  The split of an image, and its place in it, follow from its name and the seed alone: other images do not matter.
+  The split of an image, and its place in it, follow from its name and the seed alone, of an image in a table from its
+  content: other images, and the order of rows, do not matter.
 
   Args:
     images: all of them.
@@ -96,7 +97,7 @@ def in_splits(
     UserError: a split that training needs has no image.
   """
   found = conversions.divide(
-    [image.name for image in images.images],
+    [image.key or image.name for image in images.images],
     [image.split for image in images.images],
     conversion.validation_share,
     conversion.test_share,

@@ -65,7 +65,7 @@ class AnnotatedImage:
   """An image with its annotations.
 
   Attributes:
-    name: a name that no other image of the input has; it decides the split.
+    name: a name that no other image of the input has.
     file: the path of the image, or of the table that holds it.
     row: the row of the table; -1 if `file` is the image.
     split: 'train', 'validation' or 'test'; '' if shares decide it.
@@ -75,6 +75,7 @@ class AnnotatedImage:
     unit: of boxes and polygons: 'pixels', or 'fractions' of width and height.
     size: (width, height) in pixels of the image that was annotated; () if the annotations do not say.
     mask: the path of the image of class numbers; '' without one.
+    key: decides the split and the order; '': the name does.
   """
 
   name: str
@@ -86,6 +87,7 @@ class AnnotatedImage:
   unit: str = 'pixels'
   size: tuple[int, ...] = ()
   mask: str = ''
+  key: str = ''
 
 
 class BadAnnotationError(ValueError):

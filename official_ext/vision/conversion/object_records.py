@@ -7,6 +7,7 @@ folder of the images, or in Parquet files that hold the images.
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 from typing import Any
@@ -126,6 +127,8 @@ def _read(
     split=split,
     objects=tuple(objects),
     size=image_set.size_of(record),
+    # The number of a row is another one in another order.
+    key=hashlib.sha256(image_bytes(record)).hexdigest() if row >= 0 else '',
   )
 
 
