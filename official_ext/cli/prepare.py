@@ -14,6 +14,7 @@ from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.data import bad_examples
+from official_ext.data import record_report
 from official_ext.data.prepare import conversions
 from official_ext.data.prepare import engines
 from official_ext.data.prepare import planning
@@ -97,6 +98,12 @@ def counted_noun(count: int, noun: str, nouns: str = '') -> str:
   return f'{count} {noun if count == 1 else nouns or noun + "s"}'
 
 
+def print_balance(done: preparing.Prepared) -> None:
+  """Prints the accounts of the input: found, used, left out, not read."""
+  for balance in done.balance:
+    print(f'balance: {record_report.balance_line(balance)}')
+
+
 def print_split_summary(
   done: preparing.Prepared,
   output: str,
@@ -117,6 +124,7 @@ def print_split_summary(
     *more: further words of the command.
     hint: follows "To train on them".
   """
+  print_balance(done)
   there = f', {done.num_there} of which existed' if done.num_there else ''
   of_splits = ', '.join(f'{count} {split}' for split, count in counts.items())
   shards = f'{done.num_bytes} bytes in {counted_noun(len(done.plan.shards), "shard")}{there}'
@@ -431,6 +439,7 @@ def _print_summary(done: preparing.Prepared, output: str) -> None:
   report, plan, counted = done.report, done.plan, counted_noun
   for line in report.warnings(output, '--'):
     print(f'warning: {line}')
+  print_balance(done)
   there = f', {done.num_there} of which existed' if done.num_there else ''
   what = {
     'texts': f'{counted(done.rows, "row")} of {plan.settings.get("seq_length")} tokens '

@@ -88,6 +88,7 @@ def run_lines(
     spent: its wall time by purpose.
   """
   skipped = record.get('skipped_updates')
+  balances: Any = record.get('balance') or {}
   rows = [
     ('status', run.status + (f': {run.reason}' if run.reason else '')),
     ('stage', record.get('stage')),
@@ -109,6 +110,7 @@ def run_lines(
     ('started', moment_text(run.started) + (f', attempt {run.attempt}' if run.attempt else '')),
     ('updated', moment_text(run.updated)),
     ('devices', record.get('devices')),
+    *((name, '; '.join(each['text'] for each in found)) for name, found in balances.items()),
     ('git commit', record.get('git_commit')),
     ('tags', ', '.join(run.tags)),
     ('note', run.note),

@@ -1,6 +1,6 @@
 """Names and counts examples that cannot be read, parsed, decoded or put into a batch."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import contextvars
 import threading
@@ -24,22 +24,25 @@ class ExampleLog:
     describe: a function from a position to a description of its example; None until an input that has one is built.
     identities: of the sources that were built, each once: see data_identity.py.
     summaries: how many examples these have, in words: `Source.summary`.
+    balances: their accounts, as JSON values: `Source.balance`.
   """
 
   def __init__(self):
     self.describe: Callable[[int], str] | None = None
     self.identities: list[dict[str, object]] = []
     self.summaries: list[str] = []
+    self.balances: list[dict[str, object]] = []
     self._lock = threading.Lock()
     self._skipped: set[int] = set()
     self._warned: set[int] = set()
 
-  def add_source(self, identity: dict[str, object], summary: str) -> None:
+  def add_source(self, identity: dict[str, object], summary: str, balance: Sequence[dict[str, object]] = ()) -> None:
     """Notes a source; every pipeline of a distributed input reports the same one."""
     with self._lock:
       if identity not in self.identities:
         self.identities.append(identity)
         self.summaries.append(summary)
+        self.balances += balance
 
   def add_skip(self, position: int, index: int, message: str) -> None:
     """Notes that the example `index`, at a position, is skipped; warns, once for each of the first few examples."""
@@ -89,6 +92,15 @@ def logged_in(log: ExampleLog) -> Iterator[ExampleLog]:
 def current_log() -> ExampleLog:
   """The log of the enclosing `logged_in`; outside of one, a new log."""
   return _LOG.get() or ExampleLog()
+
+
+def reason_of_file(error: BaseException) -> str:
+  """Why a file or a record of it cannot be read, in one line, without the type of Python's exception."""
+  if isinstance(error, RecursionError):
+    return 'its lists are nested too deeply'
+  if 'set_int_max_str_digits' in str(error):
+    return 'an integer has too many digits'
+  return ' '.join(errors.reason_of(error).split())[:200] or 'it is damaged'
 
 
 def one_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ TensorFlow is imported only for patterns and remote paths.
 """
 
 from collections.abc import Iterator
+import contextlib
 import csv
 import dataclasses
 import hashlib
@@ -77,6 +78,7 @@ class PreparedFolder:
     files: (path, number of records, bytes, SHA-256) of each shard that has records, in order.
     labels: the classes of images, by number.
     report: counts of the records.
+    balance: the accounts of the input: see `record_report.Balance.values`; [] of an older version.
   """
 
   folder: str
@@ -85,6 +87,7 @@ class PreparedFolder:
   files: list[tuple[str, int, int, str]]
   labels: list[str]
   report: dict[str, Any]
+  balance: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
   @property
   def num_records(self) -> int:
@@ -151,7 +154,13 @@ def describe_prepared(folder: str, field: str = 'input_path') -> PreparedFolder:
       for shard in manifest['shards']
     ]
     found = PreparedFolder(
-      folder, manifest['kind'], manifest['settings'], files, manifest.get('labels', []), manifest['report']
+      folder,
+      manifest['kind'],
+      manifest['settings'],
+      files,
+      manifest.get('labels', []),
+      manifest['report'],
+      manifest.get('balance', []),
     )
     version = manifest['version']
   except (FileNotFoundError, NotADirectoryError):
@@ -160,8 +169,10 @@ def describe_prepared(folder: str, field: str = 'input_path') -> PreparedFolder:
     else:
       what = f'has no {MANIFEST}; `official-ext prepare` makes such a folder'
     raise errors.UserError(f'{field}: {folder}: {what}') from None
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise errors.UserError(f'{field}: {path}: is damaged: {type(error).__name__}: {error}') from error
+  except OSError as error:
+    raise errors.UserError(f'{field}: {path}: cannot be read: {error.strerror}') from error
+  except (ValueError, KeyError, TypeError) as error:
+    raise errors.UserError(f'{field}: {path}: is damaged; prepare the folder again') from error
   if version != PREPARED_VERSION:
     raise errors.UserError(f'{field}: {folder}: was prepared by another version of this library; prepare it again')
   for file, _, size, _ in files:
@@ -171,6 +182,17 @@ def describe_prepared(folder: str, field: str = 'input_path') -> PreparedFolder:
       raise errors.UserError(f'{field}: {file}: cannot be read: {error.strerror}; prepare it again') from error
     if there != size:
       raise errors.UserError(f'{field}: {file}: has {there} bytes in place of {size}; prepare it again')
+  return found
+
+
+def balance_of(input_path: object) -> list[dict[str, Any]]:
+  """The accounts of the prepared folders that hold the files of an `input_path`; [] if they are not known."""
+  found: list[dict[str, Any]] = []
+  folders = dict.fromkeys(each for path in input_patterns(input_path) for each in (path, os.path.dirname(path)))
+  for folder in folders:
+    if folder and not paths.is_remote(folder) and os.path.isfile(os.path.join(folder, MANIFEST)):
+      with contextlib.suppress(errors.UserError):
+        found += describe_prepared(folder).balance
   return found
 
 

@@ -219,7 +219,7 @@ def record_of(line: bytes, place: Callable[[], str]) -> numbered_records.Record:
   except StrictJsonError as error:
     raise bad(str(error)) from error
   except (ValueError, RecursionError) as error:  # Of an integer with too many digits; of lists in lists in lists.
-    raise bad(f'is invalid JSON: {bad_examples.one_line(error)}') from error
+    raise bad(f'is invalid JSON: {bad_examples.reason_of_file(error)}') from error
   if not isinstance(record, dict):
     raise bad(f'is {_json_name(record)}; expected a JSON object')
   return record
@@ -258,7 +258,7 @@ def json_list(file: str) -> numbered_records.ListRecords:
     number, what = find_json_fault(text) or (0, str(error))
     raise errors.UserError(f'{file}, element {number}: {what}') from error
   except ValueError as error:
-    raise errors.UserError(f'{file}: is invalid JSON: {bad_examples.one_line(error)}') from error
+    raise errors.UserError(f'{file}: is invalid JSON: {bad_examples.reason_of_file(error)}') from error
   for number, record in enumerate(records):
     if not isinstance(record, dict):
       raise errors.UserError(f'{file}, element {number}: is {_json_name(record)}; expected a JSON object')

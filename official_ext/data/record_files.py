@@ -128,7 +128,7 @@ def reading(path: str, field: str = '') -> Iterator[None]:
   except errors.UserError as error:
     raise errors.UserError(f'{prefix}{error}') from error
   except Exception as error:  # Readers of damaged files raise nearly anything: zlib.error, RecursionError, Arrow's own.
-    reason = (error.strerror if isinstance(error, OSError) else '') or bad_examples.one_line(error)
+    reason = bad_examples.reason_of_file(error)
     named = error.filename if isinstance(error, OSError) else None
     where = os.fsdecode(named) if isinstance(named, (str, bytes)) else path
     raise errors.UserError(f'{prefix}{where}: cannot be read: {reason}') from error

@@ -1,11 +1,127 @@
-"""Counts the records of a data set that are used, cut and dropped, with reasons."""
+"""Accounts for all that an input holds: records that are used, cut and dropped, with reasons, and fields of formats.
 
-from collections.abc import Iterable
+`Balance` is the same account for every input: found = used + left out, and what is there and not read. `Fields` is the
+table of a format: each field is read, harmless for a reason, or unknown.
+"""
+
+import collections
+from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
+import functools
+from typing import Any
 
 from official_ext.base import json_values
 
-MAX_NAMED = 5  # Bad records that are described.
+MAX_NAMED = 5  # Bad records, reasons and names that are described in a line.
+UNACCOUNTED = 'unaccounted'
+
+
+@dataclasses.dataclass
+class Balance:
+  """The account of one kind of thing in an input: `found` is `used` and the sum of `left_out`.
+
+  Attributes:
+    source: the path of the input, or the name of the source.
+    unit: 'images', 'objects', 'label files', 'records' or 'examples'.
+    found: how many there are, counted where they are listed.
+    used: how many are used, counted where they are written.
+    left_out: how many are not used, by reason.
+    ignored: how often each thing is there that is not read, by name: files, folders, columns and fields.
+
+  Example:
+
+    >>> from official_ext.data import record_report
+    >>> balance = record_report.Balance('photos', 'images', found=5, used=4)
+    >>> balance.left_out['No such file'] += 1
+    >>> balance.ignored['.txt files'] += 2
+    >>> balance.line()
+    'photos: 5 images found, 4 used; left out: 1 No such file; not read: 2 .txt files'
+  """
+
+  source: str
+  unit: str
+  found: int = 0
+  used: int = 0
+  left_out: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+  ignored: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+  def values(self) -> json_values.JsonObject:
+    """JSON values. A difference between `found` and its parts is the reason `unaccounted`."""
+    left_out = dict(+self.left_out)
+    rest = self.found - self.used - sum(left_out.values())
+    if rest:
+      left_out[UNACCOUNTED] = rest
+    return {**vars(self), 'left_out': left_out, 'ignored': dict(+self.ignored)}
+
+  def line(self) -> str:
+    """The account in words."""
+    return balance_line(self.values())
+
+
+def balance_line(values: json_values.JsonMapping) -> str:
+  """A balance in words; `values` are of `Balance.values`."""
+  text = f'{values["source"]}: {values["found"]} {values["unit"]} found, {values["used"]} used'
+  for name, words in (('left_out', 'left out'), ('ignored', 'not read')):
+    if values[name]:
+      text += f'; {words}: {_listed(values[name])}'
+  return text
+
+
+def field_lines(balances: Iterable[json_values.JsonMapping]) -> Iterator[str]:
+  """A line for each unknown field or column, and for a balance whose parts have another sum."""
+  for each in balances:
+    for name, count in each['ignored'].items():
+      if ' field ' in name or ' column ' in name:
+        yield f'{each["source"]}: {name}: is not read: {count} {"value" if count == 1 else "values"}'
+    if UNACCOUNTED in each['left_out']:
+      yield f'{balance_line(each)}: report it, with the input'
+
+
+def unknown_balance(source: str) -> json_values.JsonObject:
+  """The account of an input that cannot be counted, such as a custom tf.data pipeline."""
+  return {'source': source, 'unit': 'examples', 'found': 'unknown', 'used': 'unknown', 'left_out': {}, 'ignored': {}}
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+  """The most frequent ones, with their numbers, and how many others."""
+  ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+  named = [f'{count} {name}' for name, count in ordered[:MAX_NAMED]]
+  if ordered[MAX_NAMED:]:
+    named.append(f'{sum(count for _, count in ordered[MAX_NAMED:])} others')
+  return ', '.join(named)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+  """The fields of a part of a format.
+
+  Attributes:
+    part: the name of the part, such as 'COCO annotation'.
+    read: the fields that are used.
+    harmless: fields that change nothing, by the reason.
+
+  Example:
+
+    >>> from official_ext.data import record_report
+    >>> fields = record_report.Fields('COCO category', ('id', 'name'), {'groups': ('supercategory',)})
+    >>> list(fields.unknown({'id': 1, 'name': 'cat', 'supercategory': 'animal', 'weight': 2, 'color': None}))
+    ['weight']
+  """
+
+  part: str
+  read: tuple[str, ...]
+  harmless: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+  @functools.cached_property
+  def known(self) -> frozenset[str]:
+    """The names of all fields that are read or harmless."""
+    return frozenset(self.read).union(*self.harmless.values())
+
+  def unknown(self, values: Mapping[str, Any]) -> Iterator[str]:
+    """The names of fields that are neither read nor harmless. Fields without a value do not count."""
+    for name, value in values.items():
+      if name not in self.known and not (value is None or isinstance(value, (str, list, dict)) and not value):
+        yield str(name)
 
 
 @dataclasses.dataclass
@@ -66,6 +182,11 @@ class RecordReport:
   def lost_tokens(self) -> int:
     """Tokens that were cut off."""
     return self.cut_prompt_tokens + self.cut_content_tokens + self.cut_text_tokens
+
+  def balance(self, source: str) -> Balance:
+    """The account of the records; texts that are cut count as used."""
+    left_out = collections.Counter({'bad': self.bad_records, 'with nothing to learn': self.without_loss})
+    return Balance(source, 'records', self.records, self.examples, left_out)
 
   def summary(self, num_rows: int, division: json_values.JsonMapping | None = None) -> str:
     """The numbers of records that are used, dropped and held out, with reasons, in words.

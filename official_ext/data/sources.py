@@ -15,11 +15,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.base.files import storage as storage_lib
 from official_ext.data import bad_examples
 from official_ext.data import collators
 from official_ext.data import data_identity
 from official_ext.data import input_files
+from official_ext.data import record_report
 from official_ext.data import row_encoding
 
 
@@ -203,6 +205,14 @@ class Source(abc.ABC):
     """How many examples there are, and the counts of their records, in words."""
     return f'{len(self)} examples'
 
+  def balance(self) -> list[json_values.JsonObject]:
+    """The accounts of the input: how much was found, used, left out and not read, with reasons.
+
+    Returns:
+      JSON values of `official_ext.data.record_report.Balance`; without further knowledge, all examples are used.
+    """
+    return [record_report.Balance(type(self).__name__, 'examples', len(self), len(self)).values()]
+
   def identity(self) -> data_identity.Identity:
     """Distinguishes this source from others, by JSON values: see data_identity.py.
 
@@ -242,6 +252,7 @@ class ArraySource(Source):
       shapes = tf.nest.map_structure(lambda array: array.shape, self.arrays)
       raise ValueError(f'arrays: need one leading dimension, have shapes {shapes}.')
     self._length: int = lengths.pop()
+    self._num_left_out = 0
 
   def __len__(self) -> int:
     return self._length
@@ -253,6 +264,12 @@ class ArraySource(Source):
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
     return [tf.nest.map_structure(operator.itemgetter(index), self.arrays) for index in indices]
+
+  def balance(self) -> list[json_values.JsonObject]:
+    """See base class; of `ext.cached_source`, examples that could not be read are left out."""
+    found = record_report.Balance(type(self).__name__, 'examples', len(self) + self._num_left_out, len(self))
+    found.left_out['cannot be read'] = self._num_left_out
+    return [found.values()]
 
   def identity(self) -> data_identity.Identity:
     return {**super().identity(), **data_identity.of_arrays(self.arrays)}
@@ -405,7 +422,7 @@ class ArrayRecordSource(Source):
           reader.close()
       except Exception as error:  # A RuntimeError, by now.
         raise errors.UserError(
-          f'input_path: {file} is damaged, or no ArrayRecord file: {bad_examples.one_line(error)}'
+          f'input_path: {file} is damaged, or no ArrayRecord file: {bad_examples.reason_of_file(error)}'
         ) from error
 
     with futures.ThreadPoolExecutor(16) as pool:
@@ -531,7 +548,12 @@ def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error'
     raise ValueError('source: there are no examples to cache.')
   starts = range(0, len(source), block_size)
   blocks = [_stacked(source, range(start, min(start + block_size, len(source))), on_bad_example) for start in starts]
-  return ArraySource(tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *filter(None, blocks)))
+  kept = [block for block in blocks if block is not None]
+  if not kept:
+    raise bad_examples.BadExampleError(f'source: none of {len(source)} examples can be read; the log names the first')
+  found = ArraySource(tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *kept))
+  found._num_left_out = len(source) - len(found)  # pylint: disable=protected-access
+  return found
 
 
 def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Mapping[str, object] | None:
@@ -603,6 +625,11 @@ class PreparedRows(ArrayRecordSource):
     )
     self.labels = found.labels
     self._content = found.content
+    self._balance = found.balance or [record_report.RecordReport(**found.report).balance(found.folder).values()]
+
+  def balance(self) -> list[json_values.JsonObject]:
+    """The accounts of the input of `official-ext prepare`."""
+    return self._balance
 
   def identity(self) -> data_identity.Identity:
     """Distinguishes this source from others, also by its content: the checksums noted by `prepare`."""

@@ -111,7 +111,7 @@ def _log_of(source: sources.Source, params: base_config.Config) -> bad_examples.
   """The log of bad examples, which names the examples of this source."""
   log = bad_examples.current_log()
   log.describe = lambda at: _describe(source, params, at)
-  log.add_source(_identity(source, params), source.summary())
+  log.add_source(_identity(source, params), source.summary(), source.balance())
   return log
 
 

@@ -146,7 +146,7 @@ class _TableRecords(numbered_records.Records):
       (record,) = part.slice(index - int(self._starts[number]), 1).to_pylist()
     except Exception as error:  # Arrow's own.
       raise bad_examples.BadExampleError(
-        f'{self.place(index)}: cannot be read: {bad_examples.one_line(error)}'
+        f'{self.place(index)}: cannot be read: {bad_examples.reason_of_file(error)}'
       ) from error
     return record
 

@@ -40,6 +40,8 @@ def test_the_output_and_the_printed_command(run, tmp_path):
   size = sum(path.stat().st_size for path in (tmp_path / 'my boxes').glob('*.tfrecord'))
   assert lines == [
     'warning: 003.jpg: dropped: is not an image that Pillow decodes',
+    'balance: in: 12 images found, 11 used; left out: 1 is not an image that Pillow decodes',
+    'balance: in: 12 objects found, 11 used; left out: 1 of images that are left out',
     f'my boxes: 11 images ({counts[0]} train, {counts[1]} validation), {size} bytes in 2 shards',
     'To train on them:',
     f"  official-ext train --experiment=retinanet_mobile_coco '--config_file={tmp_path}/my boxes/experiment.yaml' "

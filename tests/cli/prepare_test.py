@@ -62,9 +62,10 @@ def test_several_processes_write_the_bytes_of_one(run, tmp_path):
   shards = len(inputs.shard_bytes(tmp_path / 'out [1]'))
   assert (status, err) == (0, '') and shards > 5
   size = sum(map(len, inputs.shard_bytes(tmp_path / 'out [1]').values()))
-  progress, *summary = out.splitlines()[-6:]  # A slow machine prints more of the first.
+  progress, *summary = out.splitlines()[-7:]  # A slow machine prints more of the first.
   assert progress.startswith(f'{shards} of {shards} shards, 2000 records, ')
   assert summary == [
+    'balance: a.jsonl: 2000 records found, 2000 used',
     f'out [1]: 2000 records, {size} bytes in {shards} shards',
     'To train on them, in the task:',
     '  source = ext.PreparedRows(params.input_path)',

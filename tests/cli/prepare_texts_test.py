@@ -62,6 +62,7 @@ def test_the_output_and_the_printed_command(run, tmp_path):
   lines = [line for line in out.splitlines() if 'shards' not in line or 'bytes' in line]
   assert [line for line in lines if 'are in several splits' not in line] == [
     f'warning: {tmp_path}/in.jsonl, line 41: dropped: a text is empty',
+    'balance: in.jsonl: 41 examples found, 40 used; left out: 1 a text is empty',
     f'my texts: 40 examples ({counts[0]} train, {counts[1]} validation), {size} bytes in 2 shards',
     'To train on them, from a checkpoint of BERT with this vocabulary:',
     f"  official-ext train --experiment=bert/sentence_prediction '--config_file={tmp_path}/my texts/experiment.yaml' "

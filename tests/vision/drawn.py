@@ -107,7 +107,9 @@ def _with_palette(mask):
 
 def convert(inputs, folder, target, labels=(), reverse=False, stopped_by=lambda: None, **values):
   """A conversion in this process: (the result of `prepare_plan`, the conversion)."""
-  settings = planning.Settings(shard_bytes=values.pop('shard_bytes', 64 * 10**6), on_bad_example='skip')
+  settings = planning.Settings(
+    shard_bytes=values.pop('shard_bytes', 64 * 10**6), on_bad_example=values.pop('on_bad_example', 'skip')
+  )
   reading = input_formats.Reading(values.pop('images', ''), values.pop('box_format', 'xywh'))
   inputs = inputs if isinstance(inputs, dict) else {'': [str(inputs)]}
   made = converting.Conversion(inputs, image_set.Conversion(target, **values), settings, reading, labels)

@@ -25,6 +25,8 @@ _NAMES = {
   'test': TEST,
 }
 
+WITHOUT_SPLIT = 'they are for training if the input names validation examples, else divided by shares'
+
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:

@@ -4,6 +4,7 @@ It is written into the folder before anything else, so that a later start does t
 to other processes and machines as JSON. Digests show whether the content of an input file has changed.
 """
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 import dataclasses
@@ -191,6 +192,7 @@ class Plan:
     shards: in order.
     contents: of the input, by path: see `read_content`.
     row_format: the module that makes the rows; '' if records are written unchanged.
+    ignored: how many files of the input's folders are not read, by ending.
   """
 
   kind: str
@@ -201,6 +203,7 @@ class Plan:
   shards: tuple[Shard, ...]
   contents: Mapping[str, FileContent] = dataclasses.field(default_factory=dict)
   row_format: str = ''
+  ignored: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   def identity(self) -> json_values.JsonObject:
     """The part on which two starts in a folder must agree."""
@@ -295,7 +298,31 @@ def make_plan(
     shards=named_shards([Shard('', tuple(group)) for group in grouped_pieces(pieces, settings.shard_bytes)]),
     contents=contents,
     row_format=row_format.module if row_format else '',
+    ignored=unread_files([path for path in patterns if os.path.isdir(path)], files),
   )
+
+
+_NOTES = ('state.json', 'dataset_info.json', 'dataset_infos.json', 'dataset_dict.json')  # Of `datasets`.
+
+
+def unread_files(folders: Iterable[str], known: Iterable[str]) -> dict[str, int]:
+  """How many files in folders, at any depth, are not among the known ones: by ending, as `.txt files`.
+
+  Hidden files do not count.
+  """
+  absolute, seen = set(map(os.path.abspath, known)), set[str]()
+  found = collections.Counter[str]()
+  for folder in folders:
+    for place, inside, names in os.walk(os.path.abspath(folder), followlinks=True):
+      inside[:] = sorted(name for name in inside if not name.startswith('.'))
+      if os.path.realpath(place) in seen:
+        inside.clear()
+        continue
+      seen.add(os.path.realpath(place))
+      for name in names:
+        if not name.startswith('.') and name not in _NOTES and os.path.join(place, name) not in absolute:
+          found[f'{os.path.splitext(name)[1].lower() or "other"} files'] += 1
+  return dict(found)
 
 
 def _may_be_images(path: str) -> bool:
@@ -329,6 +356,7 @@ def _of_images(folder, classes, settings, check):
     columns=(),
     shards=named_shards(shards),
     contents=contents,
+    ignored=unread_files([folder], paths_of),
   )
 
 

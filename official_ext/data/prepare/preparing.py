@@ -43,6 +43,7 @@ class Prepared:
     num_there: the number of shards that an earlier start wrote.
     config_path: of a row format, a file for `--config_file`; '' else.
     notes: of the shards, in order.
+    balance: the accounts of the input, as JSON values of `record_report.Balance`.
   """
 
   plan: planning.Plan
@@ -52,6 +53,7 @@ class Prepared:
   num_there: int
   config_path: str
   notes: Sequence[json_values.JsonMapping] = ()
+  balance: Sequence[json_values.JsonMapping] = ()
 
 
 def prepare(
@@ -135,10 +137,25 @@ def prepare_plan(
       with contextlib.suppress(OSError):  # Of a disk that is gone there is another error to report.
         shards.remove_partial(folder)
     with paths.storing(folder):
-      config_path = _write_results(folder, plan, outputs, notes) if outputs else ''
-      _write_manifest(folder, plan, notes, report)
-  num_bytes = sum(note['bytes'] for note in notes)
-  return Prepared(plan, report, sum(note['records'] for note in notes), num_bytes, num_there, config_path, notes)
+      results = outputs.results(folder, plan.settings, notes) if outputs else {}
+      for name, content in results.items():
+        _write(os.path.join(folder, name), content)
+      balance = _balance_of(inputs, plan, report, results)
+      _write_manifest(folder, plan, notes, report, balance)
+  config_path = os.path.join(folder, outputs.config_name) if outputs else ''
+  num_bytes, num_rows = (sum(note[name] for note in notes) for name in ('bytes', 'records'))
+  return Prepared(plan, report, num_rows, num_bytes, num_there, config_path, notes, balance)
+
+
+def _balance_of(inputs, plan, report, results) -> list[json_values.JsonObject]:
+  """The accounts in the report of a conversion; without one, of the records."""
+  known = json.loads(results[input_files.REPORT]) if input_files.REPORT in results else {}
+  if 'balance' in known:
+    return known['balance']
+  found = report.balance(', '.join(inputs))
+  found.unit = 'images' if plan.kind == 'images' else found.unit
+  found.ignored.update(plan.ignored)
+  return [found.values()]
 
 
 def _check_any(inputs: Sequence[str], report: record_report.RecordReport) -> None:
@@ -146,13 +163,6 @@ def _check_any(inputs: Sequence[str], report: record_report.RecordReport) -> Non
     names = ', '.join(inputs)
     reason = f'{names}: none of the {report.records} records can be used'
     raise errors.UserErrors([reason, *report.warnings(names, '--')])
-
-
-def _write_results(folder, plan, outputs, notes) -> str:
-  """Writes the files that depend on the records; returns the path of the configuration among them."""
-  for name, content in outputs.results(folder, plan.settings, notes).items():
-    _write(os.path.join(folder, name), content)
-  return os.path.join(folder, outputs.config_name)
 
 
 def _check_apart(inputs: Sequence[str], folder: str) -> None:
@@ -350,13 +360,13 @@ def _write_files(folder: str, outputs: planning.Outputs | None) -> None:
     _write(path, content)
 
 
-def _write_manifest(folder, plan, notes, report) -> None:
+def _write_manifest(folder, plan, notes, report, balance) -> None:
   listed = [
     {'name': shard.name, **{name: note[name] for name in ('records', 'bytes', 'sha256')}}
     for shard, note in zip(plan.shards, notes)
   ]
   of_plan = {**plan.identity(), 'labels': list(plan.labels)}
-  manifest = {**of_plan, 'report': report.counts(), 'shards': listed}
+  manifest = {**of_plan, 'report': report.counts(), 'balance': balance, 'shards': listed}
   _write(os.path.join(folder, input_files.MANIFEST), json_values.encode(manifest))
 
 

@@ -77,7 +77,7 @@ def _example_row(records, number):
   try:
     return row_encoding.encode_example(record)
   except (ValueError, RecursionError) as error:
-    raise bad_examples.BadExampleError(f'{records.place(number)}: {bad_examples.one_line(error)}') from error
+    raise bad_examples.BadExampleError(f'{records.place(number)}: {bad_examples.reason_of_file(error)}') from error
 
 
 _OPTIONS = 'group_size:1'  # Each record is read by itself.

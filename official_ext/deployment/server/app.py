@@ -156,7 +156,7 @@ class _Application:
       self._check_name(request)
       arrays, has_instances = tensor_json.decode(await self._body(request), self._model.inputs)
       answer = await (self._predictions(arrays) if has_instances else self._outputs(arrays))
-      return responses.JSONResponse(answer)
+      return responses.Response(tensor_json.dump(answer), media_type='application/json')
     except _UnknownModelError as error:
       return _error(404, str(error))
     except _TooLargeError as error:

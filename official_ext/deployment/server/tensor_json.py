@@ -1,12 +1,14 @@
 """Tensors in the JSON of TensorFlow Serving's REST interface.
 
 https://www.tensorflow.org/tfx/serving/api_rest describes it: `instances` is a list of examples, `inputs` holds whole
-batches by name; bytes are `{"b64": TEXT}`.
+batches by name; bytes are `{"b64": TEXT}`. Numbers that are not finite are the tokens NaN, Infinity and -Infinity, in
+requests and answers ("JSON conformance" there): a text in their place would make a tensor of texts.
 """
 
 import base64
 import binascii
 from collections.abc import Mapping
+import json
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,11 @@ def encode(outputs: Mapping[str, np.ndarray], has_instances: bool) -> json_value
   if len(values) == 1:
     return {'predictions': next(iter(values.values()))}
   return {'predictions': [dict(zip(values, row)) for row in zip(*values.values())]}
+
+
+def dump(answer: json_values.Json) -> bytes:
+  """An answer as JSON, with the tokens of TensorFlow Serving for numbers that are not finite."""
+  return json.dumps(answer, ensure_ascii=False, separators=(',', ':')).encode()
 
 
 def _of_instances(instances: json_values.Json, inputs: Mapping[str, Any]) -> dict[str, list[json_values.Json]]:
@@ -196,7 +203,7 @@ def _plain(array: np.ndarray) -> json_values.Json:
   if array.dtype == object or array.dtype.kind == 'S':
     flat = [value.decode() if _is_utf8(value) else {'b64': base64.b64encode(value).decode()} for value in array.ravel()]
     return np.array(flat, object).reshape(array.shape).tolist()
-  return json_values.as_strict(array.tolist())
+  return array.tolist()
 
 
 def _is_utf8(value: bytes) -> bool:

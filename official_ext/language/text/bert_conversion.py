@@ -22,6 +22,7 @@ from official_ext.base.files import paths
 from official_ext.base.files import tf_records
 from official_ext.data import input_files
 from official_ext.data import record_files
+from official_ext.data import record_report
 from official_ext.data.prepare import conversions
 from official_ext.data.prepare import pieces as pieces_lib
 from official_ext.data.prepare import planning
@@ -38,6 +39,12 @@ _TEXTS = ('text', 'sentence', 'content', 'review', 'comment', 'document')
 _LABELS = ('label', 'labels', 'class', 'category', 'sentiment', 'target')
 _WORDS = ('tokens', 'words')
 _TAGS = ('tags', 'ner_tags', 'pos_tags', 'labels')
+# Columns that are read have other names in each data set.
+FIELDS = record_report.Fields(
+  'text column',
+  ('split',),
+  {'numbers of records': ('id', 'idx', 'index'), 'parts of SQuAD': ('title', 'is_impossible', 'plausible_answers')},
+)
 _OF_RECORDS = ('.jsonl', '.ndjson', '.json', '.parquet', '.arrow', '.csv', '.tsv')
 _OF_WORDS = ('.conll', '.txt')
 _EXPECTED = {
@@ -90,11 +97,15 @@ class TextSet:
     texts: all that can be used.
     files: that were read.
     dropped: (place, reason) of others.
+    num_found: how many examples the input has, used or not.
+    ignored: how many values of each column are not read.
   """
 
   texts: list[AnnotatedText] = dataclasses.field(default_factory=list)
   files: list[str] = dataclasses.field(default_factory=list)
   dropped: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+  num_found: int = 0
+  ignored: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
 def read_inputs(inputs: Mapping[str, Sequence[str]], target: str, reading: Reading) -> TextSet:
@@ -144,14 +155,30 @@ def _read(file: str, split: str, target: str, reading: Reading, found: TextSet) 
     bert_targets.TAGGING: _tagged,
     bert_targets.QUESTIONS: _question,
   }[target]
-  for place, record in _records(file, target):
+  for place, given in _records(file, target):
+    found.num_found += 1
+    record = _TrackedRecord(given)
     try:
       key, values, labels = convert(record, reading)
     except _BadRecordError as error:
       found.dropped.append((place, str(error)))
     else:
-      given = conversions.split_of(str(record.get('split') or '')) or split
-      found.texts.append(AnnotatedText(place, key, given, values, labels))
+      own_split = conversions.split_of(str(record.get('split') or '')) or split
+      found.texts.append(AnnotatedText(place, key, own_split, values, labels))
+      unread = {name: value for name, value in given.items() if name not in record.names}
+      found.ignored.update(f'{FIELDS.part} {name}' for name in FIELDS.unknown(unread))
+
+
+class _TrackedRecord(collections.UserDict[str, Any]):
+  """A record that notes in `names` which columns are read."""
+
+  def __init__(self, record: json_values.JsonMapping):
+    self.names: set[str] = set()
+    super().__init__(record)
+
+  def __getitem__(self, name: str) -> Any:
+    self.names.add(name)
+    return super().__getitem__(name)
 
 
 class _BadRecordError(Exception):
@@ -314,6 +341,7 @@ class BertConversion:
     Raises:
       UserError: of the input or the vocabulary.
     """
+    self._inputs = [path for paths_of_split in inputs.values() for path in paths_of_split]
     self._conversion = conversion
     self._settings = settings
     self._vocabulary = _read_vocabulary(vocab_file)
@@ -340,7 +368,17 @@ class BertConversion:
     for split, texts in self._by_split.items():
       self._records[split] = [{'number': first + index, **text.values} for index, text in enumerate(texts)]
       first += len(texts)
+    self._num_shared_ids = self._number_shared_ids() if conversion.target == bert_targets.QUESTIONS else 0
     self.report: json_values.JsonObject = {}
+
+  def _number_shared_ids(self) -> int:
+    """Numbers all questions anew if some have one id: the evaluation finds predictions by it. Returns how many."""
+    questions = [each for records in self._records.values() for each in records]
+    counts = collections.Counter(each['id'] or str(each['number']) for each in questions)
+    num_shared = sum(count for count in counts.values() if count > 1)
+    for each in questions if num_shared else ():
+      each['id'] = ''
+    return num_shared
 
   @property
   def named_splits(self) -> set[str]:
@@ -424,7 +462,13 @@ class BertConversion:
           counts.update(values['classes'])
       classes = {label: counts[str(number)] for number, label in enumerate(self._labels)}
       of_splits[split] = {'examples': len(texts), 'rows': rows[split], 'classes': classes}
+    balance = record_report.Balance(
+      ', '.join(self._inputs), 'examples', self._texts.num_found, sum(map(len, self._by_split.values()))
+    )
+    balance.ignored.update(self._texts.ignored)
+    balance.left_out.update(reason.partition(': ')[0] for _, reason in self._texts.dropped)
     return {
+      'balance': [balance.values()],
       'splits': of_splits,
       'classes_without_examples': {
         split: [name for name, count in values['classes'].items() if not count] for split, values in of_splits.items()
@@ -440,6 +484,9 @@ class BertConversion:
       yield f'{place}: dropped: {reason}'
     if len(dropped) > _MAX_NAMED:
       yield f'{len(dropped)} examples are dropped; report.json lists all'
+    yield from record_report.field_lines(self.report['balance'])
+    if self._num_shared_ids:
+      yield f'{self._num_shared_ids} questions have the id of another one: all are numbered anew'
     for split, names in self.report['classes_without_examples'].items():
       if names and split != conversions.TEST:
         yield f'{split}: no example of {", ".join(names[:_MAX_NAMED])}'

@@ -8,6 +8,7 @@ from absl import logging
 import numpy as np
 
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.data import collators
 from official_ext.data import data_identity
 from official_ext.data import input_files
@@ -49,6 +50,7 @@ class PreparedTexts(sources.Source):
     """
     _check(found, params, tokenizer, path)
     self.report = record_report.RecordReport(**found.report)
+    self._balance = found.balance or [self.report.balance(found.folder).values()]
     for line in self.report.warnings(path):
       logging.warning('%s', line)
     self.tokenizer = tokenizer
@@ -93,6 +95,10 @@ class PreparedTexts(sources.Source):
 
   def describe(self, index: int) -> str:
     return f'row {index} ({self._files.place(index)})'
+
+  def balance(self) -> list[json_values.JsonObject]:
+    """The accounts of the input of `official-ext prepare`."""
+    return self._balance
 
   def identity(self) -> data_identity.Identity:
     report = self.report

@@ -7,7 +7,7 @@ first token of each text has the label -100: no token comes before it.
 """
 
 import abc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import fractions
@@ -138,6 +138,10 @@ class TextMixture(sources.Source):
     }
     return {**common, **super().identity(), 'weights': self._weights}
 
+  def balance(self) -> list[json_values.JsonObject]:
+    """The accounts of all sources."""
+    return [account for part in self.parts for account in part.balance()]
+
   def summary(self) -> str:
     lines = [
       f'{count} rows of {len(part)} ({100 * count / len(self):.1f} %): {part.summary()}'
@@ -239,6 +243,15 @@ class TextSource(sources.Source):
       **self._settings,
       **self._records.division,
     }
+
+  def balance(self) -> list[json_values.JsonObject]:
+    """The account of the records; records that evaluate are left out of training."""
+    found = self.report.balance(', '.join(self._records.files[:1]) or type(self).__name__)
+    division: Mapping[str, Any] = self._records.division if self._is_training else {}
+    num_held_out = division.get('num_held_out', 0)
+    found.found += num_held_out
+    found.left_out['held out for validation'] = num_held_out
+    return [found.values()]
 
   def summary(self) -> str:
     # Records that evaluate are clearly held out.

@@ -52,7 +52,10 @@ class Parameter:
     if self.is_integer:
       return int(min(value, self.numbers['max']))
     step = self.numbers.get('q')
-    return value if step is None else _rounded(value, step)
+    if step is None:
+      return value
+    first, last = self._multiples(step)
+    return _multiple(min(max(round(value / step), first), last), step)
 
   def grid(self) -> Sequence[object] | None:
     """All its values, in order; None if there are too many to try each."""
@@ -63,9 +66,13 @@ class Parameter:
       return range(int(low), int(high) + 1)
     if self.distribution == 'q_uniform':
       step = self.numbers['q']
-      first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-      return [_rounded(number * step, step) for number in range(first, last + 1)]
+      first, last = self._multiples(step)
+      return [_multiple(number, step) for number in range(int(first), int(last) + 1)]
     return None
+
+  def _multiples(self, step: float) -> tuple[float, float]:
+    """The first and the last number whose product with a step is between the bounds; infinite without bounds."""
+    return DISTRIBUTIONS[self.distribution].multiples(step, self.numbers)
 
   def extremes(self) -> list[json_values.Json]:
     """Values that represent the whole range: each choice, or both ends and one between them."""
@@ -109,12 +116,9 @@ class Parameter:
     return max(index for index, share in enumerate(self.probabilities) if share > 0)
 
 
-def _rounded(value: float, step: float) -> float | int:
-  """The nearest multiple of a step, without the noise of its product; an int if the step is one."""
-  multiple = round(value / step)
-  if isinstance(step, int):
-    return multiple * step
-  return float(f'{multiple * step:.12g}')
+def _multiple(number: float, step: float) -> float | int:
+  """A multiple of a step without the noise of the product; an int if the step is one."""
+  return int(number) * step if isinstance(step, int) else float(f'{number * step:.12g}')
 
 
 def _uniform(u: float, of: Mapping[str, float]) -> float:
@@ -146,12 +150,24 @@ class Distribution:
     needs: numbers that it must be given.
     defaults: numbers that it may be given.
     is_positive: whether min and max must be above 0.
+    is_bounded: whether values have a least and a greatest one, at the positions 0 and 1.
   """
 
   value: Callable[[float, Mapping[str, float]], float]
   needs: tuple[str, ...] = ()
   defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
   is_positive: bool = False
+  is_bounded: bool = True
+
+  def multiples(self, step: float, numbers: Mapping[str, float]) -> tuple[float, float]:
+    """The first and the last number whose product with a step is within the bounds; infinite without bounds.
+
+    The first is above the last if no product is.
+    """
+    if not self.is_bounded:
+      return -math.inf, math.inf
+    low, high = (self.value(position, numbers) for position in (0.0, 1.0))
+    return math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
 
 
 _RANGE = ('min', 'max')
@@ -175,10 +191,10 @@ DISTRIBUTIONS: Mapping[str, Distribution] = {
   'q_log_uniform_values': Distribution(_log_uniform_values, _RANGE, _STEP, is_positive=True),
   'inv_log_uniform': Distribution(_inverse_log_uniform, _RANGE),
   'inv_log_uniform_values': Distribution(_log_uniform_values, _RANGE, is_positive=True),
-  'normal': Distribution(_normal, (), _NORMAL),
-  'q_normal': Distribution(_normal, (), {**_NORMAL, **_STEP}),
-  'log_normal': Distribution(_log_normal, (), _NORMAL),
-  'q_log_normal': Distribution(_log_normal, (), {**_NORMAL, **_STEP}),
+  'normal': Distribution(_normal, (), _NORMAL, is_bounded=False),
+  'q_normal': Distribution(_normal, (), {**_NORMAL, **_STEP}, is_bounded=False),
+  'log_normal': Distribution(_log_normal, (), _NORMAL, is_bounded=False),
+  'q_log_normal': Distribution(_log_normal, (), {**_NORMAL, **_STEP}, is_bounded=False),
   'beta': Distribution(_beta, (), _BETA),
   'q_beta': Distribution(_beta, (), {**_BETA, **_STEP}),
 }
@@ -253,6 +269,12 @@ def _check(numbers: Mapping[str, float], distribution: Distribution, path: str) 
     ends = [math.inf]
   if not all(map(math.isfinite, ends)):
     raise errors.UserError(f'{path}: reaches values beyond all numbers; of log_uniform min and max are exponents of e')
+  if 'q' in numbers:
+    first, last = distribution.multiples(numbers['q'], numbers)
+    if first > last:
+      raise errors.UserError(
+        f'{path}.q: {numbers["q"]}: no multiple of it is from {ends[0]:.6g} to {ends[1]:.6g}; lower q'
+      )
 
 
 def _parse_choices(name: str, kind: str, values: Mapping[str, object], path: str) -> Parameter:

@@ -8,11 +8,13 @@ import math
 
 import numpy as np
 
+from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.training.evaluation import results
 from official_ext.training.writers import tensorboard
 
 NUM_BINS = 15  # Guo et al. 2017.
+NO_CLASS = -1  # The prediction of outputs that are not finite.
 _DIGITS = 6
 
 
@@ -21,14 +23,22 @@ def figures_of_probabilities(
 ) -> tuple[json_values.JsonObject, list[results.Table]]:
   """All figures of a classifier, and the table of its classes.
 
+  An example with an output that is not finite is of no class: a wrong prediction, outside of the confusion matrix and
+  the calibration. Their number is the figure `not_finite`, and the log loss is None.
+
   Args:
     probabilities: float `[examples, classes]`, rows that sum to 1.
     labels: int `[examples]`.
     names: of the classes.
+
+  Raises:
+    UserError: no example has finite outputs.
   """
   from sklearn import metrics  # pylint: disable=g-import-not-at-top  # It takes a second.
 
-  predictions, numbers = probabilities.argmax(-1), list(range(len(names)))
+  is_finite, numbers = np.isfinite(probabilities).all(-1), list(range(len(names)))
+  check_finite(int(is_finite.sum()), len(labels), 'examples')
+  predictions = np.where(is_finite, probabilities.argmax(-1), NO_CLASS)
   matrix = metrics.confusion_matrix(labels, predictions, labels=numbers)
   precision, recall, f1, support = metrics.precision_recall_fscore_support(
     labels, predictions, labels=numbers, zero_division=0
@@ -44,11 +54,30 @@ def figures_of_probabilities(
     'accuracy': rounded(np.mean(predictions == labels)),
     'mean_f1': rounded(f1[occurring].mean()),  # Over classes with examples.
     'log_loss': rounded(-np.mean(np.log(np.maximum(probabilities[np.arange(len(labels)), labels], 1e-12)))),
-    'calibration': calibration(probabilities, labels),
+    'calibration': calibration(probabilities[is_finite], labels[is_finite]),
     'classes': {row[0]: dict(zip(fields, row[1:])) for row in rows},
     'confusion_matrix': matrix.tolist(),
   }
+  if not is_finite.all():
+    figures['not_finite'] = int((~is_finite).sum())
   return figures, [results.Table('Classes', ('class', *fields), rows)]
+
+
+def check_finite(number: int, total: int, noun: str) -> None:
+  """Refuses the outputs of a model of which none is finite: they have no figures.
+
+  Args:
+    number: how many are finite.
+    total: how many there are.
+    noun: for the message, such as 'examples'.
+
+  Raises:
+    UserError: `number` is 0.
+  """
+  if total and not number:
+    raise errors.UserError(
+      f'outputs: are NaN or infinite for all {total} {noun}: there is nothing to evaluate; choose an earlier checkpoint'
+    )
 
 
 def calibration(probabilities: np.ndarray, labels: np.ndarray, num_bins: int = NUM_BINS) -> json_values.JsonObject:
@@ -79,30 +108,42 @@ def calibration(probabilities: np.ndarray, labels: np.ndarray, num_bins: int = N
   return {'ece': rounded(error), 'bins': found}
 
 
-def figures_of_pixels(matrix: np.ndarray, names: Sequence[str]) -> tuple[json_values.JsonObject, list[results.Table]]:
+def figures_of_pixels(
+  matrix: np.ndarray, names: Sequence[str], missed: np.ndarray | None = None
+) -> tuple[json_values.JsonObject, list[results.Table]]:
   """Intersection over union of each class, and the table of the classes.
 
   Args:
     matrix: `[classes, classes]`; row i counts pixels of class i, column j pixels predicted as class j.
     names: of the classes.
+    missed: `[classes]`: further pixels of each class, whose outputs are not finite: they are of no class, thus wrong;
+      None for none. Their number is the figure `not_finite`.
+
+  Raises:
+    UserError: no pixel has finite outputs.
   """
-  right, true, predicted = np.diag(matrix), matrix.sum(1), matrix.sum(0)
+  missed = np.zeros(len(names), np.int64) if missed is None else missed
+  check_finite(int(matrix.sum()), int(matrix.sum() + missed.sum()), 'pixels')
+  right, true, predicted = np.diag(matrix), matrix.sum(1) + missed, matrix.sum(0)
   union = true + predicted - right
   ious = [rounded(right[number] / union[number]) if union[number] else None for number in range(len(names))]
-  shares = true / max(1, matrix.sum())
+  shares = true / max(1, true.sum())
   rows = [[name, ious[number], rounded(shares[number])] for number, name in enumerate(names)]
   known = [iou for iou in ious if iou is not None]
   figures: json_values.JsonObject = {
     'mean_iou': rounded(np.mean(known)),  # Over classes that occur in the masks or the predictions.
-    'pixel_accuracy': rounded(right.sum() / max(1, matrix.sum())),
+    'pixel_accuracy': rounded(right.sum() / max(1, true.sum())),
     'classes': {name: {'iou': iou, 'share_of_pixels': share} for name, iou, share in rows},
     'confusion_matrix': matrix.tolist(),
   }
+  if missed.any():
+    figures['not_finite'] = int(missed.sum())
   return figures, [results.Table('Classes', ('class', 'iou', 'share of pixels'), rows)]
 
 
 def confusion(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> np.ndarray:
-  """The confusion matrix of pixels: int64 `[classes, classes]`, rows are true classes."""
+  """The confusion matrix of pixels: int64 `[classes, classes]`, rows are true classes. `NO_CLASS` does not count."""
+  labels, predictions = labels[predictions != NO_CLASS], predictions[predictions != NO_CLASS]
   return np.bincount(labels * num_classes + predictions, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 

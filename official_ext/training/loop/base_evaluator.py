@@ -248,6 +248,10 @@ class Evaluator(garden.ModelGardenTrainer):
     found = {name: report.identity() for name, report in self.inputs.items()}
     return json.loads(json.dumps({name: identity for name, identity in found.items() if identity}, default=str))
 
+  def data_balance(self) -> dict[str, list[dict[str, Any]]]:
+    """The accounts of this trainer's data by the name of the input: found, used, left out, not read."""
+    return {name: found for name, report in self.inputs.items() if (found := report.balance())}
+
   def data_summary(self) -> list[str]:
     """A line for each input: how many records train or evaluate, how many were dropped, and why."""
     lines = []

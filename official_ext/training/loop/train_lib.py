@@ -494,6 +494,7 @@ def report_start(experiment: run_options.Experiment, run: run_record.RecordedRun
   """Writes the event `start`, and prints a line about each input, and the first example."""
   if experiment.is_chief:
     run.events.print_lines(run.trainer.data_summary())
+    run.record.update(balance=run.trainer.data_balance())
   if experiment.is_chief and experiment.trains:
     run.events.print_lines(experiment.task.example_lines())
   params = experiment.params

@@ -28,7 +28,9 @@ from official_ext.data import batch_reader
 from official_ext.data import config_fields
 from official_ext.data import data_identity
 from official_ext.data import input_faults
+from official_ext.data import input_files
 from official_ext.data import pipelines
+from official_ext.data import record_report
 from official_ext.data.service import worker
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
@@ -112,6 +114,17 @@ class InputReport:
     if fields.drop_remainder and is_known and not fields.is_training:
       text += f'; those behind the last whole batch are dropped: {self.path}.drop_remainder'
     return text
+
+  def balance(self) -> list[json_values.JsonObject]:
+    """The accounts of the data, with their `text`: of sources, or of the prepared folder that the configuration names.
+
+    The numbers of a custom tf.data pipeline are 'unknown'. [] if nothing was built.
+    """
+    if not self._is_built:
+      return []
+    found = self.log.balances or input_files.balance_of(config_fields.of_data(self._data).input_path)
+    found = found or [record_report.unknown_balance(self.path)]
+    return [{**each, 'text': record_report.balance_line(each)} for each in found]
 
   def explain(
     self, error: BaseException, step: int, model: Any, batch_numbers: Sequence[int] = ()

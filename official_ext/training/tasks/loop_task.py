@@ -334,6 +334,10 @@ class OwnedLoop:
     """The identities of this library's inputs: it has none."""
     return {}
 
+  def data_balance(self) -> dict[str, Any]:
+    """The accounts of this library's inputs: it has none."""
+    return {}
+
   def data_summary(self) -> list[str]:
     """A line for each of this library's inputs: it has none."""
     return []

@@ -6,6 +6,7 @@ folder, the report (counts by split and class, and every loss), and the conversi
 
 import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
 import csv
 import dataclasses
 import io
@@ -18,6 +19,7 @@ from official_ext.base import json_values
 from official_ext.base.files import tf_records
 from official_ext.data import input_files
 from official_ext.data import record_files
+from official_ext.data import record_report
 from official_ext.data.prepare import conversions
 from official_ext.data.prepare import pieces as pieces_lib
 from official_ext.data.prepare import planning
@@ -38,7 +40,8 @@ def make_plan(
 ) -> planning.Plan:
   """Divides images into splits, and splits into shards.
 
-  The split of an image, and its place in it, follow from its name and the seed alone: other images do not matter.
+  The split of an image, and its place in it, follow from its name and the seed alone, of an image in a table from its
+  content: other images, and the order of rows, do not matter.
 
   Args:
     images: all of them.
@@ -94,7 +97,7 @@ def in_splits(
     UserError: a split that training needs has no image.
   """
   found = conversions.divide(
-    [image.name for image in images.images],
+    [image.key or image.name for image in images.images],
     [image.split for image in images.images],
     conversion.validation_share,
     conversion.test_share,
@@ -257,7 +260,7 @@ _MAX_NAMED = 5
 
 def make_report(
   target: str,
-  images: image_set.ImageSet,
+  images: input_formats.Inputs,
   notes: Mapping[str, example_rows.ShardNotes],
   labels: Sequence[str],
 ) -> json_values.JsonObject:
@@ -274,16 +277,50 @@ def make_report(
   for split, each in notes.items():
     counts = {name: each.classes.get(number, 0) for number, name in enumerate(labels, first)}
     of_splits[split] = {'images': len(each.images), 'classes': counts}
+    if target in image_set.WITH_BOXES:
+      of_splits[split]['background_images'] = sum(not image[4] for image in each.images)
+  counted = collections.Counter(image_set.kind_of(reason) for _, reason in images.dropped_objects)
   return {
+    'balance': make_balances(target, images, notes),
     'splits': of_splits,
     'classes_without_examples': {
       split: [name for name, count in values['classes'].items() if not count] for split, values in of_splits.items()
     },
     'dropped_images': [[*pair] for pair in images.dropped] + [pair for each in notes.values() for pair in each.dropped],
-    'changed_objects': dict(sum((each.counts for each in notes.values()), collections.Counter(images.problems))),
+    'dropped_objects': [[*pair] for pair in images.dropped_objects],
+    'changed_objects': dict(sum((each.counts for each in notes.values()), images.problems + counted)),
     'duplicates': _duplicates(notes),
     'notes': images.notes,
   }
+
+
+_LOST = 'boxes or masks that cannot be used'  # Of shards without the reasons for each image.
+
+
+def make_balances(
+  target: str, images: input_formats.Inputs, notes: Mapping[str, example_rows.ShardNotes]
+) -> list[json_values.JsonObject]:
+  """The accounts of the images, and of the objects in boxes, of each input, as JSON values.
+
+  Args:
+    target: one of `image_set.TARGETS`.
+    images: that were read.
+    notes: of the shards, by split.
+  """
+  balances = copy.deepcopy(images.balances)
+  num_objects = {image.name: len(image.objects) for image in images.images}
+  for each in notes.values():
+    for name, reason in each.dropped:
+      of_images, of_objects = balances[images.owners[name]]
+      of_images.left_out[image_set.kind_of(reason)] += 1
+      of_objects.left_out[input_formats.OF_DROPPED] += num_objects[name]
+    for name, _, _, _, count, *more in each.images:
+      of_images, of_objects = balances[images.owners[name]]
+      of_images.used += 1
+      of_objects.used += count
+      lost = more[0] if more else {_LOST: num_objects[name] - count}
+      of_objects.left_out.update(lost)
+  return [balance.values() for pair in balances for balance in (pair if target in image_set.WITH_BOXES else pair[:1])]
 
 
 def _duplicates(notes: Mapping[str, example_rows.ShardNotes]) -> list[list[str]]:
@@ -300,13 +337,15 @@ def _duplicates(notes: Mapping[str, example_rows.ShardNotes]) -> list[list[str]]
 def report_lines(report: json_values.JsonMapping) -> Iterator[str]:
   """The warnings of a report, for people."""
   yield from report['notes']
-  dropped = report['dropped_images']
-  for name, reason in dropped[:_MAX_NAMED]:
-    yield f'{name}: dropped: {reason}'
-  if len(dropped) > _MAX_NAMED:
-    yield f'{len(dropped)} images are dropped; report.json lists all'
-  for reason, count in report['changed_objects'].items():
-    yield f'{count} {reason}'
+  for part, noun in (('dropped_images', 'images'), ('dropped_objects', 'objects')):
+    dropped = report[part]
+    for name, reason in dropped[:_MAX_NAMED]:
+      yield f'{name}: dropped: {reason}'
+    if len(dropped) > _MAX_NAMED:
+      yield f'{len(dropped)} {noun} are dropped; report.json lists all'
+  yield from record_report.field_lines(report['balance'])
+  kinds = {image_set.kind_of(reason) for _, reason in report['dropped_objects']}
+  yield from (f'{count} {reason}' for reason, count in report['changed_objects'].items() if reason not in kinds)
   for split, names in report['classes_without_examples'].items():
     if names and split != image_set.TEST:
       more = f' and {len(names) - _MAX_NAMED} more' if len(names) > _MAX_NAMED else ''
@@ -323,6 +362,7 @@ def report_lines(report: json_values.JsonMapping) -> Iterator[str]:
 
 
 _LABEL_MAP = 'label_map.csv'
+_UNKNOWN = 'annotations of unknown categories'
 _SAMPLED_MASKS = 20
 
 
@@ -353,6 +393,7 @@ class Conversion:
     """
     self._conversion = conversion
     self._settings = settings
+    reading = dataclasses.replace(reading, on_bad_example=settings.on_bad_example)
     self._images = input_formats.read_inputs(inputs, conversion.target, reading)
     if conversion.target == image_set.SEGMENTATION:
       _check_masks(self._images, conversion)
@@ -361,6 +402,9 @@ class Conversion:
     self._labels = list(labels) or self._images.labels
     if conversion.target != image_set.SEGMENTATION and not self._labels:
       raise errors.UserError(f'INPUT: no class has an example; expected {input_formats.expected(conversion.target)}')
+    broken = next((name for name in self._labels if name.splitlines() != [name]), None)
+    if broken is not None:
+      raise errors.UserError(f'INPUT: the class {broken!r} is not one line, as labels.txt requires; rename it')
     self.report: json_values.JsonObject = {}
 
   def plan(self, check: Callable[[], None]) -> planning.Plan:
@@ -415,16 +459,20 @@ class Conversion:
     return found
 
 
-def _keep_labels(images: image_set.ImageSet, labels: Sequence[str]) -> None:
-  """Drops images and objects of other classes."""
+def _keep_labels(images: input_formats.Inputs, labels: Sequence[str]) -> None:
+  """Drops images and objects of other classes, as the labels ask for."""
   kept = []
   for image in images.images:
+    of_images, of_objects = images.balances[images.owners[image.name]]
     if image.label is not None and image.label not in labels:
-      images.dropped.append((image.name, f'its class {image.label} is not in --labels'))
+      reason = f'its class is not in --labels: {image.label}'
+      images.dropped.append((image.name, reason))
+      of_images.left_out[image_set.kind_of(reason)] += 1
       continue
     objects = tuple(each for each in image.objects if each['category'] in labels)
-    images.problems['annotations of unknown categories'] += len(image.objects) - len(objects)
-    kept.append(image_set.AnnotatedImage(**{**vars(image), 'objects': objects}))
+    images.problems[_UNKNOWN] += len(image.objects) - len(objects)
+    of_objects.left_out[_UNKNOWN] += len(image.objects) - len(objects)
+    kept.append(dataclasses.replace(image, objects=objects))
   images.images = kept
   images.problems = +images.problems
 

@@ -5,7 +5,7 @@ official/vision/dataloaders. A shard keeps the notes with its checksum; the note
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
@@ -31,7 +31,8 @@ class ShardNotes:
 
   Attributes:
     split: 'train', 'validation' or 'test'.
-    images: [name, digest of the file, width, height, number of labels or objects] of each image, as shown.
+    images: [name, digest of the file, width, height, number of labels or objects, how many objects are left out by
+      reason] of each image, as shown.
     classes: how many images or objects each class has, by its number; of masks: how many images.
     dropped: [name, reason] of each image that was left out.
     counts: objects that were changed or dropped, by reason.
@@ -51,9 +52,11 @@ class ShardNotes:
     """The notes as JSON values."""
     return {**vars(self), 'classes': {str(number): count for number, count in sorted(self.classes.items())}}
 
-  def add_image(self, name: str, digest: str, size: Sequence[int], classes: Sequence[int]) -> None:
+  def add_image(
+    self, name: str, digest: str, size: Sequence[int], classes: Sequence[int], lost: Mapping[str, int]
+  ) -> None:
     """Notes an image that is used."""
-    self.images.append([name, digest, *size, len(classes)])
+    self.images.append([name, digest, *size, len(classes), dict(lost)])
     self.classes.update(classes)
 
   def add_annotations(
@@ -189,7 +192,8 @@ class _Converter:
       if self._with_annotations:
         self.notes.add_annotations(record, pixels.shown, objects)
     self.notes.counts.update(counts)  # Of images that are used.
-    self.notes.add_image(record['name'], hashlib.sha256(content).hexdigest()[:16], pixels.shown, classes)
+    lost = {name: count for name, count in counts.items() if name in pixels_lib.LOST}
+    self.notes.add_image(record['name'], hashlib.sha256(content).hexdigest()[:16], pixels.shown, classes, lost)
     return found
 
   def _of_objects(self, objects: list[pixels_lib.ShownObject], width: int, height: int) -> Features:
@@ -233,7 +237,7 @@ def _content(path: str, row: int) -> bytes:
     with open(path, 'rb') as f:
       return f.read()
   except OSError as error:
-    raise ValueError(f'{path}: cannot be read: {error.strerror}') from error
+    raise ValueError(f'cannot be read: {path}: {error.strerror}') from error
 
 
 _table = functools.lru_cache(maxsize=4)(record_files.read_file)

@@ -76,7 +76,7 @@ def _decode(content: bytes) -> Any:
   except Image.UnidentifiedImageError as error:
     raise ValueError('is not an image that Pillow decodes') from error
   except Exception as error:  # Pillow's decoders raise nearly anything.
-    raise ValueError(f'cannot be decoded: {" ".join(str(error).split())[:150] or type(error).__name__}') from error
+    raise ValueError(f'cannot be decoded: {" ".join(str(error).split())[:150] or "damaged"}') from error
   return image
 
 
@@ -155,7 +155,7 @@ def class_numbers(content: bytes, values: tuple[int, ...] = ()) -> Any:
     return Image.fromarray(classes)
   if found.min(initial=0) < 0 or found.max(initial=0) > 255:
     raise ValueError(
-      f'the mask has the value {int(np.abs(found).max())}; class numbers are 0 to 254, and 255 is ignored'
+      f'the mask has values other than class numbers, 0 to 254, and 255, which is ignored: {int(np.abs(found).max())}'
     )
   return Image.fromarray(found.astype(np.uint8))
 
@@ -170,6 +170,8 @@ def png(image: Any) -> bytes:
 # Counts of a report.
 CLIPPED, OUTSIDE, EMPTY = 'boxes clipped to the image', 'boxes outside of the image', 'boxes without area'
 NO_MASK, EMPTY_MASK = 'objects without a mask', 'masks without a pixel'
+OTHER_MASK, BAD_MASK = 'masks of another size than the image', 'masks that cannot be decoded'
+LOST = (OUTSIDE, EMPTY, NO_MASK, EMPTY_MASK, OTHER_MASK, BAD_MASK)  # Others are used, with changes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +207,7 @@ def is_stored(size: Sequence[int], pixels: Pixels, coordinates: str) -> bool:
   size = tuple(size)
   if size and size not in (pixels.shown, pixels.stored):
     width, height = pixels.shown
-    raise ValueError(f'was annotated with {size[0]} x {size[1]} pixels, and has {width} x {height}')
+    raise ValueError(f'was annotated with another size: {size[0]} x {size[1]} pixels, and has {width} x {height}')
   if pixels.transposition is None or coordinates == 'shown':
     return False
   return coordinates == 'stored' or bool(size) and size != pixels.shown
@@ -241,9 +243,8 @@ def shown_objects(
       continue
     mask = None
     if with_masks:
-      mask = _mask(each.get('segmentation'), factors, width, height)
-      if mask is None or not mask.any():
-        counts[NO_MASK if mask is None else EMPTY_MASK] += 1
+      mask = _mask(each.get('segmentation'), factors, width, height, counts)
+      if mask is None:
         continue
       mask = _transposed(mask, transposition)
     area = float(mask.sum()) if mask is not None else each.get('area') or _area(box)
@@ -270,25 +271,37 @@ def _clipped(box: np.ndarray, width: int, height: int, counts: collections.Count
   return found
 
 
-def _mask(segmentation: Any, factors: np.ndarray, width: int, height: int) -> np.ndarray | None:
-  """uint8 `[height, width]`; None without a mask."""
+def _mask(
+  segmentation: Any, factors: np.ndarray, width: int, height: int, counts: collections.Counter[str]
+) -> np.ndarray | None:
+  """uint8 `[height, width]`; None, and counted, if it cannot be used."""
   from pycocotools import mask as mask_api  # pylint: disable=g-import-not-at-top
 
   if not segmentation:
+    counts[NO_MASK] += 1
     return None
   if isinstance(segmentation, Mapping):
     if list(segmentation['size']) != [height, width]:
-      raise ValueError(f'has a mask of {segmentation["size"][1]} x {segmentation["size"][0]} pixels')
-    encoded = segmentation
+      counts[OTHER_MASK] += 1
+      return None
+    encoded: Any = segmentation
     if isinstance(segmentation['counts'], Sequence) and not isinstance(segmentation['counts'], (str, bytes)):
       encoded = mask_api.frPyObjects(dict(segmentation), height, width)
-    return mask_api.decode(encoded)
-  # pycocotools takes four numbers for a box.
-  polygons = [part for part in segmentation if len(part) >= 6 and len(part) % 2 == 0]
-  if not polygons:
-    return np.zeros([height, width], np.uint8)
-  scaled = [(np.array(part, np.float64).reshape(-1, 2) * factors).ravel().tolist() for part in polygons]
-  return mask_api.decode(mask_api.merge(mask_api.frPyObjects(scaled, height, width)))
+    try:
+      mask = mask_api.decode(encoded)
+    except (ValueError, TypeError):
+      counts[BAD_MASK] += 1
+      return None
+  else:
+    # pycocotools takes four numbers for a box.
+    polygons = [part for part in segmentation if len(part) >= 6 and len(part) % 2 == 0]
+    scaled = [(np.array(part, np.float64).reshape(-1, 2) * factors).ravel().tolist() for part in polygons]
+    encoded = mask_api.merge(mask_api.frPyObjects(scaled, height, width)) if scaled else None
+    mask = np.zeros([height, width], np.uint8) if encoded is None else mask_api.decode(encoded)
+  if not mask.any():
+    counts[EMPTY_MASK] += 1
+    return None
+  return mask
 
 
 def _transposed(mask: np.ndarray, transposition: Any) -> np.ndarray:

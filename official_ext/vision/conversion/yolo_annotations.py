@@ -7,6 +7,7 @@ Format: https://docs.ultralytics.com/datasets/detect/.
 data.yaml names classes and splits. Without it, classes.txt or Darknet's obj.names and obj.data do.
 """
 
+import collections
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import glob
@@ -17,6 +18,7 @@ from typing import Any
 from official_ext.base import config_text
 from official_ext.base import errors
 from official_ext.base import json_values
+from official_ext.data import record_report
 from official_ext.data.prepare import conversions
 from official_ext.vision.conversion import image_set
 
@@ -28,12 +30,24 @@ _SPLITS = {
   'valid': image_set.VALIDATION,  # Of Darknet.
   'test': image_set.TEST,
 }
-_READ = (*_SPLITS, 'path', 'names', 'nc', 'kpt_shape', 'channels')
-# Keys that change no box: where the data come from, how keypoints are mirrored, a part of val.
-_HARMLESS = frozenset(
-  """author authors citation colors colours contact contributor created dataset dataset_name date description download
-  flip_idx homepage info kpt_names license licence licenses minival name notes organization palette project roboflow
-  skeleton source tags task title url version workspace yaml_file year""".split()
+FIELDS = record_report.Fields(
+  'data.yaml',
+  ('path', 'train', 'val', 'validation', 'valid', 'test', 'names', 'nc', 'kpt_shape', 'channels'),
+  {
+    'origin of the data': tuple(
+      """author authors citation contact contributor created dataset dataset_name date description download homepage
+      info license licence licenses name notes organization project roboflow source tags task title url version
+      workspace yaml_file year""".split()
+    ),
+    'keypoints, which are left out': ('flip_idx', 'kpt_names', 'skeleton'),
+    'colours of drawings': ('colors', 'colours', 'palette'),
+    'a part of val': ('minival',),
+  },
+)
+DARKNET_FIELDS = record_report.Fields(
+  'obj.data',
+  ('train', 'valid', 'val', 'validation', 'test', 'names', 'classes'),
+  {'of the training program': ('backup', 'results', 'eval')},
 )
 # Text files without labels.
 _OTHER_TEXTS = (
@@ -84,12 +98,14 @@ class _Image:
   labels: tuple[str, ...]
 
 
-def read_file(path: str) -> image_set.ImageSet | None:
+def read_file(path: str, reading: image_set.Reading) -> image_set.ImageSet | None:
   """The images of a data.yaml: see `read_folder`."""
-  return read_folder(os.path.dirname(path), _of_yaml(path))
+  return read_folder(os.path.dirname(path), reading, _of_yaml(path))
 
 
-def read_folder(folder: str, description: Description | None = None) -> image_set.ImageSet | None:
+def read_folder(
+  folder: str, reading: image_set.Reading, description: Description | None = None
+) -> image_set.ImageSet | None:
   """The images of a data set.
 
   data.yaml names the splits. If it names none, folders do: `images` and `labels`, each possibly with a folder for each
@@ -97,24 +113,25 @@ def read_folder(folder: str, description: Description | None = None) -> image_se
 
   Args:
     folder: its path.
+    reading: how annotations are read.
     description: of the data set; None: it is read from the folder.
 
   Returns:
     None if it is not such a folder.
 
   Raises:
-    UserError: a line or the description is damaged.
+    UserError: the description is damaged; a class number has no name.
   """
   description = description or _describe(folder)
   if description.splits:
-    return _read_splits(description)
+    return _read_splits(description, reading)
   splits = image_set.split_folders(folder)
   if splits:
-    parts = {split: read_folder(path, _in_part(description, path)) for split, path in splits.items()}
+    parts = {split: read_folder(path, reading, _in_part(description, path)) for split, path in splits.items()}
     if any(part is None for part in parts.values()):
       return None
     found = image_set.merged(part.in_split(split, f'{split}/') for split, part in parts.items() if part is not None)
-    found.notes += image_set.unread_folders(folder, splits)
+    image_set.note_unread_folders(found, folder, splits)
     return found
   images = image_set.first_folder(folder, ('images',)) or folder
   labels = image_set.first_folder(folder, ('labels',)) or images
@@ -127,8 +144,8 @@ def read_folder(folder: str, description: Description | None = None) -> image_se
     shown = f'{split}/{os.path.relpath(name, top)}' if split else name
     each = _Image(shown, os.path.join(images, name), split, (os.path.join(labels, stem), os.path.join(images, stem)))
     (unused if splits and not split else entries).append(each)
-  found = _read(entries, description)
-  found.dropped += [(each.name, f'is in no split of {images}') for each in unused]
+  found = _read(entries, description, reading)
+  _drop_unused(found, unused, images)
   _count_orphans(found, [labels], [*entries, *unused])
   return found if any(file.endswith('.txt') and file not in description.files for file in found.files) else None
 
@@ -144,7 +161,7 @@ def _in_part(description: Description, folder: str) -> Description:
 # Splits that a file names.
 
 
-def _read_splits(description: Description) -> image_set.ImageSet:
+def _read_splits(description: Description, reading: image_set.Reading) -> image_set.ImageSet:
   entries: dict[str, _Image] = {}  # By path.
   notes, files, overlaps = list(description.notes), list(description.files), dict[str, int]()
   listed: dict[str, int] = {}
@@ -156,7 +173,7 @@ def _read_splits(description: Description) -> image_set.ImageSet:
         if path not in entries:
           entries[path] = _Image(os.path.relpath(path, description.root), path, split, _labels_of(path))
         elif entries[path].split != split:
-          both = f'{split} that are in {entries[path].split} too, and do not count for {split}'
+          both = image_set.overlap_of(split, entries[path].split)
           overlaps[both] = overlaps.get(both, 0) + 1
   if image_set.TRAIN in listed and not any(each.split == image_set.TRAIN for each in entries.values()):
     raise errors.UserError(
@@ -171,11 +188,11 @@ def _read_splits(description: Description) -> image_set.ImageSet:
   unused = [
     _Image(os.path.relpath(path, description.root), path, '', _labels_of(path)) for path in there if path not in entries
   ]
-  found = _read(sorted(entries.values(), key=lambda each: each.name), description)
+  found = _read(sorted(entries.values(), key=lambda each: each.name), description, reading)
   found.files += [file for file in files if file not in found.files]
   found.notes += notes
-  found.problems.update({f'images of {words}': count for words, count in overlaps.items()})
-  found.dropped += [(each.name, f'is in no split of {description.file}') for each in unused]
+  found.problems.update(overlaps)
+  _drop_unused(found, unused, description.file)
   labels = {os.path.dirname(each.labels[0]) for each in (*entries.values(), *unused)}
   above = image_set.first_folder(description.root, ('labels',))
   _count_orphans(found, sorted({*labels, *([above] if above else [])}), [*entries.values(), *unused])
@@ -303,7 +320,7 @@ def _is_description(path: str) -> bool:
 def _of_yaml(path: str) -> Description:
   values = config_text.load_file(path, path)
   for key in values:
-    if key not in _READ and key not in _HARMLESS:
+    if key not in FIELDS.known:
       raise errors.UserError(f'{path}: {key}: is unknown, and not read; remove it')
   if values.get('channels') not in (None, 3):
     raise errors.UserError(f'{path}: channels: {values["channels"]}: expected 3, the channels of a picture')
@@ -405,8 +422,10 @@ def _of_darknet(folder: str) -> Description | None:
   values = {}
   for line in filter(None, _lines(files[0])) if files else ():
     key, equals, value = (part.strip() for part in line.partition('='))
-    if not equals:
-      raise errors.UserError(f'{files[0]}: {line}: expected KEY = VALUE')
+    if not equals or key in values:
+      raise errors.UserError(f'{files[0]}: {line}: expected KEY = VALUE, each key once')
+    if key not in DARKNET_FIELDS.known:
+      raise errors.UserError(f'{files[0]}: {key}: is unknown, and not read; remove it')
     values[key] = value
   if 'names' in values:
     place, _ = _find(values['names'], [folder])
@@ -419,6 +438,9 @@ def _of_darknet(folder: str) -> Description | None:
     return None
   splits = _splits(values, files[0]) if files else {}
   names = _listed_names(lists[0]) if lists else {}
+  count = values.get('classes', '')
+  if names and count and count != str(len(names)):
+    raise errors.UserError(f'{files[0]}: classes: {count}: {lists[0]} has {len(names)} names; correct one of them')
   return Description((*files, *lists)[0], (*files, *lists), folder, names, splits)
 
 
@@ -432,7 +454,7 @@ def _lines(path: str) -> list[str]:
     with open(path, encoding='utf-8-sig') as f:
       lines = [line.strip() for line in f]
   except (OSError, UnicodeDecodeError) as error:
-    raise errors.UserError(f'{path}: cannot be read: {" ".join(str(error).split())}') from error
+    raise image_set.unreadable(path, error) from error
   while lines and not lines[-1]:
     lines.pop()
   return lines
@@ -441,15 +463,27 @@ def _lines(path: str) -> list[str]:
 # Labels.
 
 
-def _read(entries: Sequence[_Image], description: Description) -> image_set.ImageSet:
+def _read(entries: Sequence[_Image], description: Description, reading: image_set.Reading) -> image_set.ImageSet:
   """The images with the objects of their labels."""
-  found, numbers = image_set.ImageSet(files=list(description.files)), set[int]()
-  for each in entries:
-    file = next((path for path in each.labels if os.path.isfile(path)), '')
+  found = image_set.ImageSet(files=list(description.files), on_bad_example=reading.on_bad_example)
+  found.folders = [description.root] if description.root else []
+  found.num_images = len(entries)
+  numbers = set[int]()
+  files = [next((path for path in each.labels if os.path.isfile(path)), '') for each in entries]
+  owners = collections.Counter(filter(None, files))
+  for each, file in zip(entries, files):
     objects: list[json_values.JsonObject] = []
     if file:
-      found.files.append(file)
-      for number, values in _objects(file, description, found):
+      found.files += [] if file in found.files[-1:] else [file]
+      if owners[file] > 1:
+        found.drop(each.name, f'has the name of another image, and one label file: {file}', each.path)
+        continue
+      try:
+        lines = _lines(file)
+      except errors.UserError as error:
+        found.drop(each.name, f'its label file cannot be read: {error}', each.path)
+        continue
+      for number, values in _objects(file, lines, description, found):
         numbers.add(number)
         objects.append({**values, 'category': description.names.get(number, f'class_{number}')})
     else:
@@ -460,6 +494,14 @@ def _read(entries: Sequence[_Image], description: Description) -> image_set.Imag
   unnamed = [f'class_{number}' for number in range(max(numbers, default=-1) + 1)]
   found.labels = list(description.names.values()) or unnamed
   return found
+
+
+def _drop_unused(found: image_set.ImageSet, unused: Sequence[_Image], where: str) -> None:
+  """Leaves out images that no split has, with their labels."""
+  found.num_images += len(unused)
+  for each in unused:
+    found.known_files.update(os.path.abspath(label) for label in each.labels if os.path.isfile(label))
+    found.drop(each.name, f'is in no split of {where}', each.path, is_bad=False)
 
 
 def _count_orphans(found: image_set.ImageSet, folders: Iterable[str], images: Iterable[_Image]) -> None:
@@ -475,48 +517,63 @@ def _count_orphans(found: image_set.ImageSet, folders: Iterable[str], images: It
           orphans.add(path)
   if orphans:
     found.problems[f'label files without an image, such as {min(orphans)}'] = len(orphans)
+    found.ignored['label files without an image'] += len(orphans)
+    found.known_files.update(map(os.path.abspath, orphans))
 
 
 def _objects(
-  file: str, description: Description, found: image_set.ImageSet
+  file: str, lines: Sequence[str], description: Description, found: image_set.ImageSet
 ) -> Iterator[tuple[int, json_values.JsonObject]]:
-  """(class number, box and polygon) of each line."""
-  for number, line in enumerate(_lines(file), 1):
+  """(class number, box and polygon) of each line. A line that is neither is left out.
+
+  Raises:
+    UserError: a class has no name: the description is of other labels.
+  """
+  for number, line in enumerate(lines, 1):
     words = line.split()
     if not words:
       continue
+    found.num_objects += 1
     try:
-      category, values = float(words[0]), [float(word) for word in words[1:]]
-      if category < 0 or not category.is_integer() or not all(map(math.isfinite, values)):
-        raise ValueError
-    except (ValueError, OverflowError):
-      raise _expected(file, number, description) from None
-    if description.names and int(category) not in description.names:
+      category, values = _numbers(words, description)
+      box = _object(values, description, found)
+    except image_set.BadAnnotationError as error:
+      found.drop_object(f'{file}, line {number}', str(error))
+      continue
+    if description.names and category not in description.names:
       known = description.names
       raise errors.UserError(
-        f'{file}, line {number}: the class {int(category)} is not among the names of {description.file}, which are '
+        f'{file}, line {number}: the class {category} is not among the names of {description.file}, which are '
         f'{min(known)} to {max(known)}; correct one of them'
       )
-    yield int(category), _object(values, file, number, description, found)
+    yield category, box
 
 
-def _object(
-  values: list[float], file: str, number: int, description: Description, found: image_set.ImageSet
-) -> json_values.JsonObject:
+def _numbers(words: Sequence[str], description: Description) -> tuple[int, list[float]]:
+  """(class number, other numbers) of a line."""
+  try:
+    category, values = float(words[0]), [float(word) for word in words[1:]]
+  except ValueError:
+    raise _expected(words, description) from None
+  if not math.isfinite(category) or category < 0 or not category.is_integer() or not all(map(math.isfinite, values)):
+    raise _expected(words, description)
+  return int(category), values
+
+
+def _object(values: list[float], description: Description, found: image_set.ImageSet) -> json_values.JsonObject:
   num_keypoints = description.keypoint_numbers
   if num_keypoints:
     if len(values) not in (4, 4 + num_keypoints):
-      raise _expected(file, number, description)
+      raise _expected(values, description)
     if len(values) > 4:
       found.problems['objects whose keypoints are left out'] += 1
     values = values[:4]
   if len(values) != 4 and (len(values) < 6 or len(values) % 2):
-    raise _expected(file, number, description)
+    raise _expected(values, description)
   far = next((value for value in values if abs(value) > _FARTHEST), None)
   if far is not None:
-    raise errors.UserError(
-      f'{file}, line {number}: {far:g}: expected fractions of width and height; keypoints require kpt_shape in '
-      'data.yaml'
+    raise image_set.BadAnnotationError(
+      f'expected fractions of width and height, and keypoints require kpt_shape in data.yaml: {far:g}'
     )
   if len(values) == 4:
     x, y, width, height = values
@@ -525,8 +582,10 @@ def _object(
   return {'bbox': box, 'segmentation': [values]}
 
 
-def _expected(file: str, number: int, description: Description) -> errors.UserError:
+def _expected(words: Sequence[object], description: Description) -> image_set.BadAnnotationError:
   more = 'a polygon'
   if description.keypoint_numbers:
     more = f'these and the {description.keypoint_numbers} numbers of kpt_shape in {description.file}'
-  return errors.UserError(f'{file}, line {number}: expected a class number, and x y width height or {more}')
+  return image_set.BadAnnotationError(
+    f'expected a class number, and x y width height or {more}: found {" ".join(map(str, words))[:100]}'
+  )

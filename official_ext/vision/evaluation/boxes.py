@@ -50,19 +50,24 @@ def evaluate(
 
   detections: list[json_values.JsonObject] = []
   ids: list[int] = []
+  num_detections = 0
   with input_faults.explained(data.path, data.config, task.build_inputs):
     for images, labels in task.build_inputs(data.config):
       found = {name: value.numpy() for name, value in predict(images, labels).items()}
       info = labels['image_info'].numpy()
       image_ids = labels['groundtruths']['source_id'].numpy().reshape(-1)
       for number, image_id in enumerate(map(int, image_ids)):
+        num_detections += int(found['num_detections'][number])
         detections += _annotations(found, info[number], number, image_id)
         ids.append(image_id)
       _keep_worst(worst, len(ids) - len(info), (images, labels), found, task)
   if not ids:
     raise input_faults.no_examples(data.path, data.config, data.config.global_batch_size)
+  classifier_result.check_finite(len(detections), num_detections, 'detections')
   figures, tables = of_detections(data.annotation_file, detections, ids, 'detection_masks' in found)
   pictures = {'mistakes': pictures_lib.drawn_mistakes(worst.found, data.names)} if worst.found else {}
+  if len(detections) < num_detections:
+    figures['not_finite'] = num_detections - len(detections)
   return results.Result({'examples': len(ids), **figures}, tables, pictures)
 
 
@@ -129,20 +134,23 @@ def _mean(values: np.ndarray) -> float | None:
 def _annotations(
   found: Mapping[str, np.ndarray], info: np.ndarray, number: int, image_id: int
 ) -> list[json_values.JsonObject]:
-  """The detections in one image as COCO's results, in pixels of the original image."""
+  """The detections in one image as COCO's results, in pixels of the original image; if they are finite."""
   count = int(found['num_detections'][number])
   height, width = (int(value) for value in info[0])
   boxes = found['detection_boxes'][number, :count] / np.tile(info[2], 2)  # Top, left, bottom, right.
-  masks = found['detection_masks'][number, :count] if 'detection_masks' in found else None
-  encoded = _encoded(masks, boxes, height, width) if masks is not None else [None] * count
+  scores = found['detection_scores'][number, :count]
+  kept = np.isfinite(boxes).all(-1) & np.isfinite(scores)
+  boxes, scores, classes = boxes[kept], scores[kept], found['detection_classes'][number, :count][kept]
+  masks = found['detection_masks'][number, :count][kept] if 'detection_masks' in found else None
+  encoded = _encoded(masks, boxes, height, width) if masks is not None else [None] * len(boxes)
   results_of_image = []
-  for index in range(count):
-    top, left, bottom, right = (float(value) for value in boxes[index])
+  for index, box in enumerate(boxes):
+    top, left, bottom, right = (float(value) for value in box)
     entry: json_values.JsonObject = {
       'image_id': image_id,
-      'category_id': int(found['detection_classes'][number, index]),
+      'category_id': int(classes[index]),
       'bbox': [left, top, right - left, bottom - top],
-      'score': float(found['detection_scores'][number, index]),
+      'score': float(scores[index]),
     }
     if encoded[index] is not None:
       entry['segmentation'] = encoded[index]

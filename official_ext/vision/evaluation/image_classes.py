@@ -25,7 +25,7 @@ def evaluate(
     num_mistakes: how many wrong predictions to draw, the most confident ones.
 
   Raises:
-    UserError: the data has several labels for an image, or no examples.
+    UserError: the data has several labels for an image, or no examples; no output is finite.
   """
   task, names = trained.task, data.class_list(trained.params.task.model.num_classes)
   if data.config.is_multilabel:
@@ -63,10 +63,10 @@ def _keep_worst(
   names: list[str],
   task: Any,
 ) -> None:
-  """Adds the wrong predictions of a batch, by their confidence."""
+  """Adds the wrong predictions of a batch, by their confidence. Outputs that are not finite predict nothing."""
   for number, (row, label) in enumerate(zip(probabilities, labels)):
     predicted = int(row.argmax())
-    if predicted != label and worst.accepts(row[predicted]):
+    if np.isfinite(row).all() and predicted != label and worst.accepts(row[predicted]):
       shown, _ = pictures.restored(images[number : number + 1], task)
       words = f'{names[label]}, predicted {names[predicted]} {row[predicted]:.2f}'
       worst.add(float(row[predicted]), first + number, pictures.Mistake(words, [pictures.Picture(shown[0])]))

@@ -1,6 +1,7 @@
 """Requests in the form of TensorFlow Serving, and messages about those that are wrong."""
 
 import base64
+import json
 
 import numpy as np
 import pytest
@@ -86,7 +87,16 @@ def test_answers_name_outputs_only_if_there_are_several():
   assert tensor_json.encode(both, False) == {'outputs': {'logits': [[1.5, 2.0]], 'probs': [[0.25, 0.75]]}}
   texts = np.array([b'ab', b'\xff'], object)
   assert tensor_json.encode({'t': texts}, True) == {'predictions': ['ab', {'b64': '/w=='}]}
-  assert tensor_json.encode({'t': np.array([np.nan])}, True) == {'predictions': ['NaN']}
+
+
+def test_numbers_that_are_not_finite_are_the_tokens_of_tensorflow_serving():
+  values = np.array([[np.nan, np.inf, -np.inf, 1.5]], np.float32)
+  content = tensor_json.dump(tensor_json.encode({'t': values}, True))
+  assert content == b'{"predictions":[[NaN,Infinity,-Infinity,1.5]]}'
+  np.testing.assert_array_equal(json.loads(content)['predictions'], values)
+  inputs = {'x': served_model.TensorSpec('x', 'float32', (None, 4))}
+  arrays, _ = tensor_json.decode(json.loads('{"instances": [[NaN, Infinity, -Infinity, 1.5]]}'), inputs)
+  np.testing.assert_array_equal(arrays['x'], values)
 
 
 def test_inputs_may_have_other_numbers_of_examples_no_batch_or_texts_in_lists():

@@ -179,6 +179,24 @@ def test_files_that_model_gardens_question_answering_reads(tmp_path):
 
 
 @pytest.mark.tensorflow
+def test_questions_of_one_id_are_numbered_anew(tmp_path):
+  """Model Garden's evaluation keeps one prediction for each id."""
+  questions = annotated.questions(30)
+  for each in questions[::2]:
+    each['id'] = 'one'
+  (tmp_path / 'a.json').write_text(annotated.squad(questions))
+  vocab_file = annotated.write_vocabulary(tmp_path / 'vocab.txt')
+  _, made = annotated.convert(
+    tmp_path / 'a.json', tmp_path / 'out', QUESTIONS, vocab_file, seq_length=24, query_length=8, validation_share=0.3
+  )
+  stored = json.loads((tmp_path / 'out' / 'questions_validation.json').read_text())['data']
+  ids = [paragraph['qas'][0]['id'] for article in stored for paragraph in article['paragraphs']]
+  assert len(set(ids)) == len(ids) == made.report['splits']['validation']['examples'] > 1
+  assert '15 questions have the id of another one: all are numbered anew' in list(made.warnings())
+  assert made.report['balance'][0]['found'] == made.report['balance'][0]['used'] == 30
+
+
+@pytest.mark.tensorflow
 def test_a_second_start_finds_its_shards_and_the_order_of_processes_does_not_matter(tmp_path):
   rows = annotated.winners(50)
   prepared_inputs.write_lines(tmp_path / 'a.jsonl', [{'text': text, 'label': label} for text, label in rows])

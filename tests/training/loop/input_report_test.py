@@ -252,3 +252,21 @@ def test_what_a_former_input_reads_ahead_is_not_counted():
   assert report.skips_up_to(None) == {'examples_skipped': 0}
   list(datasets[1].take(N // BATCH))
   assert report.skips_up_to(N) == {'examples_skipped': 3}
+
+
+def test_the_record_of_a_run_has_the_balance_of_its_data(tmp_path):
+  small_run.run(tmp_path, 'train', DictTask)
+  (found,) = small_run.record(tmp_path)['balance']['train_data']
+  assert (found['found'], found['used'], found['text']) == (N, N, f'ArraySource: {N} examples found, {N} used')
+
+
+def test_the_balance_of_a_custom_pipeline_is_unknown():
+  task_cls = type('T', (FiniteTask,), {'sizes': (600, 8)})
+  params = small_run.make_params()
+  task = small_run.make_task(params, task_cls)
+  report = training_input.InputReport('task.train_data', params.task.train_data, task)
+  assert report.balance() == []
+  with report.building():
+    task.build_inputs(params.task.train_data)
+  (found,) = report.balance()
+  assert found['text'] == 'task.train_data: unknown examples found, unknown used'

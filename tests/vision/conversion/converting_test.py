@@ -90,8 +90,8 @@ def test_images_that_cannot_be_used_are_listed_with_the_reason(tmp_path):
   done, made = drawn.convert(folder, tmp_path / 'out', 'object_detection', validation_share=0.3)
   assert dict(made.report['dropped_images']) == {
     '000.jpg': 'is not an image that Pillow decodes',
-    '001.jpg': f'{folder}/images/001.jpg: No such file',
-    '002.jpg': 'was annotated with 96 x 64 pixels, and has 50 x 50',
+    '001.jpg': f'No such file: {folder}/images/001.jpg',
+    '002.jpg': 'was annotated with another size: 96 x 64 pixels, and has 50 x 50',
   }
   assert done.rows == 9 and json.loads((tmp_path / 'out' / 'report.json').read_text()) == made.report
   # The evaluation must not expect what no shard holds.

@@ -226,7 +226,7 @@ def test_images_of_pascal_voc_in_no_list_are_dropped_with_a_reason(tmp_path):
   expected = {'001': 'train', '002': 'train', '003': 'test', '004': 'test', 'a b': 'train'}
   assert {image.name: image.split for image in found.images} == expected
   reasons = dict(found.dropped)
-  assert 'is in a list of ImageSets/Main, and' in reasons.pop('none')
+  assert 'is in a list of ImageSets/Main and has no XML file: in' in reasons.pop('none')
   assert reasons == dict.fromkeys([name for name, _, _ in BOXES[5:]], 'is in no list of ImageSets/Main')
 
 
@@ -248,7 +248,7 @@ def test_records_in_folders_of_splits(tmp_path):
   (folder / 'metadata.jsonl').write_text('\n'.join(map(json.dumps, lines)))
   assert [image.split for image in read(folder).images] == ['test'] + ['train'] * 11
   (folder / 'metadata.jsonl').write_text(json.dumps({**lines[0], 'split': 'trian'}))
-  with pytest.raises(errors.UserError, match="split 'trian': expected train, validation, test"):
+  with pytest.raises(errors.UserError, match="has an unknown split: 'trian', expected train, validation, test"):
     read(folder)
 
 
@@ -268,7 +268,9 @@ def test_columns_of_a_csv_file_are_used_or_named(header, row, splits, note, tmp_
   (tmp_path / 'list.csv').write_text('\n'.join([*([header] if header else []), *rows]))
   found = read(tmp_path / 'list.csv', 'image_classification')
   assert [image.split for image in found.images] == splits
-  assert found.notes == ([f'{tmp_path}/list.csv: columns that are not read: {note}'] if note else [])
+  assert {name: count for name, count in found.ignored.items() if 'column' in name} == (
+    {f'CSV column {note}': 2} if note else {}
+  )
 
 
 def test_splits_of_a_csv_file_without_a_header_are_refused(tmp_path):
@@ -320,8 +322,17 @@ def test_other_inputs_are_refused(target, expected, tmp_path):
       '0 0.5 0.5 0.1\n',
       '000.txt, line 1: expected a class number, and x y width height or',
     ),
-    ('Annotations/000.xml', '<annotation>', r'000.xml: is not an annotation of Pascal VOC: '),
-    ('a.json', '{"images": [{"id": 1}], "annotations": [], "categories": []}', r'a.json: is not COCO JSON: KeyError'),
+    ('Annotations/000.xml', '<annotation>', r'for example 000: its file is not XML: .*000.xml, line 1; expected'),
+    (
+      'a.json',
+      '{"images": [{"id": 1}], "annotations": [], "categories": []}',
+      r'images\[0\] \(id 1\): has no file_name',
+    ),
+    (
+      'a.json',
+      '{"images": {}, "annotations": [], "categories": []}',
+      'a.json: is not COCO JSON: images: expected a list',
+    ),
   ],
 )
 def test_damaged_annotations_are_named(file, content, message, tmp_path):
@@ -342,7 +353,12 @@ def test_boxes_by_corners(tmp_path):
   reading = input_formats.Reading(box_format='xyxy')
   found = input_formats.read_inputs({'': [str(tmp_path / 'in')]}, 'object_detection', reading)
   assert [image.objects[0]['bbox'] for image in found.images] == [list(box) for _, box, _ in BOXES]
-  assert dataclasses.asdict(reading) == {'images': '', 'box_format': 'xyxy'}
+  assert dataclasses.asdict(reading) == {
+    'images': '',
+    'box_format': 'xyxy',
+    'on_bad_example': 'skip',
+    'with_masks': False,
+  }
 
 
 @pytest.mark.parametrize('name', ['retinanet', 'maskrcnn'])

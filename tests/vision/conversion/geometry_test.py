@@ -61,7 +61,7 @@ def test_the_stated_size_shows_which_image_was_annotated(orientation):
   assert stored.box == as_shown.box == white
   ((without_size,), _) = shown(record_of({'bbox': white}), found, with_masks=False)
   assert without_size.box == white
-  with pytest.raises(ValueError, match='was annotated with 100 x 50 pixels, and has 24 x 40'):
+  with pytest.raises(ValueError, match='was annotated with another size: 100 x 50 pixels, and has 24 x 40'):
     shown(record_of(size=(100, 50)), found)
 
 

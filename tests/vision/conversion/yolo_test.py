@@ -89,7 +89,7 @@ def test_lists_of_images(tmp_path):
   assert all(image.objects for image in found.images)
   reasons = dict(found.dropped)
   assert 'is in no split of' in reasons.pop('images/left.png')
-  assert list(reasons.values()) == [f'{tmp_path}/in/lists/images/none.png: No such file']
+  assert list(reasons.values()) == [f'No such file: {tmp_path}/in/lists/images/none.png']
   assert [note.partition('lists/val.txt: ')[2] for note in found.notes] == [
     '1 lines are not images by their names, such as notes.md',
     f'1 paths do not exist; images of these names below {tmp_path}/in are read',
@@ -171,7 +171,9 @@ def test_keypoints_are_left_out_and_counted(tmp_path):
   with pytest.raises(errors.UserError, match='x.txt, line 1: expected a class number, .* the 12 numbers of kpt_shape'):
     read(folder)
   write(folder, {'data.yaml': 'names: [p]\n', 'labels/x.txt': f'0 {BOX} {points}\n'})
-  with pytest.raises(errors.UserError, match='x.txt, line 1: 2: expected fractions .* keypoints require kpt_shape in'):
+  with pytest.raises(
+    errors.UserError, match='x.txt, line 1: expected fractions .* keypoints require kpt_shape in data.yaml: 2; '
+  ):
     read(folder)
 
 
@@ -252,9 +254,14 @@ def test_what_cannot_be_used_is_refused_by_name(yaml, message, tmp_path):
     ),
     ({'data.yaml': 'names: [p]', 'classes.txt': 'q'}, 'classes.txt: names other classes than .*data.yaml'),
     ({'classes.txt': 'a\n\nb\n'}, 'classes.txt: the class 1 has no name'),
+    ({'obj.data': 'trian = a.txt', 'obj.names': 'p'}, 'obj.data: trian: is unknown, and not read; remove it'),
+    (
+      {'obj.data': 'classes = 2', 'obj.names': 'p'},
+      'obj.data: classes: 2: .*obj.names has 1 names; correct one of them',
+    ),
     ({'labels/x.txt': '0 nan 0.5 0.5 0.5'}, 'x.txt, line 1: expected a class number'),
     ({'labels/x.txt': '0.5 0.5 0.5 0.5 0.5'}, 'x.txt, line 1: expected a class number'),
-    ({'labels/x.txt': '0 40 30 20 20'}, 'x.txt, line 1: 40: expected fractions of width and height'),
+    ({'labels/x.txt': '0 40 30 20 20'}, 'x.txt, line 1: expected fractions of width and height, .*: 40; repair'),
   ],
 )
 def test_contradictions_and_damage_are_refused(texts, message, tmp_path):

@@ -89,3 +89,18 @@ def test_masks_are_pasted_into_their_boxes():
   assert abs(int(rows.min()) - 10) <= 1 and abs(int(columns.max()) - 60) <= 1
   areas = mask_api.area(found)
   assert abs(int(areas[0]) - 20 * 40) < 80 and abs(int(areas[1]) - 10 * 40) < 80
+
+
+def test_detections_that_are_not_finite_are_left_out():
+  """A box and a score of NaN among three detections: only the first is an answer."""
+  found = {
+    'num_detections': np.array([3]),
+    'detection_boxes': np.array([[[1.0, 2.0, 5.0, 8.0], [np.nan, 2.0, 5.0, 8.0], [1.0, 2.0, 5.0, 8.0]]]),
+    'detection_scores': np.array([[0.5, 0.9, np.nan]]),
+    'detection_classes': np.array([[3, 1, 2]]),
+    'detection_masks': np.ones([1, 3, 4, 4], np.float32),
+  }
+  info = np.array([[10, 20], [10, 20], [1, 1], [0, 0]])
+  (entry,) = boxes._annotations(found, info, 0, 7)
+  assert entry.pop('segmentation')['size'] == [10, 20]
+  assert entry == {'image_id': 7, 'category_id': 3, 'bbox': [2.0, 1.0, 6.0, 4.0], 'score': 0.5}
