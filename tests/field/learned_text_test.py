@@ -79,6 +79,11 @@ def test_other_marks_and_no_turn_to_learn_are_refused(tokenizer, tmp_path):
     read(tmp_path, tokenizer, {'messages': [user('Hi.'), says('Yes.', weight=0)]})
 
 
+def test_a_marked_turn_of_the_user_is_refused(tokenizer, tmp_path):
+  with pytest.raises(errors.UserError, match='message 0: train: True: only turns of the assistant are learned'):
+    read(tmp_path, tokenizer, {'messages': [{**user('Hi.'), 'train': True}, says('Yes.', train=True)]})
+
+
 def test_tokens_of_marked_turns_are_not_taken_from_an_older_cache(tokenizer):
   """Its key has the revision, which is 0 for all other records: their tokens stay in the cache."""
   data = text_task.TextDataConfig(seq_length=64, use_chat_template=True)

@@ -305,7 +305,7 @@ class TextFormat:
     self._make: Callable[[Mapping[str, Any]], list[Text]] = getattr(self, f'_{self.name}')
     self._check_end(first, path)
     self._report_unread(first, records.place(0), path)
-    numbers = sorted({round(part * (len(records) - 1) / _NUM_LOOKED_AT) for part in range(_NUM_LOOKED_AT + 1)})
+    numbers = range(min(_NUM_LOOKED_AT, len(records)))  # Of one row group, if they are in Parquet.
     self.revision = int(any(self._is_read_anew(records, number) for number in numbers))
 
   def _report_unread(self, record, place, path):
@@ -464,6 +464,7 @@ class TextFormat:
     turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
     turns = [number for number in turns if number >= (num_prompt or 0)]
     left_out = [number for number in turns if not _is_learned(messages[number], number)]
+    _check_others(messages)
     is_all = self._params.loss_on == 'all'
     try:
       if num_prompt is not None and not left_out:
@@ -481,7 +482,7 @@ class TextFormat:
         if self._params.loss_on == 'last_completion':
           numbers = numbers[-1:]
         spans = [self._turn(text, messages, number, tools) for number in numbers]
-    except _UnlocatedError:
+    except (_UnlocatedError, errors.UserError):  # The template may refuse a part of the conversation.
       if not is_all or left_out:
         raise
       return Text(text, 0, ((0, len(text)),), False, False)  # All of it is learned, wherever answers are.
@@ -571,6 +572,13 @@ class _UnlocatedError(ValueError):
 _MARKERS = ('\ue000', '\ue001')  # Contents of private use, which no template has.
 
 
+def _check_others(messages: Messages) -> None:
+  """Refuses a turn of another role that is marked as one to learn, as axolotl learns it."""
+  for number, message in enumerate(messages):
+    if message.get('train') is True and message.get('role') != 'assistant':
+      raise ValueError(f'message {number}: train: True: only turns of the assistant are learned; take the mark away')
+
+
 def _learned_turns(messages: Messages) -> list[int]:
   """The numbers of the turns of the assistant that are learned."""
   turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
@@ -594,7 +602,8 @@ def _is_repeated(prompt: object, chosen: object, rejected: object, column: str) 
   begin = chosen[: _num_same(chosen, rejected)]
   if not begin:
     return False
-  if not any(isinstance(turn, Mapping) and turn.get('content') == prompt for turn in begin):
+  contents = [turn.get('content') for turn in begin if isinstance(turn, Mapping)]
+  if prompt.strip() not in [content.strip() for content in contents if isinstance(content, str)]:
     raise ValueError(f'column {column!r} is a text, and the answers begin with other turns; drop the column')
   return True
 
