@@ -533,9 +533,7 @@ def replaced_tensors(
     place = places.get(target)
     if place is None:
       raise errors.UserError(f'{folder}: the tensor {PREFIX}{name} has no place in this model')
-    current = found.get(target)
-    if name.endswith((_ROWS, _EMBEDDING_A, _EMBEDDING_B)) and current is None:
-      current = np.asarray(place.numpy(), np.float32)
+    current = np.asarray(found[target] if target in found else place.numpy(), np.float32)
     if name.endswith(_ROWS):
       found[target] = _with_rows(
         current, value, _token_indices(fields, name, target == embedding, folder), folder, name
