@@ -13,6 +13,8 @@ from official_ext.language.modeling import generation
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
 from official_ext.language.text import tokenizer
+
+pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
 from tests.language.modeling import checkpoints
 
 FORMATS = [

@@ -15,6 +15,7 @@ import peft
 import torch
 import transformers
 
+from tests import tiers
 from tests.language.modeling import checkpoints
 
 IDS = np.random.default_rng(0).integers(3, 67, (2, 11)).astype(np.int32)
@@ -90,7 +91,7 @@ def trained(base_folder, fields, size, folder):
   return checkpoints.logits(made, IDS)
 
 
-@pytest.mark.parametrize('case', LOADED)
+@tiers.parametrize('case', LOADED, fast=['head', 'rows of a tied embedding', 'larger vocabulary and rows'])
 def test_what_peft_writes_is_loaded_to_its_logits(base, tmp_path, case):
   name, fields, size = LOADED[case]
   expected = trained(base(name), fields, size, tmp_path / 'adapter')
