@@ -72,14 +72,17 @@ def log_probs(
 
 
 def weighted(rewards: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
-  """The reward of each completion: the sum of the known ones, times their weights.
+  """The reward of each completion: the sum of the known ones, times their weights; NaN if none is known.
 
   Args:
     rewards: float32 [n, rewards], NaN for none.
     weights: of each; () for 1.
   """
-  present = tf.where(tf.math.is_nan(rewards), 0.0, rewards)
-  return tf.linalg.matvec(present, tf.constant(weights or (1.0,) * rewards.shape[1], tf.float32))
+  is_absent = tf.math.is_nan(rewards)
+  total = tf.linalg.matvec(
+    tf.where(is_absent, 0.0, rewards), tf.constant(weights or (1.0,) * rewards.shape[1], tf.float32)
+  )
+  return tf.where(tf.reduce_all(is_absent, axis=1), tf.constant(float('nan')), total)
 
 
 def token_counts(rollout: Mapping[str, tf.Tensor], mask: tf.Tensor, count: int) -> dict[str, tf.Tensor]:
@@ -99,7 +102,7 @@ def token_counts(rollout: Mapping[str, tf.Tensor], mask: tf.Tensor, count: int) 
 def logs_of(
   rollout: Mapping[str, tf.Tensor], rewards: tf.Tensor, names: tuple[str, ...], count: int
 ) -> dict[str, tf.Tensor]:
-  """The metrics of a rollout, under TRL's names: float32 scalars.
+  """The metrics of a rollout, under TRL's names: float32 scalars, over the completions that have a reward.
 
   Args:
     rollout: the completions.
@@ -107,12 +110,10 @@ def logs_of(
     names: of the rewards.
     count: completions of a prompt.
   """
-  groups = tf.reshape(rewards, [-1, count])
-  centered = groups - tf.reduce_mean(groups, axis=1, keepdims=True)
-  deviations = tf.sqrt(tf.reduce_sum(tf.square(centered), axis=1) / max(count - 1, 1))
+  _, deviations = ext.losses.known_moments(tf.reshape(rewards, [-1, count]), axis=1)
   lengths = tf.cast(tf.reduce_sum(rollout['completion_mask'], axis=1), tf.float32)
   found = {
-    'reward': tf.reduce_mean(rewards),
+    'reward': ext.losses.known_moments(rewards, axis=0)[0][0],
     'reward_std': tf.reduce_mean(deviations),
     'frac_reward_zero_std': tf.reduce_mean(tf.cast(deviations < 1e-8, tf.float32)),
     'completions/mean_length': tf.reduce_mean(lengths),
@@ -121,8 +122,5 @@ def logs_of(
     'completions/clipped_ratio': tf.reduce_mean(tf.cast(rollout['is_truncated'], tf.float32)),
   }
   for number, name in enumerate(names):
-    values = rollout['rewards'][:, number]
-    is_there = tf.cast(~tf.math.is_nan(values), tf.float32)
-    total = tf.reduce_sum(tf.where(tf.math.is_nan(values), 0.0, values))
-    found[f'rewards/{name}'] = total / tf.maximum(tf.reduce_sum(is_there), 1)
+    found[f'rewards/{name}'] = ext.losses.known_moments(rollout['rewards'][:, number], axis=0)[0][0]
   return found

@@ -216,10 +216,19 @@ def _tokenizer(folder: str | None, is_needed: bool) -> 'tokenizer_lib.Tokenizer 
 
 
 def _tokenizer_of_task(task: protocols.Task) -> 'tokenizer_lib.Tokenizer | None':
-  """The tokenizer of a run, with the chat template of its training; None if the run has not reported one."""
+  """The tokenizer of a run, with the chat template of its training; None if the run has not reported one.
+
+  Of a fine-tuning it stops where the answers of the training data end, if those are still there.
+  """
+  from official_ext.language.fine_tuning import task as fine_tuning  # pylint: disable=g-import-not-at-top
   from official_ext.language.text import text_sources  # pylint: disable=g-import-not-at-top
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
+  if isinstance(task, fine_tuning.FineTuningTask):
+    try:
+      return task.result_tokenizer
+    except errors.UserError as error:
+      print(f'the ends of the answers are not known: {errors.lines_of(error)[0]}', file=sys.stderr)
   found: object = getattr(task, 'tokenizer', None)
   data = config_fields.of_task(task.task_config).train_data
   if not isinstance(found, tokenizer_lib.Tokenizer):

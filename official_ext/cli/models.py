@@ -273,7 +273,7 @@ def _generate_parser() -> arguments_lib.Parser:
   arguments_lib.add_model_arguments(found)
   several = 'a folder of peft with adapters for FOLDER; with several, a continuation of each below a line [NAME]'
   arguments_lib.add_adapters(found, several)
-  add_generation_flags(found, 'the most tokens to write; default: 128')
+  add_generation_flags(found, "the most tokens to write; default: generation_config.json's, or else 128")
   found.add_argument('--prompt', metavar='TEXT', required=True, help='the text to continue')
   found.add_argument(
     '--use_chat_template',

@@ -10,6 +10,7 @@ import functools
 import gzip
 import hashlib
 import io
+import json
 import os
 import threading
 from typing import Any
@@ -125,12 +126,58 @@ def _check_names(path: str, fields: Any, inside: str = '') -> None:
       _check_names(path, [kind.field(number) for number in range(kind.num_fields)], place)
 
 
+_JSON = 'arrow.json'  # Arrow's canonical extension of texts.
+_Decode = Callable[[Any], Any]
+
+
+def _json_columns(schema: Any) -> dict[str, _Decode]:
+  """Column -> the function that reads its JSON texts, of columns that hold some anywhere in them.
+
+  `datasets` keeps values of mixed types, such as arguments of tools, as JSON texts: in columns of Arrow's type for
+  them, or in plain texts with the feature Json in the metadata of the schema.
+  """
+  try:
+    features = json.loads((schema.metadata or {}).get(b'huggingface') or '{}')['info']['features']
+  except (ValueError, KeyError, TypeError):  # Of another program, or none.
+    features = {}
+  found = {field.name: _json_inside(field, features.get(field.name)) for field in schema}
+  return {name: decode for name, decode in found.items() if decode is not None}
+
+
+def _json_inside(field, feature) -> _Decode | None:
+  """A function for the values of a field of Arrow; None if there is no JSON text in them.
+
+  Args:
+    field: of Arrow.
+    feature: its description by `datasets`; None without one.
+  """
+  kind, described = field.type, feature if isinstance(feature, dict) else {}
+  is_json = str(kind) == f'extension<{_JSON}>' or (field.metadata or {}).get(b'ARROW:extension:name') == _JSON.encode()
+  if is_json or described.get('_type') == 'Json':
+    return lambda value: json.loads(value) if isinstance(value, str) else value
+  if hasattr(kind, 'value_field'):
+    inner = feature[0] if isinstance(feature, list) else described.get('feature')
+    decode = _json_inside(kind.value_field, inner)
+    return None if decode is None else lambda value: None if value is None else [decode(item) for item in value]
+  if kind.num_fields and hasattr(kind, 'get_field_index'):
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    inside = {each.name: _json_inside(each, described.get(each.name)) for each in fields}
+    known = {name: decode for name, decode in inside.items() if decode is not None}
+    return (lambda value: value if value is None else _decoded(value, known)) if known else None
+  return None
+
+
+def _decoded(record: dict[str, Any], columns: dict[str, _Decode]) -> dict[str, Any]:
+  return {name: columns[name](value) if name in columns else value for name, value in record.items()}
+
+
 class _TableRecords(numbered_records.Records):
   """Rows of Arrow tables that are parts of a file."""
 
-  def __init__(self, path: str, lengths: Sequence[int], part_of: Callable[[int], Any]):
-    """Takes the number of rows of each part, and the function that reads one as a table or a record batch."""
+  def __init__(self, path: str, lengths: Sequence[int], part_of: Callable[[int], Any], schema: Any):
+    """Takes the number of rows of each part, the function that reads one as a table or record batch, and the schema."""
     self._part_of = part_of
+    self._json = _json_columns(schema)
     self._path, self.files = path, [path]
     self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     self._lock = threading.Lock()
@@ -144,6 +191,7 @@ class _TableRecords(numbered_records.Records):
       with self._lock:
         part = self._part_of(number)
       (record,) = part.slice(index - int(self._starts[number]), 1).to_pylist()
+      record = _decoded(record, self._json)
     except Exception as error:  # Arrow's own.
       raise bad_examples.BadExampleError(
         f'{self.place(index)}: cannot be read: {bad_examples.reason_of_file(error)}'
@@ -156,7 +204,8 @@ class _TableRecords(numbered_records.Records):
   @functools.cached_property
   def digest(self) -> str:
     with open(self._path, 'rb') as f:
-      return hashlib.file_digest(f, 'sha256').hexdigest()[:32]
+      found = hashlib.file_digest(f, 'sha256').hexdigest()[:32]
+    return f'{found}-json' if self._json else found  # Earlier versions left their texts as they are.
 
 
 class ParquetRows(_TableRecords):
@@ -169,7 +218,7 @@ class ParquetRows(_TableRecords):
     _check_names(path, self._file.schema_arrow)
     metadata = self._file.metadata
     lengths = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-    super().__init__(path, lengths, functools.lru_cache(maxsize=2)(self._file.read_row_group))
+    super().__init__(path, lengths, functools.lru_cache(maxsize=2)(self._file.read_row_group), self._file.schema_arrow)
 
 
 class ArrowRows(_TableRecords):
@@ -186,4 +235,4 @@ class ArrowRows(_TableRecords):
       table = pyarrow.ipc.open_file(mapped).read_all()
     _check_names(path, table.schema)
     parts = table.to_batches()
-    super().__init__(path, [part.num_rows for part in parts], parts.__getitem__)
+    super().__init__(path, [part.num_rows for part in parts], parts.__getitem__, table.schema)

@@ -217,7 +217,7 @@ class Answers:
     return generation.GenerationConfig(
       max_new_tokens=self._max_new_tokens,
       temperature=temperature,
-      stop_token_ids=tokenizer.stop_token_ids,
+      stop_token_ids=tokenizer.with_stops(self._task.learned_ends).stop_token_ids,
       pad_token_id=tokenizer.fill_token_id,
     )
 

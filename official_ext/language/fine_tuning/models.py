@@ -140,7 +140,7 @@ def _plain(config, base, num_labels, settings, warn):
   if not base.adapter:
     return pretrained.load_classifier(base.model, num_labels, **settings)
   how = peft_folders.base_options(model_folders.read_base(base.adapter))
-  language_model = pretrained.load(base.model, **how, **settings)
+  language_model = pretrained.load(base.model, vocab_size=peft_folders.vocab_size(base.adapter), **how, **settings)
   peft_folders.load(language_model, base.adapter, warn=warn)
   lora.merge(language_model)
   return decoder.classifier_of(language_model, num_labels)

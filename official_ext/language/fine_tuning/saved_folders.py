@@ -61,15 +61,18 @@ def writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
   Raises:
     UserError: the folders would represent another model: see pretrained.py.
   """
-  config, tokenizer = task.config, task.result_tokenizer
+  config = task.config
   pretrained.check_representable(model, 'the result')
 
   def write_adapter(folder):
     peft_folders.save(model, folder)
+    tokenizer = task.result_tokenizer
     tokenizer.save(folder)
+    if tokenizer.stop_token_ids != task.tokenizer.stop_token_ids:
+      pretrained.write_stops(folder, tokenizer.declared_stops)
 
   def write_model(folder):
-    pretrained.save(task.merged_language_model(model), folder, tokenizer=tokenizer)
+    pretrained.save(task.merged_language_model(model), folder, tokenizer=task.result_tokenizer)
     if config.trains_adapters:
       model_folders.write_base(peft_folders.base_record_of(model), folder)
 
@@ -133,13 +136,15 @@ class SaveAtEnd(triggers.AtEnd):
     self._is_chief = trainer.strategy.extended.should_checkpoint
 
   def prepare(self, mode: str) -> None:
-    """Checks that a folder can represent the result and can be written. Prints the base of adapters."""
-    del mode
+    """Checks that a folder can represent the result and can be written. Prints the base of adapters, and new ends."""
     task = self._task
     if task.output_dir and self._is_chief:
       task.result_writers(self._trainer.model)
       if task.config.trains_adapters:
         print(f'base: {peft_folders.base_record_of(self._trainer.model, has_digest=False).describe()}', flush=True)
+      note = task.end_note() if 'train' in mode else ''
+      if note:
+        print(note, flush=True)
     if not (task.config.output_dir and self._is_chief):
       return
     field = f'task.output_dir: {task.config.output_dir}'

@@ -1,5 +1,6 @@
 """The part of a task that all methods of fine-tuning have in common: model, tokenizer, text, reference, result."""
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 import functools
 from typing import Any
@@ -30,10 +31,12 @@ from official_ext.language.text import prepared_texts
 from official_ext.language.text import python_docstrings
 from official_ext.language.text import text_sources
 from official_ext.language.text import text_task
+from official_ext.language.text import token_rows
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.language.text import tokenizer_training
 
 _VALIDATION_SHARE = 0.1
+_ROWS_FOR_ENDS = 64
 _ROUNDING = 1e-9  # Of a share times a number that is whole.
 _TURN_TOKENS = ('<|system|>', '<|user|>', '<|assistant|>', '<|end|>')
 # Not the token that ends texts, by which transformers would mistake a text's end for padding.
@@ -153,7 +156,8 @@ class FineTuningTask(text_task.TextTask):
       how = {'quantization': config.frozen_kernels(), 'frozen_dtype': config.frozen_dtype or None}
     elif base.adapter:
       how = peft_folders.base_options(model_folders.read_base(base.adapter))
-    return pretrained.load(base.model, dtype=dtype, **how, **pretrained.settings(self.config.model))
+    vocab_size = peft_folders.vocab_size(base.adapter) if base.adapter else None
+    return pretrained.load(base.model, dtype=dtype, vocab_size=vocab_size, **how, **pretrained.settings(config.model))
 
   def build_model(self) -> tf_keras.Model:
     """See base class. A subclass may put a head on `build_language_model`."""
@@ -292,7 +296,29 @@ class FineTuningTask(text_task.TextTask):
     is_whole = not params.is_training or self.config.validation_data.input_path or not self.validation_share
     field = f'task.{"train_data" if params.is_training else "validation_data"}.input_path'
     is_prepared = is_whole and params.input_path and input_files.find_prepared(params.input_path, field) is not None
-    return text_sources.open_source(params, self.tokenizer, None if is_prepared else self.records(params))
+    found = text_sources.open_source(params, self.tokenizer, None if is_prepared else self.records(params))
+    if self.config.train_data.input_path and not self.config.validation_data.input_path and self.validation_share:
+      _ = self._num_shared  # Reports them.
+    return found
+
+  @functools.cached_property
+  def _num_shared(self) -> int:
+    """How many held-out examples training has too, which is reported: their scores say nothing about other texts."""
+    data = self.config.train_data, self.config.validation_data
+    try:
+      sides = [text_sources.open_source(each, self.tokenizer, self.records(each)) for each in data]
+    except errors.UserError:  # One of them cannot be used, which is reported when it is.
+      return 0
+    training, held_out = (text_sources.example_digests(side) for side in sides)
+    shared = int(np.isin(held_out, training).sum())
+    if shared:
+      logging.warning(
+        'task.validation_share: %d of %d held-out examples are also in training, word for word; remove duplicates from '
+        'the data, or name task.validation_data.input_path',
+        shared,
+        len(held_out),
+      )
+    return shared
 
   def build_inputs(
     self, params: text_task.TextDataConfig, input_context: tf.distribute.InputContext | None = None
@@ -382,10 +408,43 @@ class FineTuningTask(text_task.TextTask):
     """
     return saved_folders.save(self.result_writers(model), folder or self.output_dir)
 
+  @functools.cached_property
+  def learned_ends(self) -> tuple[int, ...]:
+    """The tokens that end the answers of the training data, the most frequent one first: of its first rows.
+
+    () if nothing is learned token by token, or answers end without an added token.
+    """
+    found = self._count_ends()
+    return tuple(token for token, _ in found.most_common() if token is not None)
+
+  def _count_ends(self):
+    if not self.learns_tokens:
+      return collections.Counter()
+    source = self.source(self.config.train_data)
+    rows = source.fetch(list(range(min(len(source), _ROWS_FOR_ENDS))))
+    return token_rows.learned_ends(rows, self.tokenizer)
+
+  def end_note(self) -> str:
+    """A line about answers that end otherwise than the base stops; '' if it stops where they end."""
+    found, known = self._count_ends(), self.tokenizer.stop_token_ids
+    name = lambda tokens: ', '.join(f'{self.tokenizer.decode([token])} ({token})' for token in tokens) or 'nothing'
+    new = [token for token in self.learned_ends if token not in known]
+    if new:
+      return (
+        f'warning: end: the answers to learn end with {name(new)}, and the base stops at {name(known)} alone; the '
+        'result stops at both, by its generation_config.json'
+      )
+    if found and found.most_common(1)[0][0] is None and not self.learned_ends:
+      return (
+        'warning: end: the answers to learn end with no token at which generation could stop; end the turns of the '
+        'chat template with a special token, or set append_eos'
+      )
+    return ''
+
   @property
   def result_tokenizer(self) -> tokenizer_lib.Tokenizer:
-    """The tokenizer that goes into results: with the chat template that was trained with."""
-    return text_sources.tokenizer_of(self.config.train_data, self.tokenizer)
+    """The tokenizer that goes into results: with the chat template that was trained with, and the ends learned."""
+    return text_sources.tokenizer_of(self.config.train_data, self.tokenizer).with_stops(self.learned_ends)
 
   def result_writers(self, model: tf_keras.Model) -> Mapping[str, Callable[[str], None]]:
     """The parts to save: name of a folder -> its writer, with `result_tokenizer`.

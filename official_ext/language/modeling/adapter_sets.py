@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 import math
 import os
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 import numpy as np
@@ -77,16 +77,20 @@ class AdapterSet:
     """
     self._model = model
     found = {name: _read(paths.expanded(folder)) for name, folder in folders.items()}
-    self._values = {name: _filled_up(adapter, found.values()) for name, (_, adapter) in found.items()}
+    self._values = {name: _filled_up(each.adapter, found.values()) for name, each in found.items()}
     self.names = tuple(found)
     self.active: str | None = None
-    for name, (record, _) in found.items():
-      if record is not None:
-        peft_folders.check_base(model, record, folders[name])
+    for name, each in found.items():
+      if each.record is not None:
+        peft_folders.check_base(model, each.record, folders[name])
+      for tensor in peft_folders.replaced_tensors(model, each.fields, each.others, folders[name]):
+        raise errors.UserError(
+          f'{folders[name]}: {tensor}: differs from the base, which several adapters share; load it alone, or merge it'
+        )
     peft_folders.attach(model, *self._values[self.names[0]], folders[self.names[0]])
     self.active = self.names[0]
-    for name, (record, _) in found.items():
-      for line in () if record is None else peft_folders.base_differences(model, record, folders[name]):
+    for name, each in found.items():
+      for line in () if each.record is None else peft_folders.base_differences(model, each.record, folders[name]):
         warn(line)
 
   def set_adapter(self, name: str | None) -> None:
@@ -130,8 +134,8 @@ def combine(folders: Sequence[str], weights: Sequence[float], target: str, combi
   folders = [paths.expanded(folder) for folder in folders]
   found = [_read(folder) for folder in folders]
   combined: _Adapter = {}
-  for module in dict.fromkeys(name for _, adapter in found for name in adapter):
-    parts = [(*adapter[module], weight) for (_, adapter), weight in zip(found, weights) if module in adapter]
+  for module in dict.fromkeys(name for each in found for name in each.adapter):
+    parts = [(*each.adapter[module], weight) for each, weight in zip(found, weights) if module in each.adapter]
     ranks = {a.shape[0] for a, _, _, _ in parts}
     if combination_type == 'linear' and len(ranks) > 1:
       raise errors.UserError(
@@ -140,14 +144,15 @@ def combine(folders: Sequence[str], weights: Sequence[float], target: str, combi
       )
     combined[module] = (_cat if combination_type == 'cat' else _linear)(parts)
   fields, tensors = _as_folder(combined)
-  first = peft_folders.read(folders[0])[0]
+  tensors.update(_common_others(found, folders))
+  first = found[0].fields
   carried = {name: first.get(name) for name in ('base_model_name_or_path', 'fan_in_fan_out', 'task_type')}
   paths.make_folder(target)
   tensor_files.write_file(
     os.path.join(target, peft_folders.WEIGHTS_FILE), {peft_folders.PREFIX + name: x for name, x in tensors.items()}
   )
-  if found[0][0] is not None:
-    model_folders.write_base(found[0][0], target)
+  if found[0].record is not None:
+    model_folders.write_base(found[0].record, target)
   tensor_files.write_json(
     os.path.join(target, peft_folders.CONFIG_FILE),
     {**fields, **carried, 'bias': 'none', 'inference_mode': True},
@@ -165,25 +170,45 @@ def _linear(parts):
   return a, sum(root * b for root, (_, b, _, _) in zip(roots, parts)), 1.0
 
 
-def _read(folder: str) -> tuple[model_folders.BaseRecord | None, _Adapter]:
-  """(the record of the base, the adapter) of a folder."""
+class _Folder(NamedTuple):
+  """The content of a folder: the record of its base, its fields, the adapter, and tensors of its base."""
+
+  record: model_folders.BaseRecord | None
+  fields: Mapping[str, Any]
+  adapter: _Adapter
+  others: Mapping[str, np.ndarray]
+
+
+def _read(folder: str) -> _Folder:
+  """Reads a folder that can be one of several."""
   fields, tensors = peft_folders.read(folder)
   for field in ('use_dora', 'modules_to_save'):
     if fields.get(field):
       raise errors.UserError(f'{folder}: {field}: several adapters over one base have none; load it alone, or merge it')
+  others = {name: tensors.pop(name) for name in list(tensors) if not peft_folders.is_adapter(name)}
   adapter: _Adapter = {}
   for module in sorted({key.partition('.lora_')[0] for key in tensors}):
     config = peft_folders.config_of(fields, module, tensors, folder)
     a, b = (tensors[f'{module}.lora_{letter}.weight'] for letter in 'AB')
     adapter[module] = a, b, lora.scaling_of(config)
-  return model_folders.read_base(folder), adapter
+  return _Folder(model_folders.read_base(folder), fields, adapter, others)
+
+
+def _common_others(found, folders):
+  """The tensors of the base that each folder has, which must be the same in all that have them."""
+  common: dict[str, np.ndarray] = {}
+  for each, folder in zip(found, folders):
+    for name, value in each.others.items():
+      if not name.endswith(('.weight', '.bias')) or not np.array_equal(common.setdefault(name, value), value):
+        raise errors.UserError(f'{folder}: the tensor {name} is not combined; merge the adapters, each into a model')
+  return common
 
 
 def _filled_up(adapter: _Adapter, others: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   """`_as_folder` of an adapter with the modules and ranks of all."""
   filled: _Adapter = {}
-  for module in sorted({name for _, each in others for name in each}):
-    shapes = [(a.shape, b.shape) for a, b, _ in (each[module] for _, each in others if module in each)]
+  for module in sorted({name for each in others for name in each.adapter}):
+    shapes = [(a.shape, b.shape) for a, b, _ in (each.adapter[module] for each in others if module in each.adapter)]
     rank = max(a[0] for a, _ in shapes)
     new_a, new_b = np.zeros((rank, shapes[0][0][1]), np.float32), np.zeros((shapes[0][1][0], rank), np.float32)
     if module in adapter:

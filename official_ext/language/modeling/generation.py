@@ -17,16 +17,18 @@ Example:
   (4, 4)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 import dataclasses
 import functools
 import os
 from typing import Any, NamedTuple
 
+from absl import logging
 import tensorflow as tf
 
 from official_ext.base import base_config
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
 from official_ext.base import tf_internals
 from official_ext.data import keyed_random
@@ -471,35 +473,51 @@ class Generator:
     return tf.constant(ids, tf.int32), tf.constant(mask, tf.int32), tf.constant([seed, 0], tf.int64)
 
 
-def config_of(model: decoder.LanguageModel, **changes: object) -> GenerationConfig:
-  """The generation settings of a model's folder: its generation_config.json, or config.json.
+def config_of(
+  model: decoder.LanguageModel,
+  ignore_fields: Collection[str] = (),
+  defaults: json_values.JsonMapping | None = None,
+  **changes: object,
+) -> GenerationConfig:
+  """The generation settings of a model's folder: of generation_config.json; of config.json if there is no such file.
 
   Args:
     model: a language model; a new one has no settings.
+    ignore_fields: fields of the file that are not implemented, and are to be ignored.
+    defaults: fields of `GenerationConfig` for what the folder does not set; None for its own defaults.
     **changes: fields of `GenerationConfig`, which override these.
 
   Returns:
-    Temperature, filters, stop tokens and padding. A folder's sampling settings count if it sets do_sample.
+    Length, temperature, filters, stop tokens and padding. A folder's sampling settings count if it sets do_sample; it
+    draws among the 50 likeliest tokens then unless it names another top_k, as transformers does.
 
   Raises:
-    errors.UserError: for a field that means nothing.
+    errors.UserError: for a field that means nothing, or one that may change the next token and is not implemented
+      (`FILE_FIELDS`).
   """
   values: dict[str, Any] = {}
   places: dict[str, str] = {}
   for path, fields in _folder_settings(model):
     found = _values(path, fields)
+    FILE_FIELDS.check(fields, path, {*ignore_fields, *([] if found.get('do_sample') else _OF_SAMPLING)})
+    if (
+      fields.get('max_length')
+      and 'max_new_tokens' not in {*found, *changes}
+      and fields['max_length'] < model.config.max_position_embeddings
+    ):
+      logging.warning('%s: max_length: %s: a text ends by max_new_tokens alone; set it', path, fields['max_length'])
     values.update(found)
     places.update(dict.fromkeys(found, path))
   if not values.pop('do_sample', False):
     values = {name: value for name, value in values.items() if name not in _SAMPLED}
   else:
-    values.setdefault('temperature', 1.0)
+    values = {'temperature': 1.0, 'top_k': 50, **values}
   values = {name: value for name, value in values.items() if name not in changes}
   try:
     check_config(GenerationConfig(**values))
   except errors.UserError as error:
     raise errors.UserErrors([f'{places[line.partition(":")[0]]}: {line}' for line in errors.lines_of(error)]) from error
-  config = GenerationConfig(**{**values, **changes})
+  config = GenerationConfig(**{**(defaults or {}), **values, **changes})
   check_config(config)
   return config
 
@@ -508,12 +526,19 @@ def _folder_settings(model):
   """(path, fields) of each file with settings; the last one wins."""
   if model.origin is None:
     return
-  yield os.path.join(model.origin.folder, 'config.json'), model.origin.fields
-  path = os.path.join(model.origin.folder, 'generation_config.json')
-  yield path, json_values.parse_required_object(model.origin.files.get('generation_config.json', b'{}'), path)
+  path, content = (os.path.join(model.origin.folder, _FILE), model.origin.files.get(_FILE))
+  names = FILE_FIELDS.names if content is None else _ENDS
+  yield (
+    os.path.join(model.origin.folder, 'config.json'),
+    {name: value for name, value in model.origin.fields.items() if name in names},
+  )
+  if content is not None:
+    yield path, json_values.parse_required_object(content, path)
 
 
+_FILE = 'generation_config.json'
 _SAMPLED = ('temperature', 'top_k', 'top_p', 'min_p')
+_ENDS = ('eos_token_id', 'pad_token_id')
 # Their name -> (ours, its valid values); null counts as missing.
 _KINDS: dict[str, tuple[str, Any, str]] = {
   'do_sample': ('do_sample', bool, 'true or false'),
@@ -522,9 +547,65 @@ _KINDS: dict[str, tuple[str, Any, str]] = {
   'top_p': ('top_p', (int, float), 'a number'),
   'min_p': ('min_p', (int, float), 'a number'),
   'repetition_penalty': ('repetition_penalty', (int, float), 'a number'),
+  'max_new_tokens': ('max_new_tokens', int, 'a whole number'),
   'eos_token_id': ('stop_token_ids', (int, list), "a token's number, or a list of such"),
   'pad_token_id': ('pad_token_id', int, "a token's number"),
 }
+_OF_SAMPLING: dict[str, tuple[object, ...]] = {
+  'typical_p': (1.0,),
+  'top_h': (1.0,),
+  'epsilon_cutoff': (0.0,),
+  'eta_cutoff': (0.0,),
+}
+FILE_FIELDS = file_fields.FileFields(
+  _FILE,
+  used=frozenset(_KINDS),
+  harmless=file_fields.because(
+    {
+      'a call sets the length by max_new_tokens': 'max_length',
+      'memory and speed': """cache_config cache_implementation compile_config continuous_batching_config disable_compile
+        low_memory max_cache_len prefill_chunk_size use_cache""",
+      'drafts of a second model, which a call names': """assistant_confidence_threshold assistant_early_exit
+        assistant_ensemble_weight assistant_lookbehind is_assistant max_matching_ngram_size num_assistant_tokens
+        num_assistant_tokens_schedule prompt_lookup_num_tokens speculation_type target_lookbehind""",
+      'of beams, which num_beams above 1 asks for': 'diversity_penalty early_stopping length_penalty num_beam_groups',
+      'what a call returns': """num_return_sequences output_attentions output_hidden_states output_logits output_scores
+        return_dict_in_generate""",
+      'the tokenizer has it': 'bos_token_id',
+      'of models with an encoder': 'decoder_start_token_id',
+      'draws are the same': 'remove_invalid_values renormalize_logits',
+      'a note': '_commit_hash _from_model_config transformers_version',
+    }
+  ),
+  neutral={
+    **_OF_SAMPLING,
+    'begin_suppress_tokens': ([],),
+    'bad_words_ids': ([],),
+    'constraints': ([],),
+    'dola_layers': ([],),
+    'encoder_no_repeat_ngram_size': (0,),
+    'encoder_repetition_penalty': (1.0,),
+    'exponential_decay_length_penalty': ([],),
+    'force_words_ids': ([],),
+    'forced_bos_token_id': (None,),
+    'forced_eos_token_id': (None,),
+    'guidance_scale': (1.0,),
+    'max_time': (None,),
+    'min_length': (0,),
+    'min_new_tokens': (0,),
+    'no_repeat_ngram_size': (0,),
+    'num_beams': (1,),
+    'penalty_alpha': (0.0,),
+    'sequence_bias': ({}, []),
+    'stop_strings': ([], ''),
+    'suppress_tokens': ([],),
+    'token_healing': (False,),
+    'use_mtp': (False,),
+    'watermarking_config': ({},),
+  },
+  effect='may change the next token',
+  remedy='; remove it, or ignore it by ignore_fields=({!r},)',
+)
 
 
 def _values(path, fields):

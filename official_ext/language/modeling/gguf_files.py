@@ -18,6 +18,7 @@ import re
 import tempfile
 from typing import Any
 
+from absl import logging
 import numpy as np
 
 from official_ext.base import errors
@@ -73,7 +74,7 @@ def add_vocabulary(writer: Any, library: Any, tokenizer: tokenizer_lib.Tokenizer
     writer.add_tokenizer_pre(rule)
     writer.add_token_list(texts)
   writer.add_token_types(types)
-  _add_special(writer, library, tokenizer, content, has_merges=not model.get('byte_fallback'))
+  _add_special(writer, library, tokenizer, content, not model.get('byte_fallback'), where)
 
 
 def _tokens(library, content, vocab_size):
@@ -93,7 +94,7 @@ def _tokens(library, content, vocab_size):
   return texts, types
 
 
-def _add_special(writer, library, tokenizer, content, has_merges):
+def _add_special(writer, library, tokenizer, content, has_merges, where):
   """Merges, special tokens and the chat template, by the package's own reader of a folder."""
   with tempfile.TemporaryDirectory() as folder:
     for name, data in tokenizer.files.items():
@@ -107,9 +108,36 @@ def _add_special(writer, library, tokenizer, content, has_merges):
     with open(os.path.join(folder, 'tokenizer_config.json'), 'w', encoding='utf-8') as file:
       json.dump({**config, **tokenizer.special_tokens}, file)
     special = library.SpecialVocab(folder, load_merges=has_merges)
-  for kind in ('bos', 'eos'):  # Without them llama.cpp has other defaults.
-    special.add_special_token.setdefault(kind, False)
+  # As in training, not as add_bos_token of tokenizer_config.json says, which transformers does not read either.
+  begin, end = _added_to_texts(tokenizer, where)
+  special.add_special_token.update(bos=bool(begin), eos=bool(end))
+  ids = {'bos': tokenizer.bos_token_id, 'eos': tokenizer.eos_token_id}
+  special.special_token_ids.update({kind: number for kind, number in ids.items() if number is not None})
+  # llama.cpp ends a text at each of these: its names are those of the end of a turn, and of a message.
+  stops = [stop for stop in tokenizer.stop_token_ids if stop != tokenizer.eos_token_id]
+  for kind in ('eot', 'eom'):
+    special.special_token_ids.pop(kind, None)
+  special.special_token_ids.update(zip(('eot', 'eom'), stops))
+  for stop in stops[2:]:
+    logging.warning(
+      '%s: generation_config.json: eos_token_id: %d: a GGUF file names two further ends at most', where, stop
+    )
   special.add_to_gguf(writer, quiet=True)
+
+
+def _added_to_texts(tokenizer, where):
+  """The tokens that the tokenizer puts in front of each text, and after it; [] for none."""
+  inside, whole = (tokenizer.encode('a', add_special_tokens=adds) for adds in (False, True))
+  number = next((n for n in range(len(whole)) if whole[n : n + len(inside)] == inside), 0)
+  begin, end = whole[:number], whole[number + len(inside) :]
+  for found, known, name in ((begin, tokenizer.bos_token_id, 'bos_token'), (end, tokenizer.eos_token_id, 'eos_token')):
+    if found and found != [known]:
+      texts = ' '.join(tokenizer.decode([token]) for token in found)
+      raise errors.UserError(
+        f'{where}: the post-processor of tokenizer.json adds {texts} to texts, and llama.cpp adds nothing but {name}, '
+        f'which is {tokenizer.special_tokens.get(name)!r} here; name that one in tokenizer_config.json'
+      )
+  return begin, end
 
 
 def split_rule(content: json_values.JsonMapping, where: str) -> str:

@@ -410,13 +410,14 @@ def group_advantages(rewards: tf.Tensor, num_generations: int, scale_rewards: st
   """How much better completions are than the others of their prompt.
 
   Args:
-    rewards: [prompts * num_generations], grouped by prompt.
+    rewards: [prompts * num_generations], grouped by prompt; NaN of completions that no reward function scores.
     num_generations: completions of a prompt.
     scale_rewards: their divisor: the standard deviation of the 'group', or of the 'batch', of a sample and
       plus 1e-4; or 'none': Dr. GRPO.
 
   Returns:
-    float32 of the shape of `rewards`: of each group the mean is 0.
+    float32 of the shape of `rewards`: of each group the mean is 0. Completions without a reward have 0, and do not
+    count in the mean and the deviation of the others, as in TRL.
 
   Raises:
     ValueError: an unknown `scale_rewards`.
@@ -424,19 +425,30 @@ def group_advantages(rewards: tf.Tensor, num_generations: int, scale_rewards: st
   if scale_rewards not in ('group', 'batch', 'none'):
     raise ValueError(f'scale_rewards: {scale_rewards!r} is not one of group, batch, none')
   groups = tf.reshape(tf.cast(rewards, tf.float32), [-1, num_generations])
-  advantages = groups - tf.reduce_mean(groups, axis=1, keepdims=True)
-  if scale_rewards == 'group':
-    advantages /= _deviation(groups, 1) + 1e-4
-  elif scale_rewards == 'batch':
-    advantages /= _deviation(groups, None) + 1e-4
-  return tf.reshape(advantages, tf.shape(rewards))
+  mean, deviation = known_moments(groups, axis=1)
+  if scale_rewards == 'batch':
+    _, deviation = known_moments(groups, axis=None)
+  advantages = groups - mean
+  if scale_rewards != 'none':
+    advantages /= deviation + 1e-4
+  return tf.reshape(tf.where(tf.math.is_nan(advantages), 0.0, advantages), tf.shape(rewards))
 
 
-def _deviation(values, axis):
-  """The standard deviation of a sample, 0 of a single value."""
-  squares = tf.square(values - tf.reduce_mean(values, axis=axis, keepdims=True))
-  count = tf.cast(tf.size(values) if axis is None else tf.shape(values)[axis], tf.float32)
-  return tf.sqrt(tf.reduce_sum(squares, axis=axis, keepdims=True) / tf.maximum(count - 1, 1))
+def known_moments(values: tf.Tensor, axis: int | None) -> tuple[tf.Tensor, tf.Tensor]:
+  """(mean, standard deviation of a sample) of the values that are not NaN: 0 of none, and the deviation 0 of one.
+
+  Args:
+    values: float32.
+    axis: over which; None for all.
+
+  Returns:
+    Two tensors of the rank of `values`.
+  """
+  is_known = ~tf.math.is_nan(values)
+  total = lambda x: tf.reduce_sum(tf.where(is_known, x, 0.0), axis=axis, keepdims=True)
+  count = total(tf.ones_like(values))
+  mean = total(values) / tf.maximum(count, 1)
+  return mean, tf.sqrt(total(tf.square(values - mean)) / tf.maximum(count - 1, 1))
 
 
 def _counted(labels, mask):

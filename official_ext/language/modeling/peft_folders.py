@@ -34,6 +34,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
 from official_ext.base import package_imports
 from official_ext.base.files import paths
@@ -229,18 +230,32 @@ def _differing_fields(model, record) -> dict[str, tuple[object, object]]:
 CONFIG_FILE, WEIGHTS_FILE = model_folders.ADAPTER_CONFIG_FILE, 'adapter_model.safetensors'
 PREFIX = 'base_model.model.'
 _A, _B, _MAGNITUDE = '.lora_A.weight', '.lora_B.weight', '.lora_magnitude_vector'
-_READ = frozenset(
-  'peft_type r lora_alpha lora_dropout use_rslora use_dora alpha_pattern bias init_lora_weights modules_to_save'.split()
-)
-# Fields that follow from the tensors themselves, or do not change the result.
-_IGNORED = frozenset(
-  """auto_mapping base_model_name_or_path exclude_modules fan_in_fan_out inference_mode layers_pattern
-  layers_to_transform megatron_core peft_version qalora_group_size rank_pattern revision runtime_config target_modules
-  task_type""".split()
+_EMBEDDING_A, _EMBEDDING_B, _ROWS = '.lora_embedding_A', '.lora_embedding_B', '.token_adapter.trainable_tokens_delta'
+# How peft names a weight of the base, by the wrapper of its module.
+_WRAPPED = ('.token_adapter.base_layer', '.base_layer')
+FILE_FIELDS = file_fields.FileFields(
+  CONFIG_FILE,
+  used=frozenset(
+    """alpha_pattern bias exclude_modules init_lora_weights layers_pattern layers_to_transform lora_alpha lora_dropout
+    modules_to_save peft_type r target_modules trainable_token_indices use_dora use_rslora""".split()
+  ),
+  harmless=file_fields.because(
+    {
+      'a note': 'auto_mapping base_model_name_or_path inference_mode peft_version revision task_type',
+      'the tensors have it': 'fan_in_fan_out rank_pattern',
+      'how adapters began': 'corda_config eva_config loftq_config lora_ga_config',
+      'how peft computes': 'megatron_core runtime_config velora_config',
+      'of use_qalora, which is refused': 'qalora_group_size',
+    }
+  ),
+  effect='may change the result',
+  unknown='not implemented',
+  takes_empty=True,  # peft writes each of its fields.
 )
 # Fields by which some of the modules that `target_modules` names have no adapter.
 _EXCEPTIONS = ('exclude_modules', 'layers_pattern', 'layers_to_transform')
-_HARMLESS_STARTS = (None, True, False, 'gaussian', 'eva', 'orthogonal')  # Others change the base model as well.
+_HARMLESS_STARTS = (None, True, False, 'gaussian', 'eva', 'mica', 'orthogonal')  # Others change the base model as well.
+_BIASES = ('none', 'all', 'lora_only')
 
 # (name of a linear layer here, its place there), of all that lie in one module there, by their part.
 _Module = list[tuple[str, model_weights.ModulePlace]]
@@ -266,6 +281,7 @@ def save(model: tf_keras.Model, folder: str) -> None:
   tensors, ranks, alphas = _collected(model, found, adapted)
   saved = {name: np.asarray(place.numpy(), np.float32) for name, place in model_weights.saved_tensors(model).items()}
   tensors |= {f'{PREFIX}{name}': value for name, value in saved.items()}
+  tensors |= {f'{PREFIX}{name}': value for name, value in _changed_base(model, adapted).items()}
   for name, value in tensors.items():
     tensor_files.check_finite(value, f'{folder}: the tensor {name}')
   first = next(iter(found.values())).config
@@ -301,6 +317,22 @@ def save(model: tf_keras.Model, folder: str) -> None:
   model_folders.write_base(base, folder)
   paths.sync_to_disk(folder)
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
+
+
+def _changed_base(model, adapted):
+  """Name of a tensor there -> value, of the weights of the base that the folder of loaded adapters had replaced."""
+  places, found = _tensor_places(model), {}
+  for name in sorted(vars(model_weights.decoder_of(model)).get(_REPLACED, ())):
+    module, _, kind = name.rpartition('.')
+    found[f'{module}.base_layer.{kind}' if module in adapted else name] = np.asarray(places[name].numpy(), np.float32)
+  return found
+
+
+def _tensor_places(model):
+  return model_weights.find_tensor_places(model.config, model_weights.find_slots(model))
+
+
+_REPLACED = '_replaced_tensors'  # Of a decoder: the names of the tensors of its base that adapters have replaced.
 
 
 def _check_alone(model, folder):
@@ -426,13 +458,158 @@ def load(
   record = model_folders.read_base(folder)
   if record is not None:
     check_base(model, record, folder)
-  saved = {name: tensors.pop(name) for name in list(tensors) if not name.endswith((_A, _B, _MAGNITUDE))}
-  whole = _saved_names(fields, saved, folder)
+  others = {name: tensors.pop(name) for name in list(tensors) if not is_adapter(name)}
+  whole = _saved_names(model, fields, others, folder)
+  saved = {name: others.pop(name) for name in list(others) if name.rpartition('.')[0] in whole}
+  _drop_copies(saved, others, folder)
+  replaced = replaced_tensors(model, fields, others, folder)
   _check_targets(fields, tensors, _modules(model), folder)
+  places = _tensor_places(model)
+  for name, value in replaced.items():
+    places[name].assign(value)
   attach(model, fields, tensors, folder, quantization, frozen_dtype, whole)
+  if replaced:
+    setattr(model_weights.decoder_of(model), _REPLACED, frozenset(replaced))
   _assign_saved(model, saved, folder)
   for line in () if record is None else base_differences(model, record, folder):
     warn(line)
+
+
+def is_adapter(name: str) -> bool:
+  """Whether a tensor is a part of an adapter on a linear layer."""
+  return name.endswith((_A, _B, _MAGNITUDE))
+
+
+def vocab_size(folder: str) -> int | None:
+  """How many tokens the embedding or the head in a folder of peft has; None if it holds none of them whole.
+
+  peft saves both whole if the vocabulary of the base was enlarged: `pretrained.load(base, vocab_size=...)` makes the
+  base of these adapters.
+  """
+  path = os.path.join(folder, WEIGHTS_FILE)
+  if not paths.exists(path):
+    return None
+  wrapped = '|'.join(map(re.escape, _WRAPPED))
+  names = rf'(.*\.)?(embed_tokens|wte|word_embeddings|lm_head)({wrapped})?\.weight'
+  library = package_imports.import_optional('safetensors', path)
+  try:
+    with library.safe_open(paths.local_copy(path), framework='np') as opened:
+      sizes = [opened.get_slice(name).get_shape()[0] for name in opened.keys() if re.fullmatch(names, name)]
+  except Exception:  # Its own exception has no name; `load` reports a damaged file.  # pylint: disable=broad-except
+    return None
+  return max(sizes, default=None)
+
+
+def replaced_tensors(
+  model: tf_keras.Model, fields: Mapping[str, Any], others: Mapping[str, np.ndarray], folder: str
+) -> dict[str, np.ndarray]:
+  """The weights of the base that a folder changes, by their names in Hugging Face's folder of the base.
+
+  peft saves such weights in these forms: whole, such as an embedding of more tokens, a head below its adapter, or all
+  biases; rows of an embedding (`trainable_token_indices`); an adapter on an embedding.
+
+  Args:
+    model: the base.
+    fields: see `read`.
+    others: the tensors of `read` that are neither adapters on linear layers nor of `modules_to_save`.
+    folder: for messages.
+
+  Returns:
+    Values that differ from the base's.
+
+  Raises:
+    UserError: a tensor has no place in the model, or another shape; or the head is the embedding, and only one of them
+      is changed.
+  """
+  places, found = _tensor_places(model), dict[str, Any]()
+  is_tied = bool(model.config.tie_word_embeddings)
+  embedding = next(name for name, place in places.items() if place.paths == ('decoder/embed_tokens/embeddings',))
+  head = None
+  for name in sorted(others, key=lambda name: name.endswith((_ROWS, _EMBEDDING_A, _EMBEDDING_B))):  # Whole ones first.
+    value, target = others[name], _target_of(name)
+    if target == family_lib.LM_HEAD and is_tied and target not in places:
+      head = name, value
+      continue
+    place = places.get(target)
+    if place is None:
+      raise errors.UserError(f'{folder}: the tensor {PREFIX}{name} has no place in this model')
+    current = np.asarray(found[target] if target in found else place.numpy(), np.float32)
+    if name.endswith(_ROWS):
+      found[target] = _with_rows(
+        current, value, _token_indices(fields, name, target == embedding, folder), folder, name
+      )
+    elif name.endswith(_EMBEDDING_A):
+      if is_tied or fields.get('use_dora'):
+        why = 'use_dora' if fields.get('use_dora') else 'the head is the embedding (tie_word_embeddings), and has none'
+        raise errors.UserError(f'{folder}: the tensor {PREFIX}{name}: an adapter on an embedding: {why}')
+      found[target] = current + _embedding_delta(fields, name, others, current.shape, folder)
+    elif not name.endswith(_EMBEDDING_B):
+      if place.shape != value.shape:
+        raise errors.UserError(_of_other_shape(folder, name, value.shape, place.shape))
+      found[target] = value
+  kept = {name: np.asarray(places[name].numpy()) for name in {*found, embedding}}
+  if head is not None and not _is_same(head[1], found.get(embedding, kept[embedding])):
+    raise errors.UserError(
+      f'{folder}: the tensor {PREFIX}{head[0]} is not the embedding, which is the head of this model '
+      '(tie_word_embeddings)'
+    )
+  return {name: value for name, value in found.items() if not _is_same(value, kept[name])}
+
+
+def _is_same(value, kept):
+  """Whether a value, rounded as a weight is kept, is that weight."""
+  return np.array_equal(value.astype(kept.dtype), kept)
+
+
+def _target_of(name):
+  """The name of the weight in the base's folder that a tensor of peft's belongs to."""
+  for end in (_ROWS, _EMBEDDING_A, _EMBEDDING_B):
+    if name.endswith(end):
+      return f'{name.removesuffix(end)}.weight'
+  module, _, kind = name.rpartition('.')
+  for wrapper in _WRAPPED:
+    module = module.removesuffix(wrapper)
+  return f'{module}.{kind}'
+
+
+def _of_other_shape(folder, name, shape, expected):
+  text = f'{folder}: the tensor {PREFIX}{name} has the shape {shape}; this model needs {expected}'
+  if shape[1:] == expected[1:] and shape[0] > expected[0]:
+    text += f': the vocabulary was enlarged; load the base with vocab_size={shape[0]}'
+  return text
+
+
+def _token_indices(fields, name, is_embedding, folder):
+  """The tokens whose rows are in a tensor of trained rows."""
+  declared = fields.get('trainable_token_indices')
+  if isinstance(declared, Mapping):
+    module = name.removesuffix(_ROWS)
+    declared = next((tokens for end, tokens in declared.items() if f'.{module}'.endswith(f'.{end}')), None)
+  elif not is_embedding:
+    declared = None
+  if declared is None:
+    raise errors.UserError(f'{folder}: the tensor {PREFIX}{name}: trainable_token_indices does not name its tokens')
+  return declared
+
+
+def _with_rows(current, value, tokens, folder, name):
+  wrong = [token for token in tokens if not 0 <= token < len(current)]
+  if wrong or value.shape != (len(tokens), *current.shape[1:]):
+    what = f'token {wrong[0]}' if wrong else f'the shape {value.shape} for {len(tokens)} tokens'
+    raise errors.UserError(f'{folder}: the tensor {PREFIX}{name}: {what}; the model has {current.shape}')
+  current = current.copy()
+  current[list(tokens)] = value
+  return current
+
+
+def _embedding_delta(fields, name, others, shape, folder):
+  """The addition of an adapter to an embedding, [vocab_size, hidden_size]."""
+  a, b = others[name], others.get(f'{name.removesuffix(_EMBEDDING_A)}{_EMBEDDING_B}')
+  if b is None or (a.shape[1], b.shape[0]) != shape:
+    what = 'has no second matrix' if b is None else f'is for {a.shape[1]} tokens of size {b.shape[0]}'
+    raise errors.UserError(f'{folder}: the tensor {PREFIX}{name}: {what}; this model needs {shape}')
+  config = _config(fields, name.removesuffix(_EMBEDDING_A), len(a))
+  return lora.scaling_of(config) * (b @ a).T
 
 
 def read(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -525,16 +702,29 @@ def _check_rows(modules, configs, values, folder):
       )
 
 
-def _saved_names(fields, saved, folder):
-  """The modules that are in a folder whole."""
-  names = {name.rpartition('.')[0] for name in saved}
+def _saved_names(model, fields, others, folder):
+  """The modules that were trained whole."""
+  names = {name.rpartition('.')[0] for name in others}
+  names = {name for name in names if not name.endswith(('.original_module', '.modules_to_save'))}
   declared = fields.get('modules_to_save') or []
-  if not declared and saved:
-    raise errors.UserError(f'{folder}: the tensor {PREFIX}{min(saved)} has no place in this model')
-  for pattern in declared:
-    if not any(name == pattern or name.endswith(pattern) for name in names):
+  here = {name.rpartition('.')[0] for name in _tensor_places(model)}
+  found = {pattern: {name for name in names if name.endswith(pattern)} for pattern in declared}
+  for pattern, matching in found.items():
+    # For a classifier peft lists the names of all classes of heads.
+    is_here = any(name.endswith(pattern) for name in here)
+    if not matching and (is_here or not any(found.values())):
       raise errors.UserError(f'{folder}: modules_to_save: {pattern}: its tensors are missing')
-  return sorted(names)
+  return sorted(set().union(*found.values()))
+
+
+def _drop_copies(saved, others, folder):
+  """Removes the copies of modules that were trained whole, which peft adds if the vocabulary was enlarged."""
+  for name, value in saved.items():
+    module, _, kind = name.rpartition('.')
+    others.pop(f'{module}.original_module.{kind}', None)  # As it was before the training: peft reads past it.
+    copy = others.pop(f'{module}.modules_to_save.{kind}', value)
+    if not np.array_equal(copy, value):
+      raise errors.UserError(f'{folder}: the tensor {PREFIX}{name}: its copy in modules_to_save has other values')
 
 
 def _assign_saved(model, saved, folder):
@@ -569,17 +759,15 @@ def _refuse_others(fields, path):
   """Raises for unsupported fields."""
   if fields.get('peft_type') != 'LORA':
     raise errors.UserError(f'{path}: peft_type: {fields.get("peft_type")!r} is not implemented, LORA is')
-  if fields.get('bias', 'none') != 'none':
-    raise errors.UserError(f"{path}: bias: {fields['bias']!r} is not implemented, 'none' is")
+  if fields.get('bias', 'none') not in _BIASES:
+    raise errors.UserError(f'{path}: bias: {fields["bias"]!r} is not implemented, {", ".join(_BIASES)} are')
   start = fields.get('init_lora_weights')
   if start not in _HARMLESS_STARTS:
     raise errors.UserError(
       f'{path}: init_lora_weights: {start!r} changes the base model too; save the adapter with '
       'path_initial_model_for_weight_conversion'
     )
-  for name, value in fields.items():
-    if value and name not in _READ | _IGNORED:
-      raise errors.UserError(f'{path}: {name}: {value!r} is not implemented')
+  FILE_FIELDS.check(fields, path)
   if not isinstance(fields.get('r'), int) or not isinstance(fields.get('lora_alpha'), (int, float)):
     raise errors.UserError(f'{path}: r and lora_alpha: expected numbers')
 
@@ -617,13 +805,17 @@ def config_of(fields: Mapping[str, Any], name: str, tensors: Mapping[str, np.nda
   for suffix in (_A, _B, *([_MAGNITUDE] if fields.get('use_dora') else [])):
     if f'{name}{suffix}' not in tensors:
       raise errors.UserError(f'{folder}: the tensor {PREFIX}{name}{suffix} is missing')
+  return _config(fields, name, tensors[f'{name}{_A}'].shape[0])
+
+
+def _config(fields, name, rank):
   alpha = fields['lora_alpha']
   for pattern, other in (fields.get('alpha_pattern') or {}).items():
     if re.match(rf'(.*\.)?({pattern})$', name):
       alpha = other
       break
   return lora.LoraConfig(
-    r=tensors[f'{name}{_A}'].shape[0],
+    r=rank,
     lora_alpha=float(alpha),
     lora_dropout=float(fields.get('lora_dropout') or 0),
     use_rslora=bool(fields.get('use_rslora')),

@@ -21,7 +21,7 @@ Example:
   True
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import os
@@ -203,6 +203,7 @@ def load(
   block_class: type[decoder.Block] = decoder.Block,
   quantization: quantized_linear.QuantizationConfig | None = None,
   frozen_dtype: tf.DType | str | None = None,
+  vocab_size: int | None = None,
   **changes: object,
 ) -> decoder.LanguageModel:
   """The model of a folder. It needs the weights once in memory, in their kept form, and a tensor besides.
@@ -215,6 +216,8 @@ def load(
     quantization: how the kernels of linear layers are kept: each is packed immediately. The model is frozen
       then: `lora.attach` puts adapters on it.
     frozen_dtype: in which weights are kept that are not packed, such as 'bfloat16'. The model is frozen then.
+    vocab_size: enlarges the vocabulary to this size, such as for a tokenizer with more tokens: new rows of the
+      embedding and of the head are the mean of the folder's rows. None for the folder's size.
     **changes: fields of `DecoderConfig` that change how the model runs, not its weights: `remat`, `scan_layers`,
       `attention_dropout`, `residual_dropout`, `embedding_dropout`.
 
@@ -226,7 +229,7 @@ def load(
   make = functools.partial(
     decoder.LanguageModel, block_class=block_class, initializer=tf.zeros_initializer, dtype=dtype
   )
-  return _load(folder, make, ignore_fields, changes, quantization, frozen_dtype)
+  return _load(folder, make, ignore_fields, changes, quantization, frozen_dtype, vocab_size)
 
 
 def load_classifier(
@@ -271,8 +274,11 @@ def num_labels(folder: str) -> int | None:
   return shapes.get(family_lib.SCORES, (1,))[0]  # `load` reports its absence.
 
 
-def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=None):
+def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=None, vocab_size=None):
   config, fields = read_config(folder, ignore_fields)
+  if vocab_size is not None and vocab_size < config.vocab_size:
+    raise errors.UserError(f'vocab_size: {vocab_size}: {folder} has {config.vocab_size} tokens; name more, or none')
+  num_tokens, config.vocab_size = config.vocab_size, vocab_size or config.vocab_size
   for name, value in changes.items():
     if name not in decoder_config.SETTINGS:
       raise errors.UserError(f'{name}: is the value of the training; load changes {decoder_config.SETTINGS}')
@@ -285,7 +291,7 @@ def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=
   quantized_linear.expect(model, quantization)
   if frozen_dtype is not None:
     model_weights.expect_frozen(model, frozen_dtype)
-  _fill(model, files, fields)
+  _fill(model, files, fields, num_tokens)
   quantized_linear.quantize(model, quantization)
   if quantization.method != 'none' or frozen_dtype is not None:
     model_weights.freeze(model, dtype=frozen_dtype)
@@ -333,8 +339,11 @@ def read_config(
   return family_lib.read(family, fields, path, ignore_fields), fields
 
 
-def _fill(model, files, fields):
-  """Sets every weight, file by file."""
+_OF_TOKENS = ('decoder/embed_tokens/embeddings', 'lm_head/kernel', 'lm_head/bias')
+
+
+def _fill(model, files, fields, num_tokens):
+  """Sets every weight, file by file; of `num_tokens` tokens, and further ones if the model has more."""
   family = families.FAMILIES[model.config.model_type]
   places = _places(family, model)
   names = {family_lib.full_name(family, name): name for name in files.names}
@@ -358,13 +367,20 @@ def _fill(model, files, fields):
     raise errors.UserError(f'{files.folder}: the tensor {names[extra[0]]} has no place here{_and_more(extra)}{hint}')
   for name, shape in files.shapes():
     place = places.get(family_lib.full_name(family, name))
-    if place is not None and place.shape != shape:
+    expected = None if place is None else place.shape
+    if place is not None and place.paths[0] in _OF_TOKENS:
+      expected = (num_tokens, *place.shape[1:])
+    if expected is not None and expected != shape:
       raise errors.UserError(
-        f'{files.folder}: the tensor {name} has the shape {shape}; the configuration says {place.shape}'
+        f'{files.folder}: the tensor {name} has the shape {shape}; the configuration says {expected}'
       )
   for name, value in files.tensors(lambda name: family_lib.full_name(family, name) in places):
     tensor_files.check_finite(value, f'{files.folder}: the tensor {name}')
-    places[family_lib.full_name(family, name)].assign(value)
+    place = places[family_lib.full_name(family, name)]
+    if place.shape != value.shape:
+      mean = value.astype(np.float32).mean(axis=0, keepdims=True).astype(value.dtype)
+      value = np.concatenate([value, np.repeat(mean, place.shape[0] - len(value), axis=0)])
+    place.assign(value)
     del value  # Before the next one is read.
   layers.finish_weights(model_weights.layer_parts(model))
   if is_language_model and is_tied and family_lib.LM_HEAD in names:
@@ -375,7 +391,8 @@ def _check_tied(model, files, name):
   """A file may hold the head of a tied model once more; another one would be lost."""
   embeddings = model_weights.Slot(model.decoder.embed_tokens.embeddings).numpy()
   for _, value in files.tensors(lambda found: found == name):
-    if value.shape != embeddings.shape or not np.array_equal(value.astype(embeddings.dtype), embeddings):
+    same = value.shape[1:] == embeddings.shape[1:] and len(value) <= len(embeddings)
+    if not same or not np.array_equal(value.astype(embeddings.dtype), embeddings[: len(value)]):
       raise errors.UserError(
         f'{files.folder}: the tensor {name} is not the embedding, though {CONFIG_FILE} says tie_word_embeddings'
       )
@@ -420,7 +437,7 @@ def save(
     dtype: of the tensors: 'float32', 'bfloat16' or 'float16'; None for the variables' own.
     max_shard_bytes: no file is larger, unless a single tensor is.
     tokenizer: whose files are written; None for the files of the folder that the model is from. config.json names its
-      special tokens, if the model's own does not.
+      special tokens, if the model's own does not, and generation_config.json its `declared_stops`.
 
   Raises:
     errors.UserError: for a model that its family cannot express or a folder not represent (`check_representable`),
@@ -454,6 +471,26 @@ def save(
     paths.make_folder(os.path.dirname(path))
     paths.write_atomically(path, content)
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
+  if tokenizer is not None:
+    write_stops(folder, tokenizer.declared_stops)
+
+
+def write_stops(folder: str, stop_token_ids: Sequence[int]) -> None:
+  """Names tokens at which generation stops in a folder's generation_config.json, if the folder does not name them.
+
+  Args:
+    folder: of a model or of adapters; its other settings stay.
+    stop_token_ids: the numbers of all.
+  """
+  path = os.path.join(folder, GENERATION_FILE)
+  config = json_values.read_file(os.path.join(folder, CONFIG_FILE)) or {}
+  fields = json_values.read_required_file(path) if paths.exists(path) else None
+  known = (config if fields is None else fields).get('eos_token_id')
+  if {*stop_token_ids} <= {*(known if isinstance(known, list) else [known])}:
+    return
+  if fields is None:
+    fields = {name: config[name] for name in _SPECIAL_IDS if config.get(name) is not None}
+  tensor_files.write_json(path, {**fields, 'eos_token_id': list(stop_token_ids)})
 
 
 def _labels(model):

@@ -49,7 +49,10 @@ def check_settings(values: json_values.JsonMapping, seed: int) -> None:
 
 
 def generation_config(
-  model: 'decoder.LanguageModel', tokenizer: 'tokenizer_lib.Tokenizer', found: Mapping[str, object]
+  model: 'decoder.LanguageModel',
+  tokenizer: 'tokenizer_lib.Tokenizer',
+  found: json_values.JsonMapping,
+  defaults: json_values.JsonMapping | None = None,
 ) -> 'generation.GenerationConfig':
   """How the model continues texts: the settings of its folder, overridden by the flags.
 
@@ -57,16 +60,17 @@ def generation_config(
     model: a `LanguageModel`.
     tokenizer: its `Tokenizer`, whose stop tokens end a text as well.
     found: the fields of `GenerationConfig` that were given.
+    defaults: fields for what neither they nor the folder set.
 
   Returns:
     A `GenerationConfig`.
 
   Raises:
-    UserError: something was given that would change nothing.
+    UserError: something was given that would change nothing; or see `generation.config_of`.
   """
   from official_ext.language.modeling import generation  # pylint: disable=g-import-not-at-top
 
-  config = generation.config_of(model, **found)
+  config = generation.config_of(model, defaults=defaults, **found)
   idle = [name for name in _FILTERS if name in found]
   if idle and not config.temperature:
     raise errors.UserError(f'--{idle[0]}: changes nothing at temperature 0, the likeliest token; add --temperature=1')
@@ -147,7 +151,8 @@ def load_with_base(
 
   record = model_folders.read_base(folders.adapter) if folders.adapter else None
   how = peft_folders.base_options(record, load_in_4bit)
-  model = pretrained.load(folders.model, dtype=dtype or 'float32', **how)
+  vocab_size = peft_folders.vocab_size(folders.adapter) if folders.adapter else None
+  model = pretrained.load(folders.model, dtype=dtype or 'float32', vocab_size=vocab_size, **how)
   if folders.adapter:
     peft_folders.load(model, folders.adapter, warn=lambda line: print(f'warning: {line}', file=sys.stderr))
   base = peft_folders.base_record_of(model, has_digest=False).describe()  # A merged model has no base.

@@ -5,6 +5,7 @@ context holds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import sys
 from typing import Any, NamedTuple
 
@@ -142,7 +143,7 @@ class Writer:
     return Written(text, count, ended_by)
 
 
-_MAX_NEW_TOKENS = 512  # Unless the context is shorter than twice as much.
+_MAX_NEW_TOKENS = 512  # Unless the folder sets another length, or the context is shorter than twice as much.
 
 
 class Conversation:
@@ -169,8 +170,10 @@ class Conversation:
     """
     self._model, self._tokenizer, self._folders = model, tokenizer, folders
     self._positions = model.config.max_position_embeddings
-    length = {'max_new_tokens': max(1, min(_MAX_NEW_TOKENS, self._positions // 2))}
-    self._config = model_loading.generation_config(model, tokenizer, {**length, **given})
+    config = model_loading.generation_config(model, tokenizer, given, {'max_new_tokens': _MAX_NEW_TOKENS})
+    if 'max_new_tokens' not in given:
+      config = dataclasses.replace(config, max_new_tokens=max(1, min(config.max_new_tokens, self._positions // 2)))
+    self._config = config
     self._writer = Writer(model, tokenizer, self._config, by_block=True)
     self._system = [{'role': 'system', 'content': system_prompt}] if system_prompt else []
     self._seed = seed

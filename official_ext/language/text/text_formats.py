@@ -5,6 +5,8 @@ The formats and the names of their columns are as in Hugging Face's TRL: `text`;
 or a list of messages, which the chat template lays out. Records of ShareGPT and Alpaca become messages by the rules of
 LLaMA-Factory and of Stanford's Alpaca.
 
+A turn of the assistant with `weight` 0, `loss` or `train` false, or `masked` true is not learned.
+
 A record is refused if an answer to learn holds whitespace alone, no call of a tool and no reasoning: the model would
 learn to end there. TRL learns it.
 """
@@ -13,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import json
 from typing import Any
+
+from absl import logging
 
 from official_ext.base import errors
 from official_ext.data import numbered_records
@@ -34,6 +38,14 @@ _SHAREGPT_ROLES = {
   'tool': 'tool',
 }
 _CALL = 'function_call'
+# Keys of a message that say whether it is learned, of OpenAI, mistral-finetune, axolotl, LLaMA-Factory and torchtune ->
+# (the values of one that is, the values of one that is not); null and a missing key are for one that is.
+_MARKS: Mapping[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
+  'weight': ((1,), (0,)),
+  'loss': ((True,), (False,)),
+  'train': ((True,), (False,)),
+  'masked': ((False,), (True,)),
+}
 # https://github.com/tatsu-lab/stanford_alpaca, with an input and without one.
 _WITH_INPUT = (
   'Below is an instruction that describes a task, paired with an input that provides further context. '
@@ -113,16 +125,17 @@ def _message(turn: object, number: int) -> Mapping[str, Any]:
   if not isinstance(turn, Mapping) or not isinstance(turn.get('value'), str):
     raise ValueError(f'{where}: expected a dictionary with the texts from and value')
   role = turn.get('from')
+  marks = {name: turn[name] for name in _MARKS if name in turn}
   if role == _CALL:
     calls = _json(turn['value'], where)
     functions = calls if isinstance(calls, list) else [calls]
     if not all(isinstance(function, Mapping) and 'name' in function for function in functions):
       raise ValueError(f'{where}: a function_call needs name and arguments')
     tool_calls = [{'type': 'function', 'function': function} for function in functions]
-    return {'role': 'assistant', 'content': '', 'tool_calls': tool_calls}
+    return {'role': 'assistant', 'content': '', 'tool_calls': tool_calls, **marks}
   if role not in _SHAREGPT_ROLES:
     raise ValueError(f'{where}: unknown role {role!r}; known are {", ".join([*_SHAREGPT_ROLES, _CALL])}')
-  return {'role': _SHAREGPT_ROLES[role], 'content': turn['value']}
+  return {'role': _SHAREGPT_ROLES[role], 'content': turn['value'], **marks}
 
 
 def _json(text: str, where: str) -> Any:
@@ -203,6 +216,14 @@ _COLUMNS = {
 }
 # Of turns in conversations, as chat templates know them.
 _ROLES = ('system', 'user', 'assistant', 'tool')
+_NUM_LOOKED_AT = 64
+# Columns of records that other trainers read. Further ones are a user's own.
+_OF_OTHERS = frozenset(
+  """assistant_masks attention_mask audio audios chat_template_kwargs completion_mask example_weight history image
+  images input_ids kto_tag labels loss_weight margin ref_chosen_logps ref_rejected_logps sample_weight system video
+  videos weight""".split()
+)
+_MORE_COLUMNS = {'sharegpt': ('system',), 'alpaca': ('input', 'system', 'history')}
 _FOUND_BY_THEMSELVES = ('messages', 'prompt_output', 'text', *CONVERSATION_COLUMNS)
 
 Span = chat_templates.Span
@@ -238,6 +259,7 @@ class TextFormat:
     name: one of `FORMATS`, but 'auto'.
     num_texts: how many texts a record makes: 2 of a preference (chosen, rejected), else 1.
     is_unpaired: whether each answer is an example by itself, with a label; of a pair both are.
+    revision: 1 if records have parts of which earlier versions made other texts, so that tokens in the cache differ.
   """
 
   def __init__(
@@ -282,6 +304,31 @@ class TextFormat:
     self.num_texts = 2 if self.name == 'preference' else 1
     self._make: Callable[[Mapping[str, Any]], list[Text]] = getattr(self, f'_{self.name}')
     self._check_end(first, path)
+    self._report_unread(first, records.place(0), path)
+    numbers = range(min(_NUM_LOOKED_AT, len(records)))  # Of one row group, if they are in Parquet.
+    self.revision = int(any(self._is_read_anew(records, number) for number in numbers))
+
+  def _report_unread(self, record, place, path):
+    """Reports columns that other trainers read. Rewards, which prompts alone are for, read any."""
+    fields = ('prompt_column', 'output_column', 'chosen_column', 'rejected_column', 'tools_column', 'label_column')
+    used = {*self._columns(self.name), *_MORE_COLUMNS.get(self.name, ()), *(getattr(self._params, f) for f in fields)}
+    for name, value in record.items():
+      if self.name != 'prompt' and name in _OF_OTHERS and name not in used and value not in (None, '', []):
+        logging.warning('%s: %s: the column %r is read by other trainers, and not here; drop it', path, place, name)
+
+  def _is_read_anew(self, records, number):
+    """Whether a record has marks of turns, or a prompt that its answers repeat."""
+    try:
+      record = records.read(number)
+    except ValueError:  # A bad example, reported as such.
+      return False
+    prompt, chosen = (record.get(getattr(self._params, f'{name}_column')) for name in ('prompt', 'chosen'))
+    turns = [
+      turn for value in record.values() if isinstance(value, list) for turn in value if isinstance(turn, Mapping)
+    ]
+    return (isinstance(prompt, str) and isinstance(chosen, list)) or any(
+      turn.get(name) is not None for turn in turns for name in _MARKS
+    )
 
   def texts(self, record: Mapping[str, object]) -> list[Text]:
     """The texts of a record.
@@ -349,7 +396,7 @@ class TextFormat:
     return [self._answered(prompt, output, record, 'output')]
 
   def _learned_conversation(self, messages, column, record):
-    turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
+    turns = _learned_turns(messages)
     _check_filled(messages, turns[-1:] if self._params.loss_on == 'last_completion' else turns, column)
     return [self._conversation(self._with_system(messages), None, self._tools(record))]
 
@@ -360,8 +407,9 @@ class TextFormat:
   def _preference(self, record):
     chosen, rejected = self._value(record, 'chosen_column'), self._value(record, 'rejected_column')
     prompt = record.get(self._params.prompt_column)
-    if prompt is None:  # Both answers are conversations that begin alike.
-      names = self._params.chosen_column, self._params.rejected_column
+    names = self._params.chosen_column, self._params.rejected_column
+    if prompt is None or _is_repeated(prompt, chosen, rejected, self._params.prompt_column):
+      # Both answers are conversations that begin alike.
       chosen, rejected = _as_messages(chosen, names[0]), _as_messages(rejected, names[1])
       same = _num_same(chosen, rejected)
       prompt, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
@@ -399,56 +447,86 @@ class TextFormat:
       text = prompt + output
       learned = (0 if self._params.loss_on == 'all' else len(prompt), len(text))
       return Text(text, len(prompt), (learned,), True, self._params.append_eos)
-    turns = self._with_system(_as_turns(prompt, 'user', self._params.prompt_column))
+    asked = _as_turns(prompt, 'user', self._params.prompt_column)
     answer = _as_turns(output, 'assistant', output_column)
+    if answer[: len(asked)] == asked:
+      raise ValueError(f'column {output_column!r} begins with the prompt, which would be there twice; keep it in one')
     if not any(map(_has_content, answer)):
       raise ValueError(f'column {output_column!r} is empty')
-    numbers = [number for number, message in enumerate(answer) if message.get('role') == 'assistant']
-    _check_filled(answer, numbers, output_column)
+    _check_filled(answer, _learned_turns(answer), output_column)
+    turns = self._with_system(asked)
     return self._conversation([*turns, *answer], len(turns), self._tools(record))
 
   def _conversation(self, messages, num_prompt, tools):
     """The text of messages, and where in it the assistant's turns are: from `num_prompt` on, if it is given."""
     template = self._tokenizer.chat_template(tools is not None)
-    variables = self._tokenizer.special_tokens
-    text, marked = template.render_with_spans(messages, False, tools, **variables)
-    if num_prompt is not None:
-      spans = [(self._prefix(text, messages[:num_prompt], tools, num_prompt), len(text))]
-    elif template.marks_generation:
-      spans = [span for span in marked if span[1] > span[0]]
-    else:
-      turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
-      if self._params.loss_on == 'last_completion':
-        turns = turns[-1:]
-      spans = [self._turn(text, messages, number, tools) for number in turns]
+    text, marked = template.render_with_spans(messages, False, tools, **self._tokenizer.special_tokens)
+    turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
+    turns = [number for number in turns if number >= (num_prompt or 0)]
+    left_out = [number for number in turns if not _is_learned(messages[number], number)]
+    _check_others(messages)
+    is_all = self._params.loss_on == 'all'
+    try:
+      if num_prompt is not None and not left_out:
+        spans = [(self._begin(text, messages, num_prompt, tools), len(text))]
+      elif num_prompt is None and template.marks_generation:
+        spans = [span for span in marked if span[1] > span[0]]
+        if left_out and len(spans) != len(turns):
+          raise ValueError(
+            f'message {left_out[0]} is not to be learned, and the template marks {len(spans)} parts by '
+            f'{{% generation %}} for {len(turns)} turns of the assistant'
+          )
+        spans = [span for number, span in zip(turns, spans) if number not in left_out] if left_out else spans
+      else:
+        numbers = [number for number in turns if number not in left_out]
+        if self._params.loss_on == 'last_completion':
+          numbers = numbers[-1:]
+        spans = [self._turn(text, messages, number, tools) for number in numbers]
+    except (_UnlocatedError, errors.UserError):  # The template may refuse a part of the conversation.
+      if not is_all or left_out:
+        raise
+      return Text(text, 0, ((0, len(text)),), False, False)  # All of it is learned, wherever answers are.
     if not spans:
       raise ValueError(_without_answer(messages))
     if self._params.loss_on == 'last_completion':
       spans = spans[-1:]
-    learned = ((0, len(text)),) if self._params.loss_on == 'all' else tuple(spans)
+    learned = tuple(spans)
+    if is_all:
+      learned = _without(text, [self._turn(text, messages, number, tools) for number in left_out])
     return Text(text, spans[0][0], learned, False, False)
 
   def _turn(self, text, messages, number, tools):
     """The assistant's turn of this number: from the generation prompt to the end of the turn."""
-    start = self._prefix(text, messages[:number], tools, number)
+    start = self._begin(text, messages, number, tools)
     if number == len(messages) - 1:
       return start, len(text)
     through = self._render(messages[: number + 1], False, tools)
     if not text.startswith(through):
-      raise ValueError(self._changed(number))
+      raise self._unlocated(number)
     return start, len(through)
 
-  def _prefix(self, text, messages, tools, number):
-    before = self._render(messages, True, tools)
-    if not text.startswith(before):
-      raise ValueError(self._changed(number))
-    return len(before)
+  def _begin(self, text, messages, number, tools):
+    """The place in the text where the answers from this message on begin: after the generation prompt."""
+    before = self._render(messages[:number], True, tools)
+    if text.startswith(before):
+      return len(before)
+    # The answer does not begin with the generation prompt, which may end with <think>. It begins where the texts of two
+    # other contents differ.
+    if isinstance(messages[number].get('content'), str):
+      message = {name: value for name, value in messages[number].items() if name not in chat_templates.REASONING}
+      first, second = (
+        self._render([*messages[:number], {**message, 'content': mark}], False, tools) for mark in _MARKERS
+      )
+      head = first[: _num_same(first, second)]
+      if text.startswith(head) and first[len(head) :].startswith(_MARKERS[0]):
+        return len(head)
+    raise self._unlocated(number)
 
-  def _changed(self, number):
-    return (
+  def _unlocated(self, number):
+    hint = 'take loss_on=last_completion or loss_on=all' if number else 'take loss_on=all'
+    return _UnlocatedError(
       f'the chat template writes the turns before message {number} otherwise when more follow, so that the text of '
-      'the assistant cannot be located; mark it by {% generation %} in the template, or take '
-      'loss_on=last_completion or loss_on=all'
+      f'the assistant cannot be located; mark it by {{% generation %}} in the template, or {hint}'
     )
 
   def _render(self, messages, add_generation_prompt, tools):
@@ -487,6 +565,49 @@ class TextFormat:
     return value
 
 
+class _UnlocatedError(ValueError):
+  """The text of an answer cannot be located in the text of its conversation."""
+
+
+_MARKERS = ('\ue000', '\ue001')  # Contents of private use, which no template has.
+
+
+def _check_others(messages: Messages) -> None:
+  """Refuses a turn of another role that is marked as one to learn, as axolotl learns it."""
+  for number, message in enumerate(messages):
+    if message.get('train') is True and message.get('role') != 'assistant':
+      raise ValueError(f'message {number}: train: True: only turns of the assistant are learned; take the mark away')
+
+
+def _learned_turns(messages: Messages) -> list[int]:
+  """The numbers of the turns of the assistant that are learned."""
+  turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
+  return [number for number in turns if _is_learned(messages[number], number)]
+
+
+def _without(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
+  """The parts of a text between spans, which are in order."""
+  places = [0, *(place for span in spans for place in span), len(text)]
+  return tuple((start, end) for start, end in zip(places[::2], places[1::2]) if end > start)
+
+
+def _is_repeated(prompt: object, chosen: object, rejected: object, column: str) -> bool:
+  """Whether a prompt is a text that both answers, whole conversations, begin with as a turn of the user.
+
+  Raises:
+    ValueError: they begin with other turns, so that it is not clear what the prompt is.
+  """
+  if not isinstance(prompt, str) or not isinstance(chosen, list) or not isinstance(rejected, list):
+    return False
+  begin = chosen[: _num_same(chosen, rejected)]
+  if not begin:
+    return False
+  contents = [turn.get('content') for turn in begin if isinstance(turn, Mapping)]
+  if prompt.strip() not in [content.strip() for content in contents if isinstance(content, str)]:
+    raise ValueError(f'column {column!r} is a text, and the answers begin with other turns; drop the column')
+  return True
+
+
 def _as_turns(value: object, role: str, column: str) -> Messages:
   return [{'role': role, 'content': value}] if isinstance(value, str) else _as_messages(value, column)
 
@@ -507,6 +628,23 @@ def _as_messages(value: object, column: str) -> Messages:
   if not value:
     raise ValueError(f'column {column!r} is empty')
   return list(value)
+
+
+def _is_learned(message: Mapping[str, object], number: int) -> bool:
+  """Whether no key of a message of the assistant marks it as one that is not to be learned.
+
+  Raises:
+    ValueError: a mark has another value than those known, such as a weight of 0.5.
+  """
+  found = True
+  for name, (yes, no) in _MARKS.items():
+    value = message.get(name)
+    if value is not None and value not in (*yes, *no):
+      raise ValueError(
+        f'message {number}: {name}: {value!r}: expected {yes[0]!r}, or {no[0]!r} for a turn to leave out'
+      )
+    found = found and (value is None or value in yes)
+  return found
 
 
 def _check_filled(messages: Messages, numbers: Sequence[int], column: str) -> None:
@@ -530,6 +668,8 @@ def _without_answer(messages: Messages) -> str:
   roles = list(dict.fromkeys(str(message.get('role')) for message in messages))
   unknown = [role for role in roles if role not in _ROLES]
   text = 'there is no turn of the assistant to learn from'
+  if 'assistant' in roles:
+    return f'{text}: {", ".join(_MARKS)} leave all of them out'
   if not unknown:
     return text
   return f'{text}; the roles are {", ".join(roles)}, and those known are {", ".join(_ROLES)}: rename them in the data'

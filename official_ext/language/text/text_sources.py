@@ -367,6 +367,17 @@ class Unpaired(TextSource):
     return f'{super().summary()}; {int(self.store.desirable.sum())} of {len(self)} answers are desirable'
 
 
+def example_digests(source: TextSource | prepared_texts.PreparedTexts | TextMixture) -> np.ndarray:
+  """A number for each example, equal for examples of the same tokens: uint64 `[examples]`.
+
+  Args:
+    source: of `open_source`; of rows that were prepared there are no examples.
+  """
+  if isinstance(source, TextMixture):
+    return np.concatenate([example_digests(part) for part in source.parts])
+  return source.store.example_digests() if isinstance(source, TextSource) else np.zeros([0], np.uint64)
+
+
 def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_lib.Tokenizer:
   """The tokenizer of text data, with the chat template that the configuration names.
 
@@ -495,6 +506,8 @@ def _make_source(params, tokenizer, records, path):
     settings = {name: getattr(params, name) for name in text_formats.OF_FORMAT if name != 'example_format'}
     if text_format.is_unpaired:
       settings['label_column'] = params.label_column
+    if text_format.revision:
+      settings['revision'] = text_format.revision
     leaves_out = params.on_bad_example == 'skip'
     store = token_store.open_store(records, text_format, tokenizer, settings, limits, leaves_out, params.cache_dir)
   for line in store.report.warnings(path):

@@ -4,7 +4,8 @@
 """
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import os
@@ -335,3 +336,40 @@ def _tokenizer(folder: str, digest: str) -> tuple[tokenizer_lib.Tokenizer, token
   # With many threads whole texts take less time: pieces are looked up by one.
   encoder = token_store.cached_encoder(found) if int(os.environ.get('RAYON_NUM_THREADS') or 1) <= _MAX_THREADS else None
   return found, encoder.encode_batch if encoder else found.encode_batch
+
+
+def learned_ends(rows: Iterable[Row], tokenizer: tokenizer_lib.Tokenizer) -> collections.Counter[int | None]:
+  """How often each token ends a part that is learned, such as a turn of the assistant; None: no such token does.
+
+  An end is the last added token of a part, such as <|im_end|>, if nothing but white space follows it. A part that fills
+  its row up may have been cut, and counts only if it has an end.
+
+  Args:
+    rows: see `lay_out`; of pairs the chosen answers count.
+    tokenizer: of the rows.
+  """
+  found: collections.Counter[int | None] = collections.Counter()
+  added = tokenizer.added_token_ids
+  for row in rows:
+    prefix = next((name.removesuffix('labels') for name in row if name in ('labels', 'chosen_labels')), None)
+    if prefix is None:
+      continue
+    ids, labels, segments = (row[f'{prefix}{name}'] for name in ('input_ids', 'labels', 'segment_ids'))
+    is_learned = labels != NO_LABEL
+    follows = np.zeros_like(is_learned)
+    follows[:-1] = is_learned[1:] & (segments[1:] == segments[:-1])
+    for place in np.flatnonzero(is_learned & ~follows).tolist():
+      end = _end_at(ids, is_learned, place, added, tokenizer)
+      if end is not None or place < len(ids) - 1:
+        found[end] += 1
+  return found
+
+
+def _end_at(ids, is_learned, place, added, tokenizer):
+  while place >= 0 and is_learned[place]:
+    if int(ids[place]) in added:
+      return int(ids[place])
+    if tokenizer.decode([int(ids[place])]).strip():
+      return None
+    place -= 1
+  return None

@@ -263,6 +263,9 @@ class Limits:
   text: int
 
 
+_PART = 2**22  # Tokens that are summed at once.
+
+
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
   """Texts as tokens.
@@ -288,6 +291,24 @@ class TokenStore:
   def lengths(self) -> np.ndarray:
     """In tokens, int64 `[texts]`."""
     return np.diff(self.bounds)
+
+  def example_digests(self) -> np.ndarray:
+    """A number for each example, equal for examples of the same tokens: uint64 `[examples]`."""
+    factors = np.random.default_rng(0).integers(1, 2**63, int(self.lengths.max(initial=0)) + 1, np.uint64) * 2 + 1
+    found = np.zeros(len(self.lengths), np.uint64)
+    first = 0
+    while first < len(found):  # In parts, which bounds the memory that this takes. Sums are modulo 2**64.
+      last = max(first + 1, int(np.searchsorted(self.bounds, self.bounds[first] + _PART, side='right')) - 1)
+      start, lengths = int(self.bounds[first]), self.lengths[first:last]
+      ends = np.cumsum(lengths)
+      position = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths)
+      tokens = np.asarray(self.tokens[start : start + int(ends[-1])]).astype(np.uint64) + np.uint64(1)
+      sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(tokens * factors[position])])
+      found[first:last] = sums[ends] - sums[ends - lengths] + factors[lengths] * lengths.astype(np.uint64)
+      first = last
+    each = max(1, len(found) // max(1, len(self.records)))  # Texts of an example.
+    weights = factors[0] ** np.arange(1, each + 1, dtype=np.uint64)
+    return (found.reshape(-1, each) * weights).sum(axis=1, dtype=np.uint64)
 
 
 def open_store(

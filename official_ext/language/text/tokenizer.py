@@ -12,9 +12,11 @@ import json
 import os
 from typing import Any
 
+from absl import logging
 import numpy as np
 
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
 from official_ext.base import package_imports
 from official_ext.base.files import paths
@@ -23,6 +25,7 @@ from official_ext.language.text import tokenizer_classes
 
 _JSON = 'tokenizer.json'
 _CONFIG = 'tokenizer_config.json'
+_ADDED = 'added_tokens.json'
 _SPECIAL = 'special_tokens_map.json'
 _TEMPLATE = 'chat_template.jinja'
 _MORE_TEMPLATES = 'additional_chat_templates'
@@ -30,7 +33,7 @@ _GENERATION = 'generation_config.json'
 _MODEL = 'config.json'
 # The other files of a tokenizer, for readers of a saved folder.
 _COPIED = (
-  'added_tokens.json',
+  _ADDED,
   'chat_template.json',
   'merges.txt',
   'spiece.model',
@@ -41,8 +44,59 @@ _COPIED = (
 )
 _FILES = (_JSON, _CONFIG, _SPECIAL, _TEMPLATE, *_COPIED)
 _SLOW = ('tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model', 'vocab.json', 'vocab.txt', 'tekken.json')
-# The order in which transformers knows them.
-_NAMED = ('bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token')
+# The changes of texts that were joined from words, of transformers' clean_up_tokenization.
+_CLEANED = (
+  *((f' {mark}', mark) for mark in '.?!,'),
+  (" ' ", "'"),
+  *((f' {end}', end) for end in ("n't", "'m", "'s", "'ve", "'re")),
+)
+_FLAGS = ('lstrip', 'normalized', 'rstrip', 'single_word')
+_CLEANS, _CLEANS_BPE = (
+  'clean_up_tokenization_spaces',
+  'clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output',
+)
+
+CONFIG_FIELDS = file_fields.FileFields(
+  _CONFIG,
+  used=frozenset(
+    """add_prefix_space added_tokens_decoder additional_special_tokens chat_template extra_special_tokens legacy
+    model_specific_special_tokens split_special_tokens tokenizer_class""".split()
+  )
+  | {*tokenizer_classes.NAMED, _CLEANS, _CLEANS_BPE},
+  harmless=file_fields.because(
+    {
+      'the post-processor of tokenizer.json adds them, in transformers too': 'add_bos_token add_eos_token',
+      'rows are cut and filled by the data configuration': """max_len max_length model_max_length pad_to_multiple_of
+        pad_token_type_id padding padding_side stride truncation truncation_side truncation_strategy""",
+      'tokenizer.json has it': """do_lower_case do_lowercase_and_remove_accent errors from_slow keep_accents
+        remove_space sp_model_kwargs spaces_between_special_tokens strip_accents tokenize_chinese_chars tokenizer_file
+        tokenizer_type unk_id use_default_system_prompt vocab_file vocab_size merges_file""",
+      'what a call returns': 'model_input_names return_token_type_ids response_schema response_template verbose',
+      'of processors of images and sounds': 'feature_extractor_type image_processor_type processor_class',
+      'a note': """_commit_hash backend files_loaded is_local local_files_only name_or_path special_tokens_map_file
+        transformers_version unsloth_fixed unsloth_version use_fast""",
+    }
+  ),
+  neutral={'auto_map': ({}, []), 'fast_tokenizer_files': ([],), 'fix_mistral_regex': (False,), 'init_inputs': ([],)},
+  effect='may change tokens',
+  remedy='; remove it, or save the tokenizer by transformers once',
+)
+SPECIAL_FIELDS = file_fields.FileFields(
+  _SPECIAL, used=frozenset({*tokenizer_classes.NAMED, 'additional_special_tokens', 'extra_special_tokens'}), harmless={}
+)
+JSON_FIELDS = file_fields.FileFields(
+  _JSON,
+  used=frozenset('added_tokens decoder model normalizer post_processor pre_tokenizer'.split()),
+  harmless=file_fields.because(
+    {'a note': 'version', 'rows are cut and filled by the data configuration': 'padding truncation'}
+  ),
+)
+TOKEN_FIELDS = file_fields.FileFields(
+  'added_tokens_decoder',
+  used=frozenset({'content', 'special', *_FLAGS}),
+  harmless={},
+  effect='may change tokens',
+)
 
 
 class Tokenizer:
@@ -52,6 +106,7 @@ class Tokenizer:
     special_tokens: the named ones that there are: `{'bos_token': '<s>', ...}`.
     stop_token_ids: the numbers of the tokens that end a text: the end of a sequence, and tokens that the
       folder's generation_config.json adds, such as the end of a turn.
+    declared_stops: those of generation_config.json.
 
   Example:
 
@@ -83,27 +138,39 @@ class Tokenizer:
     content = functools.cache(lambda: _read_json(files, _JSON, where))
     self._class = self._resolve(content)
     self._backend = self._make_backend(library, lambda: files[_JSON].decode())
-    declared = dict(self._config)
-    if 'added_tokens_decoder' not in declared:  # As transformers has it, for folders of before it was.
-      declared.update(_read_json(files, _SPECIAL, where))
-    named = {**tokenizer_classes.FOLLOWED.get(self._class, {}), **declared}
-    self.special_tokens = {name: _content(named[name]) for name in _NAMED if _content(named.get(name))}
+    special_map, added = (_read_json(files, name, where) for name in (_SPECIAL, _ADDED))
+    self._check_fields(special_map, added)
+    of_json = {number: _fields(token) for number, token in self._backend.get_added_tokens_decoder().items()}
+    declared = tokenizer_classes.declared_tokens(of_json, self._config, special_map, added)
+    named = {**tokenizer_classes.FOLLOWED.get(self._class, {}), **declared.named}
+    named = {
+      name: named[name] for name in (*tokenizer_classes.NAMED, *named) if tokenizer_classes.text_of(named.get(name))
+    }
+    self.special_tokens = {name: tokenizer_classes.text_of(token) for name, token in named.items()}
+    self._cleans_up = self._has_cleaning()
     is_rebuilt = bool(self._class) and self._rebuild(library, content())
-    self._add_missing(library, named)
+    before = {} if is_rebuilt else {fields['content']: fields for fields in of_json.values()}
+    tokens = self._add_tokens(library, declared.added, [*named.values(), *declared.extra], before)
+    self._digested: list[str] = []
     if is_rebuilt:
       self._keep_rebuilt()
-    elif self.special_tokens.keys() - declared.keys():  # The class has them: files without a model's name none.
-      self._set_config({name: token for name, token in self.special_tokens.items() if name not in declared})
+    else:
+      recent = {*added, *_own_tokens(special_map).values(), *_own_tokens(self._config).values()} - before.keys()
+      self._digested += [token['content'] for token in tokens if token['content'] in recent or _differs(token, before)]
+      missing = {name: token for name, token in self.special_tokens.items() if name not in declared.named}
+      if missing:  # The class has them: files without a model's name none.
+        self._set_config(missing)
     self._backend.encode_special_tokens = bool(self._config.get('split_special_tokens'))
-    generation = _read_json(files, _GENERATION, where)
-    more = generation.get('eos_token_id')
-    stops = [self.eos_token_id, *(more if isinstance(more, list) else [more])]
-    wrong = [stop for stop in stops if stop is not None and type(stop) is not int]
+    more = _read_json(files, _GENERATION, where).get('eos_token_id')
+    declared_stops = [stop for stop in (more if isinstance(more, list) else [more]) if stop is not None]
+    wrong = [stop for stop in declared_stops if type(stop) is not int]
     if wrong:
       raise errors.UserError(
         f"{os.path.join(where, _GENERATION)}: eos_token_id: {wrong[0]!r}: expected a token's number, or a list of such"
       )
-    self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stop for stop in stops if stop is not None))
+    self.declared_stops: tuple[int, ...] = tuple(dict.fromkeys(declared_stops))
+    end = [] if self.eos_token_id is None else [self.eos_token_id]
+    self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*end, *declared_stops)))
 
   def _resolve(self, content):
     """The class that transformers makes; '' if it takes tokenizer.json unchanged."""
@@ -124,6 +191,12 @@ class Tokenizer:
     try:
       backend = library.Tokenizer.from_str(text())
     except Exception as error:
+      try:
+        JSON_FIELDS.check(_read_json(self._files, _JSON, self._where), os.path.join(self._where, _JSON))
+      except errors.UserErrors as unknown:  # The library names none of them.
+        raise unknown from error
+      except errors.UserError:
+        pass
       raise errors.UserError(
         f'{os.path.join(self._where, _JSON)}: is damaged, or of a newer version of tokenizers: {_one_line(error)}'
       ) from error
@@ -145,8 +218,6 @@ class Tokenizer:
     if made is None:
       return False
     self._backend = self._make_backend(library, lambda: json.dumps(made))
-    for token in tokenizer_classes.added_tokens(content, self._config):
-      self._backend.add_tokens([_added_token(library, token)])
     return True
 
   def _keep_rebuilt(self):
@@ -245,6 +316,15 @@ class Tokenizer:
     config = {name: value for name, value in self._config.items() if name != 'chat_template'}
     return Tokenizer({**files, _CONFIG: _as_json(config), _TEMPLATE: source.encode()}, self._where, self._model_type)
 
+  def with_stops(self, token_ids: Sequence[int]) -> 'Tokenizer':
+    """The same tokenizer, with further tokens that end a text: the ends that a model has learned."""
+    if {*token_ids} <= {*self.stop_token_ids}:
+      return self
+    fields = _read_json(self._files, _GENERATION, self._where)
+    stops = list(dict.fromkeys((*token_ids, *self.stop_token_ids)))
+    files = {**self._files, _GENERATION: _as_json({**fields, 'eos_token_id': stops})}
+    return Tokenizer(files, self._where, self._model_type)
+
   @property
   def files(self) -> dict[str, bytes]:
     """From the name of each file to its content: the files of `save`."""
@@ -267,6 +347,8 @@ class Tokenizer:
     for name in sorted(self._files):
       if name not in (_GENERATION, *_COPIED):
         total.update(f'{name} {len(self._files[name])} '.encode() + self._files[name])
+    if self._digested:  # Of numbers that earlier versions did not make of the same files.
+      total.update(repr(self._digested).encode())
     return total.hexdigest()[:16]
 
   @property
@@ -294,6 +376,11 @@ class Tokenizer:
     """The numbers of the special tokens, which `skip_special_tokens` of `decode` leaves out."""
     added = self._backend.get_added_tokens_decoder()
     return frozenset(number for number, token in added.items() if token.special)
+
+  @property
+  def added_token_ids(self) -> frozenset[int]:
+    """The numbers of the tokens that are no parts of texts but added to them: all special ones, and others."""
+    return frozenset(self._backend.get_added_tokens_decoder())
 
   def token_id(self, token: str) -> int | None:
     """The number of a token by its text, such as '<|endoftext|>'; None if there is no such token."""
@@ -338,7 +425,11 @@ class Tokenizer:
       token_ids: numbers, such as a row of an array.
       skip_special_tokens: whether special tokens leave no trace in the text.
     """
-    return self._backend.decode([int(number) for number in token_ids], skip_special_tokens=skip_special_tokens)
+    text = self._backend.decode([int(number) for number in token_ids], skip_special_tokens=skip_special_tokens)
+    if self._cleans_up:
+      for before, after in _CLEANED:
+        text = text.replace(before, after)
+    return text
 
   # Messages.
 
@@ -382,6 +473,7 @@ class Tokenizer:
   def _templates(self) -> dict[str, str]:
     found = self._config.get('chat_template')
     templates = {part['name']: part['template'] for part in found} if isinstance(found, list) else {}
+    templates.update(found if isinstance(found, dict) else {})
     if isinstance(found, str):
       templates['default'] = found
     files = {name: content for name, content in self._files.items() if name.endswith('.jinja')}
@@ -395,19 +487,72 @@ class Tokenizer:
   def _id_of(self, name: str) -> int | None:
     return self._backend.token_to_id(self.special_tokens[name]) if name in self.special_tokens else None
 
-  def _add_missing(self, library, named) -> None:
-    """Adds the special tokens that tokenizer.json lacks, under the next numbers, as transformers does."""
-    declared = named.get('added_tokens_decoder', {})
-    tokens = [_added_token(library, declared[number]) for number in sorted(declared, key=int)]
-    extra = named.get('extra_special_tokens') or named.get('additional_special_tokens') or []
-    extra = list(extra.values()) if isinstance(extra, dict) else extra
-    tokens += [_added_token(library, named[name]) for name in self.special_tokens]
-    tokens += [_added_token(library, token) for token in extra if _content(token)]
-    known = {token.content for token in self._backend.get_added_tokens_decoder().values()}
-    for token in tokens:
-      if token.content not in known:
-        known.add(token.content)
-        (self._backend.add_special_tokens if token.special else self._backend.add_tokens)([token])
+  def _check_fields(self, special_map, added):
+    """Refuses fields of the files that change tokens and are not implemented; reports those that are not known."""
+    path = lambda name: os.path.join(self._where, name)
+    auto_map = self._config.get('auto_map')
+    is_code = isinstance(auto_map, list) or 'AutoTokenizer' in (auto_map or {})
+    ignored = {*_own_tokens(self._config), *([] if is_code else ['auto_map'])}
+    CONFIG_FIELDS.check(self._config, path(_CONFIG), ignored, _report)
+    SPECIAL_FIELDS.check(special_map, path(_SPECIAL), _own_tokens(special_map), _report)
+    for number, token in (self._config.get('added_tokens_decoder') or {}).items():
+      TOKEN_FIELDS.check(token, f'{path(_CONFIG)}: added_tokens_decoder.{number}')
+    for text, number in added.items():
+      if not json_values.is_int(number):
+        raise errors.UserError(f"{path(_ADDED)}: {text!r}: {number!r}: expected a token's number")
+
+  def _has_cleaning(self):
+    """Whether transformers takes blanks in front of punctuation away: for BPE by a field of a long name alone."""
+    is_bpe = type(self._backend.model).__name__ == 'BPE'
+    return bool(self._config.get(_CLEANS)) and (not is_bpe or bool(self._config.get(_CLEANS_BPE)))
+
+  def _add_tokens(self, library, added, special, before):
+    """Adds the tokens that the backend lacks, under the next numbers, and sets the flags of all, as transformers does.
+
+    Args:
+      library: the module `tokenizers`.
+      added: number -> fields of an added token.
+      special: the named special tokens, then others: texts, or dictionaries of fields.
+      before: text -> fields of the added tokens that the backend has.
+
+    Returns:
+      The fields of each token.
+    """
+    named = set(self.special_tokens.values())
+    tokens = [
+      {**fields, 'special': bool(fields.get('special')) or fields['content'] in named}
+      for _, fields in sorted(added.items())
+    ]
+    known = {'', *before, *(token['content'] for token in tokens)}
+    for token in special:
+      text = tokenizer_classes.text_of(token)
+      if text not in known:
+        known.add(text)
+        flags = {name: token[name] for name in _FLAGS if name in token} if isinstance(token, dict) else {}
+        tokens.append({'normalized': False, **flags, 'content': text, 'special': True})
+    self._backend.add_tokens([library.AddedToken(**token) for token in tokens])
+    return tokens
+
+
+def _own_tokens(fields: Mapping[str, object]) -> dict[str, str]:
+  """The special tokens that a model alone has, by their names, such as image_token."""
+  return {
+    name: value
+    for name, value in fields.items()
+    if isinstance(value, str) and name.endswith('_token') and name not in tokenizer_classes.NAMED
+  }
+
+
+def _differs(token: Mapping[str, object], before: Mapping[str, Mapping[str, object]]) -> bool:
+  """Whether a token has other flags, which decide where texts are split, than the one of its text in `before`."""
+  other = before.get(str(token['content']), token)
+  return any(bool(token.get(name)) != bool(other.get(name)) for name in _FLAGS)
+
+
+@functools.lru_cache(maxsize=256)
+def _report(line: str) -> None:
+  """Reports a field once: a tokenizer is made several times of the same files."""
+  logging.warning('%s', line)
 
 
 def file_names(folder: str) -> list[str]:
@@ -416,14 +561,7 @@ def file_names(folder: str) -> list[str]:
   return [*_FILES, *(os.path.join(_MORE_TEMPLATES, name) for name in more if name.endswith('.jinja'))]
 
 
-def _added_token(library, token):
-  if isinstance(token, str):
-    return library.AddedToken(token, special=True, normalized=False)
-  fields = {name: token[name] for name in ('single_word', 'lstrip', 'rstrip', 'normalized') if name in token}
-  return library.AddedToken(token['content'], special=token.get('special', True), **fields)
-
-
-def _fields(token: object) -> dict[str, object]:
+def _fields(token: object) -> dict[str, Any]:
   """An added token as tokenizer_config.json has it."""
   return {
     name: getattr(token, name) for name in ('content', 'lstrip', 'normalized', 'rstrip', 'single_word', 'special')
@@ -436,11 +574,6 @@ def _of_model(folder: str) -> tuple[str, str]:
   values = [found.get(name) for name in ('model_type', 'tokenizer_class')]
   model_type, tokenizer_class = (value if isinstance(value, str) else '' for value in values)
   return model_type, tokenizer_class
-
-
-def _content(token: object) -> str:
-  """The text of a token, which is written as such or as a dictionary; '' for none."""
-  return token.get('content', '') if isinstance(token, dict) else token if isinstance(token, str) else ''
 
 
 def _read_json(files: Mapping[str, bytes], name: str, where: str) -> json_values.JsonObject:

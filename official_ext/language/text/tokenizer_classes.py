@@ -5,10 +5,10 @@ tokenizer.json, and brings its own normalizer, pre-tokenizer and decoder. `FOLLO
 here. Others are refused. All further names mean tokenizer.json without changes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from official_ext.base import json_values
 
@@ -192,9 +192,69 @@ def _declared_alike(content, config):
   return of_file == {int(number): _essential(token) for number, token in declared.items()}
 
 
-def added_tokens(content: json_values.JsonMapping, config: json_values.JsonMapping) -> list[json_values.JsonObject]:
-  """The added tokens by number, which a class adds again: of tokenizer_config.json, else of tokenizer.json."""
-  declared = config.get('added_tokens_decoder')
-  if declared is None:
-    declared = {token['id']: token for token in content.get('added_tokens', ())}
-  return [declared[number] for number in sorted(declared, key=int)]
+# The order in which transformers knows them.
+NAMED = ('bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token')
+
+
+class Declared(NamedTuple):
+  """The special and added tokens that the files of a folder declare.
+
+  Attributes:
+    named: name -> token, such as 'eos_token', or a model's own 'image_token'; a token is a text or its fields.
+    extra: further special tokens.
+    added: number -> fields of an added token, of all files.
+  """
+
+  named: Mapping[str, Any]
+  extra: Sequence[Any]
+  added: Mapping[int, json_values.JsonMapping]
+
+
+def declared_tokens(
+  of_json: Mapping[int, json_values.JsonMapping],
+  config: json_values.JsonMapping,
+  special_map: json_values.JsonMapping,
+  added: Mapping[str, int],
+) -> Declared:
+  """The tokens of a folder, by the rules of transformers 5.
+
+  Files of before tokenizer_config.json had `added_tokens_decoder` declare them in three other files, which are not
+  read if it is there.
+
+  Args:
+    of_json: number -> fields of the added tokens of tokenizer.json.
+    config: of tokenizer_config.json.
+    special_map: of special_tokens_map.json.
+    added: of added_tokens.json: text -> number.
+  """
+  own = {name: value for name, value in config.items() if name.endswith('_token') and name not in NAMED}
+  own = {name: value for name, value in own.items() if isinstance(value, str)}
+  extra = config.get('extra_special_tokens') or config.get('additional_special_tokens') or []
+  if isinstance(extra, Mapping):
+    own, extra = {**own, **extra}, []
+  if not own:
+    own = dict(config.get('model_specific_special_tokens') or {})
+  named = {name: config[name] for name in NAMED if name in config}
+  if config.get('added_tokens_decoder') is not None:
+    of_config = {int(number): fields for number, fields in config['added_tokens_decoder'].items()}
+    return Declared({**named, **own}, list(extra), of_config)
+  named.update({name: value for name, value in special_map.items() if name in NAMED})
+  of_map = {name: value for name, value in special_map.items() if name.endswith('_token') and name not in NAMED}
+  more = special_map.get('extra_special_tokens')
+  if isinstance(more, Mapping):
+    own = {**own, **more}
+  elif more:
+    extra = [*extra, *(token for token in more if token not in extra)]
+  elif not {'extra_special_tokens', 'additional_special_tokens'} & config.keys():
+    extra = special_map.get('additional_special_tokens') or extra
+  special = {*map(text_of, named.values()), *map(text_of, extra)}
+  of_file = {
+    number: {'content': text, 'normalized': text not in special, 'special': text in special}
+    for text, number in added.items()
+  }
+  return Declared({**named, **of_map, **own}, list(extra), {**of_file, **of_json})
+
+
+def text_of(token: object) -> str:
+  """The text of a token, which is written as such or as a dictionary; '' for none."""
+  return token.get('content', '') if isinstance(token, dict) else token if isinstance(token, str) else ''

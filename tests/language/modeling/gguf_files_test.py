@@ -309,7 +309,7 @@ def test_special_tokens_of_their_own_file_are_written(tmp_path, has_config):
   tokens = fields['tokenizer.ggml.tokens']
   assert tokens[fields['tokenizer.ggml.eos_token_id']] == '<|im_end|>'
   assert tokens[fields['tokenizer.ggml.bos_token_id']] == '<|im_start|>'
-  assert fields['tokenizer.ggml.add_bos_token'] == has_config
+  assert not fields['tokenizer.ggml.add_bos_token']  # Nothing adds it in training: add_bos_token is not read.
   assert fields['tokenizer.chat_template'] == folders.CHATML
 
 
@@ -434,3 +434,44 @@ def test_a_missing_library_is_named_with_the_extra(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'gguf', None)
   with pytest.raises(errors.UserError, match=r"needs the package gguf: pip install 'official-ext\[gguf\]'"):
     gguf_files.write(tiny(tokenizer), str(tmp_path / 'model.gguf'), tokenizer)
+
+
+@pytest.mark.parametrize('config', [{}, {'add_bos_token': True}, {'add_bos_token': False, 'add_eos_token': True}])
+@pytest.mark.parametrize('adds', [True, False])
+def test_texts_begin_and_end_in_the_file_as_in_training(tmp_path, config, adds):
+  backend = folders.byte_level()
+  if not adds:
+    backend.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+  named = {
+    'bos_token': '<|begin_of_text|>',
+    'eos_token': '<|end_of_text|>',
+    'tokenizer_class': 'PreTrainedTokenizerFast',
+  }
+  folders.write(tmp_path, backend, {**named, **config})
+  tokenizer = tokenizer_lib.Tokenizer.load(str(tmp_path))
+  gguf_files.write(tiny(tokenizer), str(tmp_path / 'x.gguf'), tokenizer)
+  fields = read(str(tmp_path / 'x.gguf'))[1]
+  assert fields['tokenizer.ggml.add_bos_token'] == (tokenizer.encode('a')[0] == tokenizer.bos_token_id) == adds
+  assert not fields['tokenizer.ggml.add_eos_token']
+
+
+def test_a_begin_that_is_not_the_named_one_is_refused(tmp_path):
+  folders.write(tmp_path, folders.byte_level(), {'bos_token': '<|im_start|>', 'eos_token': '<|im_end|>'})
+  tokenizer = tokenizer_lib.Tokenizer.load(str(tmp_path))
+  with pytest.raises(
+    errors.UserError, match=r"adds <\|begin_of_text\|> to texts, .* bos_token, which is '<\|im_start\|>'"
+  ):
+    gguf_files.write(tiny(tokenizer), str(tmp_path / 'x.gguf'), tokenizer)
+
+
+def test_all_ends_of_generation_config_are_ends_in_the_file(tmp_path):
+  folder = folders.llama3(tmp_path)  # generation_config.json adds <|eot_id|>.
+  tokenizer = tokenizer_lib.Tokenizer.load(str(folder)).with_stops([tokenizer_id(folder, '<|im_end|>')])
+  gguf_files.write(tiny(tokenizer), str(tmp_path / 'x.gguf'), tokenizer)
+  fields = read(str(tmp_path / 'x.gguf'))[1]
+  names = [fields['tokenizer.ggml.tokens'][fields[f'tokenizer.ggml.{kind}_token_id']] for kind in ('eos', 'eot', 'eom')]
+  assert names == ['<|end_of_text|>', '<|im_end|>', '<|eot_id|>']
+
+
+def tokenizer_id(folder, token):
+  return tokenizer_lib.Tokenizer.load(str(folder)).token_id(token)

@@ -260,12 +260,12 @@ def adapter(base, tmp_path_factory):
 @pytest.mark.parametrize(
   'fields, message',
   [
-    ({'bias': 'all'}, "bias: 'all' is not implemented"),
+    ({'bias': 'other'}, "bias: 'other' is not implemented, none, all, lora_only are"),
     ({'peft_type': 'IA3'}, "peft_type: 'IA3' is not implemented"),
     ({'modules_to_save': ['lm_head']}, 'modules_to_save: lm_head: its tensors are missing'),
-    ({'lora_bias': True}, 'lora_bias: True is not implemented'),
+    ({'lora_bias': True}, 'lora_bias: True may change the result: not implemented'),
     ({'init_lora_weights': 'pissa'}, "init_lora_weights: 'pissa' changes the base model too"),
-    ({'some_new_field': 3}, 'some_new_field: 3 is not implemented'),
+    ({'some_new_field': 3}, 'some_new_field: 3 may change the result: not implemented'),
     ({'r': None}, 'r and lora_alpha: expected numbers'),
     ({'use_dora': True}, 'lora_magnitude_vector is missing'),
   ],

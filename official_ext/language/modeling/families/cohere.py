@@ -1,5 +1,6 @@
 """Command R, Command R+ and Command R7B: attention and MLP in parallel."""
 
+from official_ext.base import file_fields
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling.families import family
 from official_ext.language.modeling.families import layer_fields
@@ -34,7 +35,7 @@ COHERE = family.Family(
   block_tensors={**_BLOCK, **family.HEAD_NORMS},
   fields={**_FIELDS, 'use_qk_norm': family.Field(('qk_norm',), False)},
   fixed={**_FIXED, 'qk_norm_over': 'separate_heads'},
-  ignored=frozenset({'model_max_length'}),  # Of the tokenizer.
+  harmless={'model_max_length': 'of the tokenizer'},
   rope=rope_fields.RopeFields(theta=500000.0),
 )
 COHERE2 = family.Family(
@@ -54,7 +55,9 @@ COHERE2 = family.Family(
     'use_parallel_block': True,
     'use_qk_norm': False,
   },
-  ignored=frozenset({'layer_switch', 'model_max_length', 'use_parallel_embedding'}),
+  harmless=file_fields.because(
+    {'transformers does not read it': 'layer_switch use_parallel_embedding', 'of the tokenizer': 'model_max_length'}
+  ),
   layers=layer_fields.THREE_OF_FOUR,
   rope=rope_fields.RopeFields(),
   others=family.OtherFields((), _rotated, lambda config: {}),

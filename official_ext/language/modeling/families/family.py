@@ -8,22 +8,31 @@ from typing import Any
 import numpy as np
 
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling.families import layer_fields
 from official_ext.language.modeling.families import rope_fields
 
 # Fields of every Hugging Face configuration that change nothing about the logits.
-IGNORED = frozenset(
-  """_attn_implementation _attn_implementation_internal _commit_hash _name_or_path architectures attn_implementation
-  auto_map bos_token_id cache_implementation chunk_size_feed_forward decoder_start_token_id do_sample dtype eos_token_id
-  finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder
-  label2id max_length min_length model_type num_beams num_labels num_return_sequences output_attentions
-  output_hidden_states output_scores pad_token_id prefix pretraining_tp problem_type repetition_penalty return_dict
-  return_dict_in_generate sep_token_id task_specific_params temperature tie_encoder_decoder tokenizer_class top_k top_p
-  torch_dtype torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache""".split()
+HARMLESS: Mapping[str, str] = file_fields.because(
+  {
+    'kind and origin of the model': """_commit_hash _name_or_path architectures auto_map finetuning_task model_type
+      task_specific_params tokenizer_class transformers_version unsloth_fixed unsloth_version""",
+    'ids of special tokens, which the tokenizer has': """bos_token_id decoder_start_token_id eos_token_id pad_token_id
+      prefix sep_token_id""",
+    'generation: see generation_config.json': """do_sample forced_bos_token_id forced_eos_token_id max_length min_length
+      num_beams num_return_sequences repetition_penalty temperature top_k top_p typical_p""",
+    'how the model is run': """_attn_implementation _attn_implementation_internal attn_implementation
+      cache_implementation chunk_size_feed_forward dtype gradient_checkpointing pretraining_tp torch_dtype torchscript
+      use_bfloat16 use_cache""",
+    'what a call returns': 'output_attentions output_hidden_states output_scores return_dict return_dict_in_generate',
+    'labels of a classifier': 'id2label label2id num_labels problem_type',
+    'initial values of new weights': 'initializer_range',
+    'of models with an encoder': 'is_decoder tie_encoder_decoder',
+  }
 )
-# Fields that change nothing as long as they have this value; None is as good.
+# Fields that change nothing as long as they have this value; null is as good.
 NEUTRAL: dict[str, object] = {
   'add_cross_attention': False,
   'clip_qkv': None,
@@ -129,7 +138,7 @@ class Family:
     block_tensors: the same within a layer; ours begin at the block. {} is the number of an expert.
     fixed: fields of `DecoderConfig` that all models of the family share.
     neutral: fields that are implemented for one value alone, in addition to `NEUTRAL`.
-    ignored: fields that change nothing, in addition to `IGNORED`.
+    harmless: fields that change nothing, with the reason, in addition to `HARMLESS`.
     layers: the fields of layer types and windows.
     rope: the fields of rotations; None for a family without them.
     others: fields that are not `fields`, one by one.
@@ -147,7 +156,7 @@ class Family:
   block_tensors: Mapping[str, Tensor] = dataclasses.field(default_factory=lambda: LLAMA_BLOCK)
   fixed: json_values.JsonMapping = dataclasses.field(default_factory=dict)
   neutral: Mapping[str, object] = dataclasses.field(default_factory=dict)
-  ignored: frozenset[str] = frozenset()
+  harmless: Mapping[str, str] = dataclasses.field(default_factory=dict)
   layers: layer_fields.LayerFields = layer_fields.FULL
   rope: rope_fields.RopeFields | None = None
   others: OtherFields = NO_OTHERS
@@ -158,6 +167,20 @@ class Family:
     if self.sequence_classifier == '':
       name = self.architecture.replace('ForCausalLM', 'ForSequenceClassification')
       object.__setattr__(self, 'sequence_classifier', name)
+
+  def file_fields(self) -> file_fields.FileFields:
+    """The fields of the config.json of its models."""
+    rope_names = () if self.rope is None else self.rope.names
+    used = frozenset({*self.fields, *self.layers.names, *self.others.names, *rope_names})
+    return file_fields.FileFields(
+      'config.json',
+      used=used,
+      harmless={name: reason for name, reason in {**HARMLESS, **self.harmless}.items() if name not in used},
+      neutral={name: (value,) for name, value in {**NEUTRAL, **self.neutral}.items()},
+      effect='may change the output of the model',
+      unknown=f'not known for {self.model_type}',
+      remedy=' (ignore_fields=({!r},) loads it all the same)',
+    )
 
 
 def linear(theirs: str, *ours: str, is_grouped: bool = False) -> dict[str, Tensor]:
@@ -247,25 +270,15 @@ def read(
 
 def _refuse_others(family, fields, where, ignore_fields):
   """Raises for a field that is not read."""
-  rope_names = () if family.rope is None else family.rope.names
-  read_here = {*family.fields, *family.layers.names, *family.others.names, *rope_names, *family.ignored, *IGNORED}
-  read_here.update(ignore_fields)
-  neutral = {**NEUTRAL, **family.neutral}
-  for name, value in fields.items():
-    if name in read_here or value is None or (name in neutral and value == neutral[name]):
-      continue
-    if name == 'quantization_config':
-      how = value.get('quant_method') if isinstance(value, Mapping) else None
-      raise errors.UserError(
-        f'{where}: quantization_config: the weights are quantized ({how or "by an unnamed method"}), and only those in '
-        'float32, float16 and bfloat16 are read; take the model from before its quantization (load_in_4bit=true '
-        'quantizes it here)'
-      )
-    why = f'only {neutral[name]!r} is implemented' if name in neutral else f'not known for {family.model_type}'
+  found = fields.get('quantization_config')
+  if found is not None and 'quantization_config' not in ignore_fields:
+    how = found.get('quant_method') if isinstance(found, Mapping) else None
     raise errors.UserError(
-      f'{where}: {name}: {value!r} may change the output of the model: {why} (ignore_fields=({name!r},) loads it all '
-      'the same)'
+      f'{where}: quantization_config: the weights are quantized ({how or "by an unnamed method"}), and only those in '
+      'float32, float16 and bfloat16 are read; take the model from before its quantization (load_in_4bit=true '
+      'quantizes it here)'
     )
+  family.file_fields().check(fields, where, ignore_fields)
 
 
 # Fields whose 0 stands for a value that follows from others.

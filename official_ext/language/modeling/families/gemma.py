@@ -45,7 +45,7 @@ GEMMA2 = family.Family(
     family.Field(('final_logit_softcapping',), 30.0, null=0.0),
   ),
   fixed=_FIXED,
-  ignored=frozenset({'hidden_act'}),
+  harmless={'hidden_act': 'hidden_activation has it'},
   layers=layer_fields.EVERY_OTHER,
   rope=rope_fields.RopeFields(),
 )

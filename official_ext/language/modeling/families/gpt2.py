@@ -1,5 +1,6 @@
 """GPT-2."""
 
+from official_ext.base import file_fields
 from official_ext.language.modeling.families import family
 
 
@@ -55,9 +56,13 @@ GPT2 = family.Family(
     'mlp_bias': True,
   },
   neutral={'scale_attn_weights': True, 'scale_attn_by_inverse_layer_idx': False},
-  ignored=frozenset(
-    """n_ctx reorder_and_upcast_attn summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj""".split()
+  harmless=file_fields.because(
+    {
+      'repeats n_positions': 'n_ctx',
+      'precision of the scores': 'reorder_and_upcast_attn',
+      'of the head with several choices': """summary_activation summary_first_dropout summary_proj_to_labels
+        summary_type summary_use_proj""",
+    }
   ),
   ignored_tensors=(r'.*attn\.bias', r'.*attn\.masked_bias'),
 )

@@ -32,7 +32,7 @@ MIXTRAL = family.Family(
   },
   fixed={'norm_topk_prob': True},
   neutral={'router_jitter_noise': 0.0},
-  ignored=frozenset({'output_router_logits'}),
+  harmless={'output_router_logits': 'what a call returns'},
   layers=layer_fields.ALL_OR_NONE,
   rope=rope_fields.RopeFields(theta=1000000.0),
 )

@@ -20,7 +20,7 @@ PHI3 = family.Family(
     'resid_pdrop': family.Field(('residual_dropout',), 0.0),
   },
   neutral={'attention_bias': False, 'mlp_bias': False},
-  ignored=frozenset({'embd_pdrop'}),  # transformers makes the layer no more.
+  harmless={'embd_pdrop': 'transformers no longer makes the layer'},
   layers=layer_fields.ALL_OR_NONE,
   rope=rope_fields.RopeFields(may_be_partial=True, kinds=('default', 'longrope'), original=4096),
 )

@@ -57,7 +57,7 @@ QWEN3_MOE = dataclasses.replace(
     'num_experts': family.Field(('num_experts',), lambda fields: fields.get('num_local_experts') or 128),
     **_EXPERT_FIELDS,
   },
-  ignored=frozenset({'num_local_experts', 'output_router_logits'}),
+  harmless={'num_local_experts': 'repeats num_experts', 'output_router_logits': 'what a call returns'},
 )
 QWEN2_MOE = family.Family(
   model_type='qwen2_moe',
@@ -79,7 +79,7 @@ QWEN2_MOE = family.Family(
     'moe_intermediate_size': family.Field(('moe_intermediate_size',), 1408),
     'shared_expert_intermediate_size': family.Field(('shared_expert_intermediate_size',), 5632),
   },
-  ignored=frozenset({'output_router_logits'}),
+  harmless={'output_router_logits': 'what a call returns'},
   layers=layer_fields.EVERY_OTHER_UP_TO_LAYER,
   rope=rope_fields.RopeFields(),
 )

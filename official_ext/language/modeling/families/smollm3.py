@@ -1,5 +1,6 @@
 """SmolLM3: every fourth layer has no rotation."""
 
+from official_ext.base import file_fields
 from official_ext.language.modeling.families import family
 from official_ext.language.modeling.families import layer_fields
 from official_ext.language.modeling.families import rope_fields
@@ -20,7 +21,7 @@ SMOLLM3 = family.Family(
     'mlp_bias': family.Field(('mlp_bias',), False),
     'no_rope_layers': family.Field(('no_rope_layers',), _rotated),
   },
-  ignored=frozenset({'no_rope_layer_interval', 'max_window_layers'}),
+  harmless=file_fields.because({'no_rope_layers and layer_types have it': 'no_rope_layer_interval max_window_layers'}),
   layers=layer_fields.WITHOUT_ROPE,
   rope=rope_fields.RopeFields(theta=2000000.0),
 )

@@ -1,5 +1,6 @@
 """StarCoder 2."""
 
+from official_ext.base import file_fields
 from official_ext.language.modeling.families import family
 from official_ext.language.modeling.families import layer_fields
 from official_ext.language.modeling.families import rope_fields
@@ -28,10 +29,11 @@ STARCODER2 = family.Family(
     'initializer_range': family.Field(('initializer_range',), 0.018042),
   },
   fixed={'gated_mlp': False, 'norm_type': 'layer_norm'},
-  # Of the published files; transformers reads none of them.
-  ignored=frozenset(
-    """activation_function attention_softmax_in_fp32 layer_norm_epsilon mlp_type norm_type
-    scale_attention_softmax_in_fp32 scale_attn_weights""".split()
+  harmless=file_fields.because(
+    {
+      'of published files; transformers does not read it': """activation_function attention_softmax_in_fp32
+        layer_norm_epsilon mlp_type norm_type scale_attention_softmax_in_fp32 scale_attn_weights"""
+    }
   ),
   layers=layer_fields.ALL_OR_NONE,
   rope=rope_fields.RopeFields(),
