@@ -22,6 +22,7 @@ from official_ext.base.files import storage
 from official_ext.data import data_identity as identity
 from official_ext.training.checkpoints import manifests
 from official_ext.training.model_parts import model_size
+from official_ext.training.optimization import ema_optimizer
 
 _GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
@@ -175,6 +176,8 @@ class Contents:
     known = {name: variable for name, variable in variables(root).items() if name not in found.missing}
     for optimizer, trackable in walk(root, without):
       for slot_name in trackable.get_slot_names() if 'get_slot_names' in dir(trackable) else ():
+        if slot_name == ema_optimizer.EXACT_SLOT:  # Checkpoints of older versions have none.
+          continue
         for name, variable in known.items():
           slot = _slot(trackable, variable, slot_name)
           if slot is not None and id(slot) not in placed:
@@ -333,7 +336,10 @@ class RunNotes:
     return bool(changes)
 
 
+_NO_CONSTANTS = ('parameter_groups', 'ema_zero_start')
+
+
 def _constants(optimizer_config: object) -> object:
-  """The fields that an optimizer's constants come from; groups of variables have none."""
+  """The fields that an optimizer's constants come from; groups of variables and the start of averages have none."""
   config = json.loads(json.dumps(optimizer_config))
-  return {k: v for k, v in config.items() if k != 'parameter_groups'} if isinstance(config, dict) else config
+  return {k: v for k, v in config.items() if k not in _NO_CONSTANTS} if isinstance(config, dict) else config

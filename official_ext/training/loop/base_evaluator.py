@@ -191,7 +191,9 @@ class Evaluator(garden.ModelGardenTrainer):
   ):
     keras_version.check_model(task, model)
     keras_version.check_optimizer(task, optimizer)
-    self._ema = ema_optimizer.adopt(optimizer)
+    config = definitions.upgrade(config)
+    zero_start = getattr(config.trainer.optimizer_config, 'ema_zero_start', None)
+    self._ema = ema_optimizer.adopt(optimizer, zero_start)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
     self._trains, self._evaluates = kwargs.get('train', True), kwargs.get('evaluate', True)
@@ -202,7 +204,7 @@ class Evaluator(garden.ModelGardenTrainer):
     self.stop_requested: Callable[[], bool] = lambda: False  # Called after every batch; a caller may replace it.
     makes_averages = self._ema is not None and not self._ema.has_shadow_copy  # The base class makes an incomplete one.
     task = model_garden.adapt_task(task)
-    super().__init__(definitions.upgrade(config), task, model, optimizer, **kwargs)
+    super().__init__(config, task, model, optimizer, **kwargs)
     if makes_averages:
       self._make_averages()
     keras_version.check_metrics(task, self.train_metrics if self._trains else ())
@@ -261,6 +263,7 @@ class Evaluator(garden.ModelGardenTrainer):
     self._pictures = {}
     for metric in self.validation_metrics + [self.validation_loss]:
       metric.reset_states()
+    self._begin_averages()
     self._use_averaged_weights(True)
 
   def eval_step(self, iterator):
@@ -629,6 +632,14 @@ class Evaluator(garden.ModelGardenTrainer):
       return logs
     total = workers.sum_over(self.strategy, tf.constant(float(skips[training_input.SKIPS])))
     return {**(logs or {}), training_input.SKIPS: int(total)}
+
+  def _begin_averages(self, for_good: bool = False) -> None:
+    """Puts the averages at the weights, if nothing was trained yet. `for_good`: training begins now."""
+    if self._ema is None or self._ema.has_begun:
+      return
+    with self.strategy.scope():
+      self._ema.begin()
+    self._ema.has_begun = for_good
 
   def _use_averaged_weights(self, averaged: bool):
     if self._ema is not None and averaged != self._ema.is_swapped:

@@ -278,7 +278,9 @@ class Trainer(base_evaluator.Evaluator):
     self._inspector = inspection.Inspector(
       settings.inspect, self._step, self.optimizer, self.step_inputs.take, self.model
     )
-    self._statistics = gradient_tap.ReplicaStatistics(self.model)
+    self._statistics = gradient_tap.ReplicaStatistics(
+      self.model, lambda: () if self._ema is None else self._ema.averages.values()
+    )
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
     self._programs_run: set[int] = set()  # Their lengths, in steps.
     data = config_fields.of_task(self.config.task).train_data
@@ -363,6 +365,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def train(self, num_steps: tf.Tensor) -> orbit.runner.Output | None:
     """Runs `num_steps` updates: see base class."""
+    self._begin_averages(for_good=True)
     if self._is_async:
       return super().train(num_steps)
     self.steps_are_done = False
@@ -458,6 +461,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def prepare_training(self) -> None:
     """Makes the input start at this step, and decides how the step is compiled. A second call does nothing."""
+    self._begin_averages()
     self._prepare_input()
     if self.owns_step and not self._is_async:
       self.plan_step()
