@@ -38,7 +38,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 _GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
 # Numbers that a run measures, names of its folder, and the share of `train_steps`, which may have grown.
 _OPEN = ('code', 'versions', 'environment', 'files', 'sha256')
-_ADDED = ('ema_zero_start',)  # A field of the configuration.
+_ADDED = ('ema_zero_start', 'epochs')  # A field of the configuration; an entry of manifests.
 _MEASURED = comparison.TIMES | {'stall_seconds', 'checkpoint', 'error', 'percent'}
 
 

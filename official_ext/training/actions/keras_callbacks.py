@@ -20,6 +20,7 @@ from official_ext.base import tf_internals
 from official_ext.base.run_folder import metric_direction
 from official_ext.base.run_folder import run_files
 from official_ext.training.actions import triggers
+from official_ext.training.config import epochs
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import keras_version
 from official_ext.training.writers import writers
@@ -95,7 +96,8 @@ class KerasCallback(triggers.Trigger):
     super().__init__((triggers.BEGIN, 'rollback', 'train', 'eval', triggers.END), self._hear)
     self.name = f'{self.name}/{name}'
     self._callback, self._trainer = callback, trainer
-    self._steps_per_epoch, self._ends_with = steps_per_epoch or 0, 'train'
+    self._ends = epochs.every(steps_per_epoch or 0)
+    self._ends_with = 'train'
     self._settings: dict[str, object] = {}  # Plain attributes before on_train_begin.
     self._baseline: dict[str, object] | None = None  # Plain attributes after on_train_begin; None before.
     self._restored: json_values.JsonMapping = {}  # {}: the training has not begun in it.
@@ -110,23 +112,23 @@ class KerasCallback(triggers.Trigger):
     Raises:
       UserError: the length of an epoch is not known.
     """
-    config, pace = self._trainer.config.trainer, self._trainer.speed
+    config, lengths = self._trainer.config.trainer, self._trainer.speed.lengths
     if mode == 'train_and_eval':
-      self._steps_per_epoch, self._ends_with = config.validation_interval, 'eval'
-    elif not self._steps_per_epoch:
-      if not (pace.examples_per_epoch and pace.examples_per_step):
-        raise errors.UserError(
-          f'build_actions: {self.name}: the task does not know the number of its training examples; give '
-          'steps_per_epoch'
-        )
-      self._steps_per_epoch = math.ceil(pace.examples_per_epoch / pace.examples_per_step)
-    self.interval = self._steps_per_epoch
+      self._ends, self._ends_with = lengths.ends('validation_interval', config.validation_interval), 'eval'
+    elif self._ends is None:
+      self._ends = lengths.whole_epochs()
+    if self._ends is None:
+      raise errors.UserError(
+        f'build_actions: {self.name}: the task does not know the number of its training examples; give steps_per_epoch'
+      )
+    self.interval = self._ends
     inner = gradient_tap.inner_optimizer(self._trainer.optimizer)
     self._model = _ModelView(self._trainer.model, inner)
     self._callback.set_model(self._model)
-    self._callback.set_params(
-      {'epochs': math.ceil(config.train_steps / self._steps_per_epoch), 'steps': self._steps_per_epoch, 'verbose': 0}
-    )
+    num_epochs, num_steps = math.ceil(self._ends.parts(config.train_steps)), math.ceil(self._ends.pieces[-1][2])
+    if self._ends.is_end(config.train_steps):
+      num_epochs = self._ends.count(config.train_steps)
+    self._callback.set_params({'epochs': num_epochs, 'steps': num_steps, 'verbose': 0})
     self._settings = _plain_attributes(self._callback)
 
   def state(self) -> json_values.JsonObject:
@@ -152,6 +154,11 @@ class KerasCallback(triggers.Trigger):
     self._model.stop_training = 'stopped' in state and state['stopped'] == self._settings
     self._stop_if_asked()
 
+  @property
+  def _epochs(self) -> epochs.Ends:
+    assert self._ends is not None, 'prepare comes first'
+    return self._ends
+
   def _hear(self, logs: triggers.Logs) -> None:
     event, step = logs['event'], int(logs['step'])
     if event == triggers.BEGIN:
@@ -169,7 +176,7 @@ class KerasCallback(triggers.Trigger):
       if self._sums and self._ends_with == 'train':  # Cut short by the end of training.
         self._end_epoch({}, step)
       self._callback.on_train_end(dict(self._logs))
-    elif event == self._ends_with and (event == 'eval' or step % self._steps_per_epoch == 0):
+    elif event == self._ends_with and (event == 'eval' or self._epochs.is_end(step)):
       self._end_epoch(self._named(logs, 'val_') if event == 'eval' else {}, step)
 
   def _begin(self, step: int) -> None:
@@ -190,14 +197,14 @@ class KerasCallback(triggers.Trigger):
     """Begins the epoch of a step, or takes up the epoch that has begun in the restored checkpoint."""
     self._last_step = step
     if self._epoch is None:
-      self._begin_epoch(step // self._steps_per_epoch)
+      self._begin_epoch(self._epochs.count(step))
       return
     attributes = _plain_attributes(self._callback)
     with self._keeping_variables():
       self._callback.on_epoch_begin(self._epoch, {})
     _set_attributes(self._callback, attributes)
     self._stop_if_asked()
-    if self._ends_with == 'train' and step >= (self._epoch + 1) * self._steps_per_epoch:
+    if self._ends_with == 'train' and self._epochs.count(step) > self._epoch:
       self._end_epoch({}, step)  # Another action failed before this one saw the last step, which was saved.
 
   def _begin_epoch(self, epoch: int) -> None:
@@ -238,7 +245,7 @@ class KerasCallback(triggers.Trigger):
     self._callback.on_epoch_end(ended, dict(self._logs))
     self._stop_if_asked()
     if step < self._trainer.config.trainer.train_steps:
-      self._begin_epoch(math.ceil(step / self._steps_per_epoch))
+      self._begin_epoch(max(ended + 1, self._epochs.count(step)))
 
   def _stop_if_asked(self) -> None:
     if self._model.stop_training:

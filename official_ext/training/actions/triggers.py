@@ -16,6 +16,7 @@ from official_ext.base import json_values
 from official_ext.base.run_folder import metric_direction
 from official_ext.base.run_folder import run_files
 from official_ext.training.checkpoints import manifests
+from official_ext.training.config import epochs
 from official_ext.training.writers import tensorboard
 from official_ext.training.writers import writers
 
@@ -28,7 +29,7 @@ class Trigger(orbit.actions.ConditionalAction):
 
   Attributes:
     events: the names of the events at which the condition is evaluated.
-    interval: a number of steps at whose multiples a training loop must end; 0 for none.
+    interval: a number of steps at whose multiples a training loop must end, or the ends of epochs; 0 for none.
     by_clock: whether the condition depends on this machine's clock: then the chief decides for all workers.
     name: the name under which a checkpoint keeps the state.
     report: writes an event of this trigger's own: event, step, values. The run sets it to its writers.
@@ -67,7 +68,7 @@ class Trigger(orbit.actions.ConditionalAction):
         hint = errors.did_you_mean(event, run_files.EVENTS, otherwise, before='; ', show=repr)
         raise ValueError(f'There is no event {event!r}{hint}')
     self.events = tuple(events)
-    self.interval = interval
+    self.interval: int | epochs.Ends = interval
     self.name = type(self).__name__
     self.report: Callable[[str, int, Logs], None] = lambda event, step, values: None
 
@@ -350,8 +351,8 @@ class EventActions:
       self._triggers[f'{trigger.name}#{number + 1}' if number else trigger.name] = trigger
 
   @property
-  def intervals(self) -> list[int]:
-    """Steps on whose multiples a training loop must end."""
+  def intervals(self) -> list[int | epochs.Ends]:
+    """Steps on whose multiples a training loop must end, and the ends of epochs."""
     return [trigger.interval for trigger in self._triggers.values() if trigger.interval]
 
   def report_to(self, report: Callable[[str, int, Logs], None]) -> None:

@@ -28,6 +28,7 @@ _GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
 _MAX_NAMED = 5
 _STEP_STATE = 'step_state'
+EPOCHS = 'epochs'
 OTHER_BASE = (
   'the frozen base of the adapters is not that which they were trained on, or is kept otherwise (quantization, '
   'frozen_dtype, scan_layers); name the folder with its weights, and keep them alike'
@@ -278,16 +279,19 @@ class RunNotes:
     data_identity: the identity of the data, by the name of the input: see data/data_identity.py.
     code_identity: `code`, the digests of modules and files by name, and `versions`, the versions of packages.
     describe_code_changes: a function of such entries before and now; returns a line, '' if nothing has changed.
+    epochs: the epochs up to here, as JSON values; None if they are not known: see config/epochs.py.
   """
 
   optimizer_config: Any = None
   data_identity: json_values.JsonMapping = dataclasses.field(default_factory=dict)
   code_identity: Mapping[str, object] = dataclasses.field(default_factory=dict)
   describe_code_changes: Callable[[json_values.JsonMapping, json_values.JsonMapping], str] = lambda before, now: ''
+  epochs: json_values.Json = None
 
   def entries(self) -> json_values.JsonObject:
     """The entries for a manifest."""
-    return {'optimizer_config': self.optimizer_config, 'data': self.data_identity, **self.code_identity}
+    found = {'optimizer_config': self.optimizer_config, 'data': self.data_identity, **self.code_identity}
+    return found if self.epochs is None else {**found, EPOCHS: self.epochs}
 
   def differ_in_constants(self, path: str) -> bool:
     """Whether the optimizer's constants differ from the run that saved a checkpoint."""

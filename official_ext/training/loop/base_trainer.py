@@ -26,6 +26,7 @@ from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.data import batch_reader
 from official_ext.data import config_fields
+from official_ext.training.config import epochs
 from official_ext.training.loop import base_evaluator
 from official_ext.training.loop import training_input
 from official_ext.training.optimization import groups as groups_lib
@@ -49,6 +50,7 @@ class TrainingSpeed:
     compile_seconds: wall time of the first run of each program in this process, which compiles it.
     examples_per_step: examples in one update, 0 if `global_batch_size` is not set.
     examples_per_epoch: examples in the training data, 0 if the task does not know.
+    lengths: the ends of epochs, which a resumed run continues.
   """
 
   steps: int = 0
@@ -57,6 +59,7 @@ class TrainingSpeed:
   compile_seconds: float = 0.0
   examples_per_step: int = 0
   examples_per_epoch: int = 0
+  lengths: epochs.Lengths = epochs.Lengths()
 
   def start_loop(self) -> None:
     """Forgets the loop before."""
@@ -287,7 +290,9 @@ class Trainer(base_evaluator.Evaluator):
     self._batch_size = config_fields.of_data(data).global_batch_size or 0
     num_examples = self.task.num_examples(data)
     self.speed = TrainingSpeed(
-      examples_per_step=self._batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0
+      examples_per_step=self._batch_size * self.gradient_accumulation_steps,
+      examples_per_epoch=num_examples or 0,
+      lengths=epochs.lengths(settings, self.config.task, self.task, num_examples=num_examples or 0),
     )
 
   def check_parameter_groups(self) -> None:

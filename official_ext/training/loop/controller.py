@@ -25,12 +25,15 @@ from official_ext.base.run_folder import run_files
 from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manager as manager_lib
+from official_ext.training.config import epochs
 from official_ext.training.devices import signals
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import saving
 from official_ext.training.record import profiling
 from official_ext.training.record import run_events
 from official_ext.training.tasks import model_garden
+
+Interval = int | epochs.Ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,29 +44,44 @@ class Boundaries:
     train_steps: the step at which training ends, for percent and ETA; 0 if it is not known.
     steps_per_loop: the most steps between logs.
     checkpoint_interval: the steps between checkpoints; 0 for none before the end.
-    intervals: further intervals, in steps; those that are not positive are ignored.
+    intervals: further intervals; those that are not positive are ignored.
     saves_at_start: whether the step at which training starts is saved too, so that there is always a checkpoint to roll
       back to.
     saves_at_end: whether the step at which training ends is saved, also if that is early.
     eval_interval: the steps between evaluations; 0 for none.
+
+  Intervals are numbers of steps, or the ends of equal parts of the training, such as epochs.
   """
 
   train_steps: int = 0
   steps_per_loop: int = 1
-  checkpoint_interval: int = 0
-  intervals: tuple[int, ...] = ()
+  checkpoint_interval: Interval = 0
+  intervals: tuple[Interval, ...] = ()
   saves_at_start: bool = False
   saves_at_end: bool = True
-  eval_interval: int = 0
+  eval_interval: Interval = 0
 
   def steps_to_next(self, step: int) -> int:
     """The number of steps from `step` to the next boundary."""
     intervals = (self.steps_per_loop, self.checkpoint_interval, self.eval_interval, *self.intervals)
-    return min(interval - step % interval for interval in intervals if interval > 0)
+    return min(ends.next_after(step) for ends in map(_ends, intervals) if ends) - step
 
   def saves_at(self, step: int) -> bool:
-    """Whether a step is a multiple of the interval of checkpoints."""
-    return self.checkpoint_interval > 0 and step % self.checkpoint_interval == 0
+    """Whether an interval of checkpoints ends at a step, or it is the first one."""
+    return _is_end(self.checkpoint_interval, step)
+
+  def evaluates_at(self, step: int) -> bool:
+    """Whether an interval of evaluations ends at a step, or it is the first one."""
+    return _is_end(self.eval_interval, step)
+
+
+def _ends(interval: Interval) -> epochs.Ends | None:
+  return interval if isinstance(interval, epochs.Ends) else epochs.every(interval)
+
+
+def _is_end(interval: Interval, step: int) -> bool:
+  ends = _ends(interval)
+  return ends is not None and (step == 0 or ends.is_end(step))
 
 
 _POLL_SECONDS = 1.0
@@ -205,7 +223,9 @@ class Controller(orbit.Controller):
     self._reported_plan = False
     self._is_restored = False
     self._evaluation_is_pending = False
+    summary_interval = kwargs.pop('summary_interval', None)
     super().__init__(global_step=global_step, **{**kwargs, 'steps_per_loop': self._boundaries.steps_to_next})
+    self.summary_interval: Any = summary_interval  # The base class takes none in epochs.
     # Not given to the base class, which restores in its constructor. `_require` reports None.
     self.checkpoint_manager: Any = checkpoint_manager
     self.trainer, self.evaluator = map(model_garden.adapt_trainer, (self.trainer, self.evaluator))
@@ -233,8 +253,8 @@ class Controller(orbit.Controller):
     self._require('trainer', for_method='train')
     self._run_loop(dataclasses.replace(self._boundaries, train_steps=steps, saves_at_end=checkpoint_at_completion))
 
-  def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None):
-    """Trains up to step `train_steps`, evaluating on every multiple of `eval_interval` and at the end.
+  def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: Interval | None = None):
+    """Trains up to step `train_steps`, evaluating at the ends of `eval_interval` and at the last step.
 
     Returns:
       The last evaluation's logs, even if training had ended before.
@@ -299,7 +319,7 @@ class Controller(orbit.Controller):
     return step >= course.train_steps or self._ends_early()
 
   def _evaluates(self, course: Boundaries, step: int) -> bool:
-    return course.eval_interval > 0 and (step % course.eval_interval == 0 or self._is_last(course, step))
+    return bool(course.eval_interval) and (course.evaluates_at(step) or self._is_last(course, step))
 
   def _saves(self, course: Boundaries, step: int) -> bool:
     return course.saves_at(step) or (course.saves_at_end and self._is_last(course, step))
@@ -333,8 +353,8 @@ class Controller(orbit.Controller):
     """A context for one inner loop, which begins after `step`: its stage, its summaries, its deferred restore."""
     self._on_stage('train', step)
     should_record: Any = True
-    if self.summary_interval:
-      should_record = lambda: self.global_step % self.summary_interval == 0
+    if summaries := _ends(self.summary_interval or 0):
+      should_record = lambda: summaries.is_end_in_graph(self.global_step)
     with self._saving.waiting_for_steps(), self._default_summary_file('train'), tf.summary.record_if(should_record):
       with self._completing_restore():
         yield

@@ -161,7 +161,8 @@ def _run(experiment: run_options.Experiment) -> tuple[tf_keras.Model, Mapping[st
         if mode in ('train', 'train_and_post_eval'):
           logs = loop.train(steps=config.train_steps)
         elif mode == 'train_and_eval':
-          logs = loop.train_and_evaluate(config.train_steps, config.validation_steps, config.validation_interval)
+          interval = _interval(experiment, 'validation_interval')
+          logs = loop.train_and_evaluate(config.train_steps, config.validation_steps, interval)
         elif mode == 'continuous_eval':
           has_ended = run_status.TrainingWatch(experiment.model_dir, config.train_steps).has_ended
           logs = loop.evaluate_continuously(config.validation_steps, config.continuous_eval_timeout, has_ended)
@@ -180,11 +181,26 @@ def _with_start(experiment: run_options.Experiment) -> run_options.Experiment:
   """The experiment with the start of its run, and its lengths in steps. Refuses one that cannot be run."""
   params = experiment.params
   start = run_checks.check_run(experiment)
-  if in_steps := epochs.in_steps(params.trainer, params.task, experiment.task):
+  so_far = tuple(experiment.workers.from_chief('epochs so far', lambda: _epochs_so_far(experiment, start)))
+  lengths = epochs.lengths(params.trainer, params.task, experiment.task, *so_far)
+  if in_steps := epochs.in_steps(params.trainer, params.task, experiment.task, lengths):
     params = params.replace(trainer=in_steps)
-  experiment = dataclasses.replace(experiment, start=start, params=params)
+  experiment = dataclasses.replace(experiment, start=start, params=params, epochs_so_far=so_far, lengths=lengths)
   run_checks.check_same_params(experiment)
   return experiment
+
+
+def _epochs_so_far(experiment: run_options.Experiment, start: training_lines.Start) -> list[Any]:
+  """The step at which a training starts, and `Lengths.to_json` of the run up to there, as its checkpoint has it."""
+  path = start.checkpoint or next(reversed(manifests.complete_paths(experiment.model_dir)), None)
+  if not experiment.trains or path is None or not manifests.has_manifest(path):
+    return [0, None]
+  return [manifests.step_of(path), manifests.entries(path).get(contents.EPOCHS)]
+
+
+def _interval(experiment: run_options.Experiment, name: str) -> epochs.Ends | int:
+  """The ends of an interval of the trainer's configuration; 0 for none."""
+  return experiment.lengths.ends(name, vars(experiment.params.trainer)[name]) or 0
 
 
 def _identify_code(experiment: run_options.Experiment, trainer: Any) -> Mapping[str, Any]:
@@ -224,9 +240,20 @@ def build_trainer_and_actions(experiment: run_options.Experiment) -> tuple[Any, 
   )
   run_checks.check_metrics(params.trainer, task, trainer, mode, experiment.evaluates)
   if experiment.trains:
+    trainer.speed.lengths = _known_lengths(experiment, trainer)
     run_checks.check_learning_rate(experiment, trainer)
     trainer.try_step()
   return trainer, build_event_actions(params.trainer, task, trainer, mode) if experiment.trains else []
+
+
+def _known_lengths(experiment: run_options.Experiment, trainer: base_trainer.Trainer) -> epochs.Lengths:
+  """The lengths in epochs of a training whose trainer is made, and so knows the number of its examples."""
+  if experiment.lengths.epochs is not None:
+    return experiment.lengths
+  config, num_examples = experiment.params, trainer.speed.examples_per_epoch
+  return epochs.lengths(
+    config.trainer, config.task, experiment.task, *experiment.epochs_so_far, num_examples=num_examples
+  )
 
 
 def _make_owned_loop(experiment: run_options.Experiment) -> loop_task.OwnedLoop:
@@ -541,6 +568,7 @@ def _build_checkpoint_manager(experiment: run_options.Experiment, trainer: Any) 
       trainer.data_identity(),
       experiment.code,
       code_identity.describe_changes,
+      trainer.speed.lengths.to_json(),
     ),
     create_variables=trainer.create_variables,
   )
@@ -584,13 +612,13 @@ def build_loop(
     boundaries=controller.Boundaries(
       train_steps=config.train_steps,
       steps_per_loop=config.steps_per_loop,
-      checkpoint_interval=config.checkpoint_interval,
-      intervals=(config.summary_interval, *run.events.actions.intervals),
+      checkpoint_interval=_interval(experiment, 'checkpoint_interval'),
+      intervals=(_interval(experiment, 'summary_interval'), *run.events.actions.intervals),
       saves_at_start=recovery.may_roll_back(config),
     ),
     checkpoint_manager=manager,
     checkpoint=experiment.start.checkpoint,
-    summary_interval=config.summary_interval if records_summaries else None,
+    summary_interval=_interval(experiment, 'summary_interval') if records_summaries else None,
     train_actions=_train_actions(experiment, run, manager),
     eval_actions=_eval_actions(experiment, trainer),
     events=run.events,
