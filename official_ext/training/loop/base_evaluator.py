@@ -198,6 +198,8 @@ class Evaluator(garden.ModelGardenTrainer):
     self._pictures: dict[str, tf.Tensor] = {}
     self._trains, self._evaluates = kwargs.get('train', True), kwargs.get('evaluate', True)
     self._num_eval_batches = 0
+    self._num_evaluated: Any = 0.0  # The examples of the present evaluation, of this worker.
+    self._evaluated_is_reported = False
     self._num_sent_bytes = 0  # In the present evaluation, by this worker to each other one.
     self._batch_axes: batch_axes.BatchAxes | None = None  # Of the input of evaluations; found in the first one.
     self.length = EvaluationLength()
@@ -251,11 +253,16 @@ class Evaluator(garden.ModelGardenTrainer):
     """A line for each input: how many records train or evaluate, how many were dropped, and why."""
     lines = []
     for name, verb in (('train_data', 'Training data'), ('validation_data', 'Evaluation data')):
-      text = self.inputs[name].summary()
+      text = self.inputs[name].summary(drops_rest=name == 'train_data' or self._drops_rest())
       if text and name == 'validation_data' and self.config.trainer.validation_steps > 0:
         text += f'; at most {self.config.trainer.validation_steps} batches of them: trainer.validation_steps'
       lines += [f'{verb} (task.{name}): {text}'] if text else []
     return lines
+
+  def _drops_rest(self) -> bool:
+    """Whether all batches of an evaluation have one size, by the shapes of its input; true if they are not known."""
+    shapes = [each.shape for each in tf.nest.flatten(self._evaluation_spec) if isinstance(each, tf.TensorSpec)]
+    return all(shape.rank is not None and (not shape.rank or shape[0] is not None) for shape in shapes)
 
   def eval_begin(self):
     """Sets up metrics: see base class."""
@@ -384,6 +391,7 @@ class Evaluator(garden.ModelGardenTrainer):
       if tf.executing_eagerly() and not all(map(bool, agree)):
         raise _AxesDisagreeError
       if tf.executing_eagerly():  # A loop inside a graph (trainer.eval_tf_while_loop) cannot keep the sums.
+        self._num_evaluated += tf.cast(tf.add_n(weights), tf.float64)
         self._sum_scalars(step_outputs, weights)
         self._keep_pictures(step_outputs)
     if not tf.executing_eagerly():
@@ -559,7 +567,10 @@ class Evaluator(garden.ModelGardenTrainer):
           flush=True,
         )
       num_examples = self._num_eval_batches * self._eval_batch_size
-      return self.with_skips(logs, report, num_examples if self._counts_batches() else None)
+      logs = self.with_skips(logs, report, num_examples if self._counts_batches() else None)
+      if int(num_steps) == -1:
+        self._report_evaluated(int((logs or {}).get(training_input.SKIPS, 0)))
+      return logs
     finally:
       self._use_averaged_weights(False)
 
@@ -567,6 +578,7 @@ class Evaluator(garden.ModelGardenTrainer):
     """Evaluates; once more if the parts of a batch have shown that their first dimensions do not count its examples."""
     self.inputs['validation_data'].skips_up_to(None)
     self._num_eval_batches = self._num_sent_bytes = 0
+    self._num_evaluated = tf.constant(0.0, tf.float64)
     self._evaluation_state.begin()
     self.length.begin(self._expected_batches if int(num_steps) == -1 else None, int(num_steps) == -1)
     try:
@@ -576,6 +588,20 @@ class Evaluator(garden.ModelGardenTrainer):
       self._find_axes()
       self._eval_loop_fn = None  # It has the axes found before.
       return self._evaluate(num_steps)
+
+  def _report_evaluated(self, num_skipped: int) -> None:
+    """Prints how many examples an evaluation of all has had, once, if it is another number than was expected."""
+    known = [each.get('num_examples') for each in self.inputs['validation_data'].identity()]
+    is_clear = self._batch_axes is not None and not self._batch_axes.assumed and self._counts_batches()
+    if self._evaluated_is_reported or len(known) != 1 or known[0] is None or not is_clear:
+      return
+    self._evaluated_is_reported = True
+    found = int(workers.sum_over(self.strategy, tf.cast(self._num_evaluated, tf.float32)))
+    if found + num_skipped != known[0] and self.strategy.extended.should_checkpoint:
+      print(
+        f'Evaluation data (task.validation_data): {found} examples were evaluated, and {known[0]} were expected',
+        flush=True,
+      )
 
   def check_evaluation_ends(self, num_steps: int) -> None:
     """Refuses to evaluate all of a dataset that repeats for ever, or a part of the logs that the task aggregates.

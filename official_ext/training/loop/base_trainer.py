@@ -24,6 +24,7 @@ from official_ext.base import errors
 from official_ext.base import hardware
 from official_ext.base import protocols
 from official_ext.base import tf_internals
+from official_ext.data import batch_axes
 from official_ext.data import batch_reader
 from official_ext.data import config_fields
 from official_ext.training.config import epochs
@@ -220,6 +221,7 @@ class Trainer(base_evaluator.Evaluator):
     self.profiler = profiler or profiling.Profiler()
     self.steps_are_done = False
     self.num_skips_restored = 0
+    self._is_first_batch_checked = False
     self.speed = TrainingSpeed()
     self._max_silent_recompilations = max_silent_recompilations
     self._step: training_step_lib.TrainingStep | None = None
@@ -294,6 +296,35 @@ class Trainer(base_evaluator.Evaluator):
       examples_per_epoch=num_examples or 0,
       lengths=epochs.lengths(settings, self.config.task, self.task, num_examples=num_examples or 0),
     )
+    self._check_shapes_of_batches()
+
+  def _check_shapes_of_batches(self) -> None:
+    """Refuses training batches of another size than the configuration has. If only the first one shows it, counts it.
+
+    A trainer that takes its own inputs, or was handed a dataset, knows its batches itself.
+    """
+    spec, num_replicas = self._training_spec, self.strategy.num_replicas_in_sync
+    if spec is None or not self._batch_size or self._takes_own_inputs() or self._input.is_custom:
+      return
+    full = batch_axes.FullBatch(spec, self._batch_size // num_replicas, num_replicas)
+    found = full.by_shapes()
+    if found is None:
+      self.step_inputs.count = full.by_batch
+    elif found:
+      self._check_batch_size(found)
+
+  def _check_batch_size(self, found: int, may_be_less: bool = False) -> None:
+    """Refuses `found` examples in one replica's batch, if that is not its share of the configured batch.
+
+    Args:
+      found: the examples.
+      may_be_less: whether the batch may be the last one of a pass over the input.
+    """
+    size, num_replicas = self._batch_size, self.strategy.num_replicas_in_sync
+    in_step = found * num_replicas
+    if in_step == size or (may_be_less and in_step < size):
+      return
+    raise training_input.wrong_batch_size(self.task, size, found, num_replicas)
 
   def check_parameter_groups(self) -> None:
     """Refuses parameter groups that do not fit the model's variables, which must exist."""
@@ -430,11 +461,22 @@ class Trainer(base_evaluator.Evaluator):
         if inspects:  # Data in memory is not consumed by that.
           self._inspector.look(iterator, first_step)
         loop_fn(iterator, tf.constant(num_steps, tf.int32))
+    self._check_first_batch(first_step)
     # Waits for the device. A loop in Python ends without an error when the data end.
     if self._step_now() < first_step + num_steps and self.owns_step:
       raise self._end_of_data()
     seconds = time.perf_counter() - start
     return seconds - self._inspector.seconds if inspects else seconds
+
+  def _check_first_batch(self, step: int) -> None:
+    """Compares the first batch of this process with the configuration, once; it was taken after `step` steps."""
+    if self.step_inputs.count is None or self._is_first_batch_checked:
+      return
+    self._is_first_batch_checked = True
+    found = int(self.step_inputs.num_seen.numpy())
+    if found > 0:
+      # Of fewer examples than a batch, the first one is the last one.
+      self._check_batch_size(found, may_be_less=step > 0 or 0 < self.speed.examples_per_epoch < self._batch_size)
 
   def create_train_loop_fn(self):
     """Makes the loop over `train_step`; in the fused execution, over whole programs of steps."""
