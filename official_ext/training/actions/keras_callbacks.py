@@ -9,6 +9,7 @@ import contextlib
 import math
 from typing import Any
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 import tf_keras
@@ -26,6 +27,7 @@ from official_ext.training.step import keras_version
 from official_ext.training.writers import writers
 
 _PLAIN = (bool, int, float, str, type(None))
+_WEIGHTS = 'weights'  # The entry of the state that names attributes with weights, which it does not have.
 
 
 class KerasCallback(triggers.Trigger):
@@ -40,16 +42,16 @@ class KerasCallback(triggers.Trigger):
   | on_train_begin, then on_epoch_begin | before the first step of this process, after the restore |
   | on_test_begin, on_test_end, on_epoch_end | after an evaluation |
   | on_epoch_begin | right after on_epoch_end, unless training is over |
-  | on_train_end | when training is done; not for a run that fails or is preempted |
+  | on_train_end | when training is done, before the last checkpoint; not for a run that fails or is preempted |
 
   Logs of an epoch have Keras' names: `loss` and the training metrics, as means over the epoch's steps; `val_loss` and
   the other metrics of the evaluation, with `val_` in front; `lr`. `self.model` is the model, with `optimizer` and
   `stop_training`. `self.params` has epochs, steps (of an epoch) and verbose (0).
 
   A checkpoint keeps the attributes of the callback that are numbers, strings, booleans or scalar variables and that
-  have changed since `set_model`, such as the counts of EarlyStopping or a rate that on_train_begin reads, but no
-  weights and no lists. It keeps `stop_training`: a stopped run does not continue unless settings of the callback
-  change.
+  have changed since `set_model`, such as the counts of EarlyStopping or a rate that on_train_begin reads. It keeps no
+  lists and no weights (`restore_best_weights`), of which a resume warns. It keeps `stop_training`: a stopped run does
+  not continue unless settings of the callback change.
 
   A run that resumes within an epoch calls on_train_begin and on_epoch_begin of that epoch again, so that they set up
   the new process. Afterwards the model's weights, the optimizer's constants (the learning rate) and the kept attributes
@@ -93,7 +95,7 @@ class KerasCallback(triggers.Trigger):
         'use triggers.EveryNSteps, or its option to work by epochs'
       )
     _check_direction(callback)
-    super().__init__((triggers.BEGIN, 'rollback', 'train', 'eval', triggers.END), self._hear)
+    super().__init__((triggers.BEGIN, 'rollback', 'train', 'eval', triggers.TRAINED), self._hear)
     self.name = f'{self.name}/{name}'
     self._callback, self._trainer = callback, trainer
     self._ends = epochs.every(steps_per_epoch or 0)
@@ -141,6 +143,8 @@ class KerasCallback(triggers.Trigger):
       if name not in self._settings or self._settings[name] != value
     }
     state = {'attributes': attributes, 'sums': dict(self._sums), 'logs': dict(self._logs), 'epoch': self._epoch}
+    if weights := [name for name, value in vars(self._callback).items() if _are_weights(value)]:
+      state[_WEIGHTS] = weights
     return {**state, 'stopped': self._settings} if self._model.stop_training else state
 
   def restore(self, state: json_values.JsonMapping) -> None:
@@ -172,7 +176,7 @@ class KerasCallback(triggers.Trigger):
     elif event == 'eval' and self._ends_with == 'eval':
       self._callback.on_test_begin({})
       self._callback.on_test_end(self._named(logs, ''))
-    if event == triggers.END:
+    if event == triggers.TRAINED:
       if self._sums and self._ends_with == 'train':  # Cut short by the end of training.
         self._end_epoch({}, step)
       self._callback.on_train_end(dict(self._logs))
@@ -182,6 +186,13 @@ class KerasCallback(triggers.Trigger):
   def _begin(self, step: int) -> None:
     with self._keeping_variables() if self._restored else contextlib.nullcontext():
       self._callback.on_train_begin({})
+    for name in self._restored.get(_WEIGHTS, ()):
+      logging.warning(
+        'The weights in %s.%s are not in the checkpoint from which the run resumes: the callback has those of later '
+        'epochs alone. trainer.best_checkpoint_export_subdir keeps the best ones.',
+        type(self._callback).__name__,
+        name,
+      )
     self._baseline = _plain_attributes(self._callback)
     _set_attributes(self._callback, self._restored.get('attributes', {}))
     self._enter_epoch(step)
@@ -294,6 +305,10 @@ def _check_direction(callback: tf_keras.callbacks.Callback) -> None:
       f'build_actions: the Keras callback {type(callback).__name__} takes {"higher" if is_max else "lower"} values of '
       f"{callback.monitor} for better, of which {metric_direction.WORDS[right]} is better; give mode='{right}'"
     )
+
+
+def _are_weights(value: object) -> bool:
+  return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, np.ndarray) for each in value)
 
 
 def _plain_attributes(callback: object) -> dict[str, object]:

@@ -63,7 +63,7 @@ class Trigger(orbit.actions.ConditionalAction):
     """
     super().__init__(condition, action)
     for event in events:
-      if event not in run_files.EVENTS + (BEGIN, END):
+      if event not in run_files.EVENTS + (BEGIN, TRAINED, END):
         otherwise = f'; there are {", ".join(run_files.EVENTS)}'
         hint = errors.did_you_mean(event, run_files.EVENTS, otherwise, before='; ', show=repr)
         raise ValueError(f'There is no event {event!r}{hint}')
@@ -94,9 +94,10 @@ class Trigger(orbit.actions.ConditionalAction):
     """
 
 
-# The moment after the last step, evaluation and checkpoint, which is not an event: the run is not over yet.
+# Moments that are not events. There, a run that is not over yet takes actions.
 BEGIN = 'begin'  # There is something to train: before the first step of this process, after the restore.
-END = 'end'
+TRAINED = 'trained'  # After the last step and its evaluation, before the last checkpoint, which has the weights then.
+END = 'end'  # After the last checkpoint.
 
 
 class OnEvent(Trigger):
@@ -296,7 +297,8 @@ class AtEnd(Trigger):
   """Takes an action when training is done, before the run counts as finished: if it fails, the run has failed.
 
   Its logs come from the last training loop and the last evaluation. It is not taken in a run that fails or is
-  preempted, nor again when a finished run is started once more and has nothing left to do.
+  preempted, nor again when a finished run is started once more and has nothing left to do. The last checkpoint is
+  written before: weights that the action changes are not in it, and are reported.
 
   Example:
 
@@ -391,9 +393,14 @@ class EventActions:
     with self._summary_file(event):
       self._take(waiting, event, logs)
 
-  def take_at_end(self, step: int) -> None:
-    """Takes the actions of `AtEnd`, with the last logs of all. Call it when training is done."""
-    self.take(END, step, self._last_logs)
+  def take_at_end(self, step: int, moment: str = END) -> None:
+    """Takes the actions of `AtEnd`, or of `TRAINED`, with the last logs of all. Call it when training is done."""
+    self.take(moment, step, self._last_logs)
+
+  @property
+  def is_empty(self) -> bool:
+    """Whether there are no actions."""
+    return not self._triggers
 
   def _summary_file(self, event: str) -> Any:
     if self.summaries is None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 import contextlib
 import dataclasses
-import threading
 import time
 from typing import Any
 
@@ -27,6 +26,7 @@ from official_ext.base import tf_internals
 from official_ext.data import batch_axes
 from official_ext.data import batch_reader
 from official_ext.data import config_fields
+from official_ext.data import pipelines
 from official_ext.training.config import epochs
 from official_ext.training.loop import base_evaluator
 from official_ext.training.loop import training_input
@@ -515,6 +515,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def _prepare_input(self) -> None:
     if self._train_iter is None:
+      pipelines.wait_for_caches()
       dataset = self._input.after(self._step_now(), self.distribute_dataset)
       if dataset is not None:
         self.train_dataset = dataset
@@ -657,9 +658,9 @@ class Trainer(base_evaluator.Evaluator):
     """Lets the next loop take its input from `global_step` on. Call it when the step was set back."""
     if self._step is None:
       return
-    # TensorFlow may take a minute to delete an iterator. Not a daemon: it must not run while the process exits.
-    iterator, self._train_iter = [self._train_iter], None
-    threading.Thread(target=iterator.clear, name='delete_iterator').start()
+    iterator, self._train_iter = self._train_iter, None
+    if iterator is not None:
+      pipelines.delete_in_background([iterator])
 
   def take_batches(self) -> list[Any]:
     """Takes the batches of the next step, for a caller that runs it. Call it after `prepare_training`."""
@@ -668,6 +669,12 @@ class Trainer(base_evaluator.Evaluator):
   def take_inputs(self, iterator: tf.data.Iterator) -> Any:
     """Calls `next_train_inputs` for the next step, whose number and seeds it may read. Cross-replica context."""
     return self.step_inputs.take_one(iterator)
+
+  def close(self) -> None:
+    """Destroys the iterators, in the background. The next loop or evaluation makes others."""
+    iterators = [vars(self).get(name) for name in ('_train_iter', '_eval_iter')]
+    self._train_iter = self._eval_iter = None
+    pipelines.delete_in_background(iterators)
 
   # The end of a loop, and changes after a restore.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import dataclasses
 import functools
+import sys
 import time
 from typing import Any
 
@@ -222,6 +223,7 @@ class Controller(orbit.Controller):
     self._checkpoint_path = checkpoint
     self._reported_plan = False
     self._is_restored = False
+    self._weights_saved: int | None = None  # The checksum of the last checkpoint's; None if no action may change them.
     self._evaluation_is_pending = False
     summary_interval = kwargs.pop('summary_interval', None)
     super().__init__(global_step=global_step, **{**kwargs, 'steps_per_loop': self._boundaries.steps_to_next})
@@ -303,12 +305,40 @@ class Controller(orbit.Controller):
         self._stop_if_requested(step, evaluation_pending=True)
         output = self._evaluate_in_training(course, step, eval_steps)
         evaluates = False
+      if self._is_last(course, step):
+        self._take_last_actions(course, step)
       if self._saves(course, step):
         self.save_checkpoint(may_fail=self._trains(course, step))
     self._saving.finish()
     if step < course.train_steps:
       self.events.report('early_stopped', step, {'reason': self._actions.stop_reason})
     return output
+
+  def _take_last_actions(self, course: Boundaries, step: int) -> None:
+    """Takes the actions between the last evaluation and the last checkpoint, such as `on_train_end` of Keras."""
+    if self._actions.is_empty:
+      return
+    compares = self.checkpoint_manager is not None and self._saves(course, step)
+    before = self.checkpoint_manager.weights_sum() if compares else None
+    with self._saving_on_the_way_out('train', step, lambda: False):
+      self.events.trained(step)
+    # A step that is saved already, such as before its evaluation, is not saved again.
+    is_saved = compares and self._saving.holds(step)
+    self._weights_saved = before if is_saved or not compares else self.checkpoint_manager.weights_sum()
+
+  def end(self) -> None:
+    """Takes the actions of the end of the run. Weights that they change are in no checkpoint: that is reported."""
+    step = self._step_now()
+    self.events.end(step)
+    if self._weights_saved is None or self._weights_saved == self.checkpoint_manager.weights_sum():
+      return
+    if self.strategy.extended.should_checkpoint:
+      print(
+        f"warning: an action at the end of training has changed the model's weights, and ckpt-{step} has them as they "
+        'were before; save them in the action, or change them in on_train_end of a Keras callback',
+        file=sys.stderr,
+        flush=True,
+      )
 
   # The actions due at a step.
 

@@ -60,6 +60,9 @@ class ModelGardenTrainer(base_trainer.Trainer):
 
     def noting(params, input_context=None):
       datasets = build(params, input_context) if takes_context else build(params)
+      for dataset in tf.nest.flatten(datasets):
+        if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():
+          pipelines.own_caches(dataset)
       spec = tf.nest.map_structure(_spec_of, datasets)
       if is_validation:
         self._evaluation_spec = spec

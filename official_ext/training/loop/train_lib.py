@@ -152,7 +152,7 @@ def _run(experiment: run_options.Experiment) -> tuple[tf_keras.Model, Mapping[st
     _warn_of_unused_bindings(experiment, 'while the experiment was built', of_classes=True)
   # Record: from here on, the folder is this run's, and says how it stands.
   with _holding_folder(experiment) as (experiment, lock), recorded(experiment, built, actions, lock) as run:
-    with experiment.workers.guarded(), run.hang:
+    with contextlib.closing(built), experiment.workers.guarded(), run.hang:
       report_start(experiment, run)
       # Run.
       mode, config, logs = experiment.mode, experiment.params.trainer, None
@@ -168,7 +168,7 @@ def _run(experiment: run_options.Experiment) -> tuple[tf_keras.Model, Mapping[st
           logs = loop.evaluate_continuously(config.validation_steps, config.continuous_eval_timeout, has_ended)
         if mode in ('eval', 'train_and_post_eval') or experiment.run_post_eval:
           logs = loop.evaluate(steps=config.validation_steps)
-      run.events.end(int(built.global_step.numpy()))
+        loop.end()
       _warn_of_unused_bindings(experiment, 'in this run', of_classes=False)
   skipped = run.skipped_updates()
   return built.model, {**(logs or {}), **({'skipped_updates': skipped} if skipped else {})}

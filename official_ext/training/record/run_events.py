@@ -76,6 +76,10 @@ class RunEvents:
     self._release()
     self.actions.take(triggers.BEGIN, step, {})
 
+  def trained(self, step: int) -> None:
+    """Takes the actions that come after the last step and its evaluation, before the last checkpoint."""
+    self.actions.take_at_end(step, triggers.TRAINED)
+
   def end(self, step: int) -> None:
     """Ends training. Call it when everything is done."""
     if not self.nothing_to_do:
