@@ -82,7 +82,7 @@ class Experiment:
   save_summary: bool = True
   options: RunOptions = RunOptions()
   start: training_lines.Start = training_lines.Start()
-  epochs_so_far: tuple[Any, ...] = (0, None)
+  epochs_so_far: tuple[int, Any] = (0, None)
   lengths: epochs.Lengths = epochs.Lengths()
   code: json_values.JsonMapping = dataclasses.field(default_factory=dict)
 

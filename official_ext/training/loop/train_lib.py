@@ -181,21 +181,46 @@ def _with_start(experiment: run_options.Experiment) -> run_options.Experiment:
   """The experiment with the start of its run, and its lengths in steps. Refuses one that cannot be run."""
   params = experiment.params
   start = run_checks.check_run(experiment)
-  so_far = tuple(experiment.workers.from_chief('epochs so far', lambda: _epochs_so_far(experiment, start)))
-  lengths = epochs.lengths(params.trainer, params.task, experiment.task, *so_far)
+  step, before, zero_start = experiment.workers.from_chief(
+    'notes of the start', lambda: _noted_at_start(experiment, start)
+  )
+  params = _with_start_of_averages(params, zero_start, experiment.is_chief)
+  lengths = epochs.lengths(params.trainer, params.task, experiment.task, step, before)
   if in_steps := epochs.in_steps(params.trainer, params.task, experiment.task, lengths):
     params = params.replace(trainer=in_steps)
-  experiment = dataclasses.replace(experiment, start=start, params=params, epochs_so_far=so_far, lengths=lengths)
+  experiment = dataclasses.replace(
+    experiment, start=start, params=params, epochs_so_far=(step, before), lengths=lengths
+  )
   run_checks.check_same_params(experiment)
   return experiment
 
 
-def _epochs_so_far(experiment: run_options.Experiment, start: training_lines.Start) -> list[Any]:
-  """The step at which a training starts, and `Lengths.to_json` of the run up to there, as its checkpoint has it."""
+def _noted_at_start(experiment: run_options.Experiment, start: training_lines.Start) -> list[Any]:
+  """The notes of the checkpoint with which a training starts.
+
+  Returns:
+    Its step; `Lengths.to_json` of the run up to there; whether its averages began at 0, None if it keeps none. Versions
+    without `ema_zero_start` began there.
+  """
   path = start.checkpoint or next(reversed(manifests.complete_paths(experiment.model_dir)), None)
   if not experiment.trains or path is None or not manifests.has_manifest(path):
-    return [0, None]
-  return [manifests.step_of(path), manifests.entries(path).get(contents.EPOCHS)]
+    return [0, None, None]
+  notes = manifests.entries(path)
+  optimizer = notes.get('optimizer_config') or {}
+  zero_start = optimizer.get('ema_zero_start', True) if optimizer.get('ema') else None
+  return [manifests.step_of(path), notes.get(contents.EPOCHS), zero_start]
+
+
+def _with_start_of_averages(
+  params: definitions.ExperimentConfig, zero_start: bool | None, is_chief: bool
+) -> definitions.ExperimentConfig:
+  """The configuration with the start of averages of the run that is resumed; None: there is no such run."""
+  config = params.trainer.optimizer_config
+  if zero_start is None or not config.ema or zero_start == vars(config).get('ema_zero_start'):
+    return params
+  if is_chief:
+    print(f'trainer.optimizer_config.ema_zero_start: {str(zero_start).lower()}, as the run began', flush=True)
+  return params.replace(trainer={'optimizer_config': {'ema_zero_start': zero_start}})
 
 
 def _interval(experiment: run_options.Experiment, name: str) -> epochs.Ends | int:

@@ -170,7 +170,7 @@ def averages_after(folder, *zero_starts):
   """The averages after three more steps for each start of a run, of which each has another switch."""
   for number, zero_start in enumerate(zero_starts, 1):
     params = make_params(train_steps=3 * number, best_checkpoint_export_subdir='')
-    params.trainer.optimizer_config.ema_zero_start = zero_start
+    params.override({'trainer': {'optimizer_config': {'ema_zero_start': zero_start, 'ema': {'dynamic_decay': False}}}})
     small_run.run(folder, 'train', params=params)
   reader = tf.train.load_checkpoint(f'{folder}/ckpt-{3 * len(zero_starts)}')
   names = [name for name in reader.get_variable_to_shape_map() if '/average/' in name]
@@ -181,6 +181,7 @@ def test_a_resumed_run_keeps_the_start_of_its_averages(tmp_path):
   """A run of an older version began at zero, and the switch is false by default."""
   straight = averages_after(tmp_path / 'straight', True, True)
   harness.assert_close(averages_after(tmp_path / 'resumed', True, False), straight, rtol=0, atol=0)
+  assert 'ema_zero_start: true' in (tmp_path / 'resumed/params.yaml').read_text()
   assert np.abs(averages_after(tmp_path / 'weights', False, False)[0] - straight[0]).max() > 0.01
 
 
