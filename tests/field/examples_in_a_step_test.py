@@ -1,4 +1,4 @@
-"""The number of examples in a step is the configured one, or the run is refused with both numbers."""
+"""The number of examples in a step is the configured one, or the run is refused or reports both numbers."""
 
 import numpy as np
 import pytest
@@ -29,22 +29,30 @@ def of_size(size, drop_remainder):
   return lambda dataset, params, input_context: dataset.batch(size, drop_remainder=drop_remainder)
 
 
-@pytest.mark.parametrize('drop_remainder', [True, False])
 @pytest.mark.parametrize(
-  ('replicas', 'size', 'found'),
+  ('replicas', 'size', 'drop_remainder', 'found'),
   [
-    ('two', 8, '16 examples, 8 on each of 2 replicas'),
-    ('two', 2, '4 examples, 2 on each of 2 replicas'),
-    ('one', 16, 'has 16 examples'),
-    ('one', 5, 'has 5 examples'),
+    ('two', 8, True, '16 examples, 8 on each of 2 replicas'),
+    ('two', 8, False, '16 examples, 8 on each of 2 replicas'),
+    ('two', 2, True, '4 examples, 2 on each of 2 replicas'),
+    ('one', 16, True, 'has 16 examples'),
+    ('one', 5, True, 'has 5 examples'),
   ],
 )
-def test_another_number_is_refused(replicas, size, found, drop_remainder, tmp_path):
+def test_another_number_is_refused(replicas, size, drop_remainder, found, tmp_path):
   """8 are configured. Without `drop_remainder` only the first batch shows it: nothing is saved."""
   with pytest.raises(errors.UserError) as caught:
     small_run.run(tmp_path / 'run', 'train', task_with(of_size(size, drop_remainder)), replicas)
   assert str(caught.value).startswith('task.train_data.global_batch_size: is 8, and ') and found in str(caught.value)
   assert not list(tmp_path.glob('run/ckpt-*')) and (tmp_path / 'run').exists() != drop_remainder
+
+
+@pytest.mark.parametrize('size', [5, 16])
+def test_another_number_in_batches_that_may_differ_is_printed(size, tmp_path, capsys):
+  """As of buckets of lengths, whose batches have different numbers of examples."""
+  small_run.run(tmp_path, 'train', task_with(of_size(size, False)))
+  line = f'Training data (task.train_data): the first batch has {size} examples, and global_batch_size is 8\n'
+  assert capsys.readouterr().out.count(line) == 1
 
 
 @pytest.mark.parametrize('drop_remainder', [True, False])
@@ -119,7 +127,7 @@ def test_a_first_batch_decides_or_leaves_it_open(shapes, replicas, expected):
 def test_an_evaluation_prints_how_many_examples_it_had(tmp_path, capsys):
   """A pipeline that drops the last two of ten, and a task that knows ten."""
 
-  class Task(harness.LinearTask):
+  class Task(small_run.SmallTask):
     def num_examples(self, params):
       return 64 if params.is_training else 10
 

@@ -310,21 +310,8 @@ class Trainer(base_evaluator.Evaluator):
     found = full.by_shapes()
     if found is None:
       self.step_inputs.count = full.by_batch
-    elif found:
-      self._check_batch_size(found)
-
-  def _check_batch_size(self, found: int, may_be_less: bool = False) -> None:
-    """Refuses `found` examples in one replica's batch, if that is not its share of the configured batch.
-
-    Args:
-      found: the examples.
-      may_be_less: whether the batch may be the last one of a pass over the input.
-    """
-    size, num_replicas = self._batch_size, self.strategy.num_replicas_in_sync
-    in_step = found * num_replicas
-    if in_step == size or (may_be_less and in_step < size):
-      return
-    raise training_input.wrong_batch_size(self.task, size, found, num_replicas)
+    elif found and found * num_replicas != self._batch_size:
+      raise training_input.wrong_batch_size(self.task, self._batch_size, found, num_replicas)
 
   def check_parameter_groups(self) -> None:
     """Refuses parameter groups that do not fit the model's variables, which must exist."""
@@ -469,14 +456,23 @@ class Trainer(base_evaluator.Evaluator):
     return seconds - self._inspector.seconds if inspects else seconds
 
   def _check_first_batch(self, step: int) -> None:
-    """Compares the first batch of this process with the configuration, once; it was taken after `step` steps."""
+    """Compares the first batch of this process with the configuration, once; it was taken after `step` steps.
+
+    Batches of an input without fixed shapes may differ, as in buckets of lengths: then the number is printed. A whole
+    global batch on each of several replicas is refused.
+    """
     if self.step_inputs.count is None or self._is_first_batch_checked:
       return
     self._is_first_batch_checked = True
-    found = int(self.step_inputs.num_seen.numpy())
-    if found > 0:
-      # Of fewer examples than a batch, the first one is the last one.
-      self._check_batch_size(found, may_be_less=step > 0 or 0 < self.speed.examples_per_epoch < self._batch_size)
+    found, num_replicas = int(self.step_inputs.num_seen.numpy()), self.strategy.num_replicas_in_sync
+    if found == self._batch_size and num_replicas > 1:
+      raise training_input.wrong_batch_size(self.task, self._batch_size, found, num_replicas)
+    if found > 0 and found * num_replicas != self._batch_size and not step and self.strategy.extended.should_checkpoint:
+      print(
+        f'Training data (task.train_data): the first batch has {found * num_replicas} examples, and global_batch_size '
+        f'is {self._batch_size}',
+        flush=True,
+      )
 
   def create_train_loop_fn(self):
     """Makes the loop over `train_step`; in the fused execution, over whole programs of steps."""
@@ -658,9 +654,7 @@ class Trainer(base_evaluator.Evaluator):
     """Lets the next loop take its input from `global_step` on. Call it when the step was set back."""
     if self._step is None:
       return
-    iterator, self._train_iter = self._train_iter, None
-    if iterator is not None:
-      pipelines.delete_in_background([iterator])
+    self._delete_iterators('_train_iter')
 
   def take_batches(self) -> list[Any]:
     """Takes the batches of the next step, for a caller that runs it. Call it after `prepare_training`."""
@@ -672,9 +666,17 @@ class Trainer(base_evaluator.Evaluator):
 
   def close(self) -> None:
     """Destroys the iterators, in the background. The next loop or evaluation makes others."""
-    iterators = [vars(self).get(name) for name in ('_train_iter', '_eval_iter')]
-    self._train_iter = self._eval_iter = None
-    pipelines.delete_in_background(iterators)
+    self._delete_iterators('_train_iter', '_eval_iter')
+
+  def _delete_iterators(self, *names: str) -> None:
+    iterators = []
+    for name in names:
+      if vars(self).get(name) is not None:
+        iterators.append(vars(self)[name])
+        delattr(self, name)  # Or else TensorFlow's tracking of attributes would keep it.
+        setattr(self, name, None)
+    if iterators:
+      pipelines.delete_in_background(iterators)
 
   # The end of a loop, and changes after a restore.
 
