@@ -73,8 +73,8 @@ FAULTS = (
     'loops_from_the_resume',
     'loops end on the multiples of every interval',
     'Boundaries.steps_to_next',
-    'step % interval',
-    '0 % interval',
+    'ends.next_after(step)',
+    'step + ends.next_after(0)',
     ('test_loops_end_on_the_multiples_of_every_interval_wherever_they_start',),
   ),
   Fault(

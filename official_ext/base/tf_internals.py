@@ -30,6 +30,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.autograph.core import config_lib as autograph_config_lib
 from tensorflow.python.autograph.impl import api as autograph_api
+from tensorflow.python.data.ops import cache_op
 from tensorflow.python.distribute import one_device_strategy
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import backprop
@@ -395,6 +396,11 @@ def autograph_called(function: FunctionT) -> FunctionT:
 def inputs_of(dataset: tf.data.Dataset) -> Sequence[tf.data.Dataset]:
   """The datasets that a dataset is made from; tf.data has no public way to them."""
   return dataset._inputs()
+
+
+def cache_file_of(dataset: tf.data.Dataset) -> str:
+  """The path that `dataset.cache(filename)` writes to; '' for any other dataset. Only where operations run eagerly."""
+  return dataset._filename.numpy().decode() if isinstance(dataset, cache_op.CacheDataset) else ''
 
 
 def resource_of(writer: tf.summary.SummaryWriter) -> object:

@@ -18,6 +18,7 @@ from official_ext.base import safe_text
 from official_ext.base import tracebacks
 from official_ext.base.files import storage
 from official_ext.base.run_folder import run_status
+from official_ext.data import pipelines
 from official_ext.training.devices import cluster
 
 _WITH_STATUS = (
@@ -27,6 +28,9 @@ _WITH_STATUS = (
   errors.DivergedError,
   errors.PreemptedError,
 )
+
+
+_DELETION_SECONDS = 10.0  # A second start takes over the caches of pipelines that take longer.
 
 
 def report(error: BaseException) -> int:
@@ -109,14 +113,24 @@ def _flag(name: str) -> Any:
   return flags.FLAGS[name].value if name in flags.FLAGS else None
 
 
-def end_process(status: int) -> NoReturn:
+def end_process(status: int, held: list[BaseException] | None = None) -> NoReturn:
   """Ends the process. All files are written and closed by now.
 
-  It does not wait for TensorFlow's threads (data pipelines, replicas, XLA) to end one by one, which may take minutes.
-  One of several workers ends normally: it must disconnect from the others.
+  Iterators of data pipelines are deleted first, so that they delete their temporary files. It does not wait for all of
+  TensorFlow's threads (replicas, XLA) to end one by one, which may take minutes. One of several workers ends normally:
+  it must disconnect from the others.
+
+  Args:
+    status: the exit status.
+    held: the error that has ended the program, whose frames may hold iterators; it is cleared.
   """
   if 'TF_CONFIG' in os.environ:
     sys.exit(status)
+  held = held or []
+  if held:
+    pipelines.delete_in_background(held, collects=True)
+  if pipelines.finish_deletions(_DELETION_SECONDS):
+    pipelines.release_caches()
   atexit._run_exitfuncs()  # pylint: disable=protected-access  # AutoGraph deletes its temporary files there.
   logging.flush()
   sys.stdout.flush()

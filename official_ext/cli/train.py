@@ -82,13 +82,14 @@ def run_main(main: Callable[[Sequence[str]], object], argv: Sequence[str], ends_
   Returns:
     The exit status.
   """
-  status = 0
+  status, held = 0, []
   try:
     main(argv)
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
     status = exit_status.report(error)
+    held.append(error)
   if ends_process:
-    exit_status.end_process(status)
+    exit_status.end_process(status, held)
   return status
 
 

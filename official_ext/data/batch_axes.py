@@ -120,6 +120,62 @@ def find(spec: object, batch_size: int | None, build: Callable[[int], object] | 
   return assumed(spec)
 
 
+@dataclasses.dataclass(frozen=True)
+class FullBatch:
+  """Compares the examples of a training batch with the configured number.
+
+  Attributes:
+    spec: the type specs of one replica's batch, a nested structure.
+    size: the configured examples of one replica's batch.
+    num_replicas: how many replicas share a global batch.
+  """
+
+  spec: Any
+  size: int
+  num_replicas: int = 1
+
+  @property
+  def _shapes(self) -> list[tuple[int | None, ...]]:
+    """The shapes of the parts; () for a scalar, and for a part without a rank."""
+    shapes = [tf.TensorShape(getattr(each, 'shape', None)) for each in tf.nest.flatten(self.spec)]
+    return [tuple(shape.as_list()) if shape.rank else () for shape in shapes]
+
+  def by_shapes(self) -> int | None:
+    """The examples of a batch as its shapes have them; 0 if they leave it open, None if only a batch shows it."""
+    shapes = [shape for shape in self._shapes if shape]
+    sizes = {shape[0] for shape in shapes}
+    if not sizes or self.size in sizes:
+      return self.size
+    if None in sizes:
+      return None
+    if len(sizes) > 1:
+      return 0
+    (found,) = sizes
+    is_elsewhere = all(self.size in shape[1:] for shape in shapes)
+    return 0 if is_elsewhere and found != self._whole else found
+
+  def by_batch(self, batch: object) -> tf.Tensor:
+    """The examples of a batch, for a spec of which `by_shapes` is None: int64 scalar; 0 if it leaves it open."""
+    parts = [(part, shape) for part, shape in zip(tf.nest.flatten(batch), self._shapes) if shape and shape[0] is None]
+    sizes = tf.stack([_size(part, 0) for part, _ in parts])
+    is_elsewhere = tf.reduce_all([self._has_it_elsewhere(part, shape) for part, shape in parts])
+    is_open = tf.reduce_any(sizes != sizes[0]) | (is_elsewhere & (sizes[0] != self._whole))
+    found = tf.where(is_open, tf.constant(0, tf.int64), sizes[0])
+    return tf.where(tf.reduce_any(sizes == self.size), tf.constant(self.size, tf.int64), found)
+
+  @property
+  def _whole(self) -> int:
+    """The examples of a global batch that each of several replicas takes; -1 for one replica."""
+    return self.size * self.num_replicas if self.num_replicas > 1 else -1
+
+  def _has_it_elsewhere(self, part: Any, shape: tuple[int | None, ...]) -> tf.Tensor:
+    """Whether a later dimension that varies has the configured size, as in a batch whose first axis is time."""
+    if isinstance(part, (tf.RaggedTensor, tf.SparseTensor)):
+      return tf.constant(False)
+    others = [_size(part, axis) == self.size for axis, size in enumerate(shape) if axis and size is None]
+    return tf.reduce_any(others) if others else tf.constant(False)
+
+
 def _shape(value: Any) -> tuple[int | None, ...]:
   """The shape of a spec or tensor; () for a scalar and for anything that has none; (None,) if the rank is unknown."""
   shape = getattr(value, 'shape', None)

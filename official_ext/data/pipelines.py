@@ -6,17 +6,28 @@
       dataset = dataset.skip(1000)
 
 An input honours the start if it calls `take_start`.
+
+The last part deletes iterators, and owns the files of `cache(filename)`. TensorFlow refuses a cache whose lock file
+exists; its iterator deletes that file, and a process that is killed leaves it.
 """
 
 from collections.abc import Callable, Iterator
 import contextlib
 import contextvars
 import dataclasses
+import gc
 import inspect
+import os
+import re
+import threading
+import time
+from typing import Any
 
 import tensorflow as tf
 
 from official_ext.base import tf_internals
+from official_ext.base.files import local_files
+from official_ext.base.files import paths
 
 
 @dataclasses.dataclass
@@ -114,3 +125,106 @@ def never_ends(dataset: tf.data.Dataset) -> bool:
     return False
   inputs = tf_internals.inputs_of(dataset)
   return bool(inputs) and all(map(never_ends, inputs))
+
+
+_OWNER = '.owner'  # Next to a cache: locked by the process that uses it, and deleted by it if it ends by itself.
+_OWNED: dict[str, int] = {}  # Descriptors of these files, by the path of the cache.
+_DELETIONS: list[threading.Thread] = []
+
+
+def file_caches(dataset: tf.data.Dataset) -> list[str]:
+  """The local paths of `cache(filename)` in a pipeline, outside of functions of `map`, `interleave` and so on."""
+  found, pending = [], [dataset]
+  while pending:
+    each = pending.pop()
+    path = tf_internals.cache_file_of(each)
+    found += [path] if path and not paths.is_remote(path) else []
+    pending += tf_internals.inputs_of(each)
+  return found
+
+
+def own_caches(dataset: tf.data.Dataset) -> None:
+  """Owns the caches of a pipeline, and deletes the lock files of processes that were killed while they wrote.
+
+  A lock file counts as left over if the cache had an owner, and no process has its lock any more. The lock file of a
+  program without this library stays, and TensorFlow refuses it.
+
+  Args:
+    dataset: of which no iterator was made yet.
+  """
+  for path in file_caches(dataset):
+    if path in _OWNED:
+      continue
+    had_owner = os.path.exists(path + _OWNER)
+    try:
+      file = local_files.open_descriptor(path + _OWNER, os.O_RDWR | os.O_CREAT)
+    except OSError:  # TensorFlow reports it.
+      continue
+    if not local_files.try_lock(file) or not local_files.is_lock_at(file, path + _OWNER):
+      os.close(file)
+      continue
+    _OWNED[path] = file
+    folder, name = os.path.split(path)
+    for lock in paths.matching(folder or '.', re.escape(name) + r'_\d+\.lockfile') if had_owner else ():
+      paths.remove(lock)
+      print(f'{lock}: deleted; the process that wrote this cache has ended', flush=True)
+
+
+def delete_in_background(objects: list[Any], collects: bool = False) -> None:
+  """Deletes iterators in a thread: TensorFlow may take a minute for one.
+
+  The thread is no daemon: it must not run while the interpreter ends.
+
+  Args:
+    objects: is emptied. No other reference may be left.
+    collects: whether cycles, such as of an exception and its frames, may hold them.
+  """
+
+  def delete():
+    objects.clear()
+    if collects:
+      gc.collect()
+
+  thread = threading.Thread(target=delete, name='delete_iterator')
+  _DELETIONS[:] = [*(each for each in _DELETIONS if each.is_alive()), thread]
+  thread.start()
+
+
+def wait_for_caches() -> None:
+  """Waits until deleted iterators have given up their caches, which another iterator could not write otherwise."""
+  if _OWNED:
+    finish_deletions()
+
+
+def finish_deletions(seconds: float | None = None) -> bool:
+  """Waits for `delete_in_background`.
+
+  Args:
+    seconds: the longest wait; None: without end.
+
+  Returns:
+    Whether all is deleted.
+  """
+  deadline = None if seconds is None else time.monotonic() + seconds
+  for thread in list(_DELETIONS):
+    thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+  return not any(thread.is_alive() for thread in _DELETIONS)
+
+
+def release_caches() -> None:
+  """Gives up the caches. Call it when their iterators are deleted."""
+  for path, file in _OWNED.items():
+    with contextlib.suppress(OSError):
+      os.remove(path + _OWNER)
+    os.close(file)
+  _OWNED.clear()
+
+
+def _leave_to_parent() -> None:
+  """In a forked process, which would otherwise keep the locks after its parent's death."""
+  for file in _OWNED.values():
+    os.close(file)
+  _OWNED.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -235,4 +235,4 @@ def test_the_arguments_of_run_experiment():
 
 
 def test_the_public_names_exist():
-  assert set(re.findall(r'ext\.(\w+)', PAGE)) <= set(ext.FACE)
+  assert set(re.findall(r'\bext\.(\w+)', PAGE)) <= set(ext.FACE)

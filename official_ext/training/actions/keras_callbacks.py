@@ -9,6 +9,7 @@ import contextlib
 import math
 from typing import Any
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 import tf_keras
@@ -20,11 +21,13 @@ from official_ext.base import tf_internals
 from official_ext.base.run_folder import metric_direction
 from official_ext.base.run_folder import run_files
 from official_ext.training.actions import triggers
+from official_ext.training.config import epochs
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import keras_version
 from official_ext.training.writers import writers
 
 _PLAIN = (bool, int, float, str, type(None))
+_WEIGHTS = 'weights'  # The entry of the state that names attributes with weights, which it does not have.
 
 
 class KerasCallback(triggers.Trigger):
@@ -39,16 +42,16 @@ class KerasCallback(triggers.Trigger):
   | on_train_begin, then on_epoch_begin | before the first step of this process, after the restore |
   | on_test_begin, on_test_end, on_epoch_end | after an evaluation |
   | on_epoch_begin | right after on_epoch_end, unless training is over |
-  | on_train_end | when training is done; not for a run that fails or is preempted |
+  | on_train_end | when training is done, before the last checkpoint; not for a run that fails or is preempted |
 
   Logs of an epoch have Keras' names: `loss` and the training metrics, as means over the epoch's steps; `val_loss` and
   the other metrics of the evaluation, with `val_` in front; `lr`. `self.model` is the model, with `optimizer` and
   `stop_training`. `self.params` has epochs, steps (of an epoch) and verbose (0).
 
   A checkpoint keeps the attributes of the callback that are numbers, strings, booleans or scalar variables and that
-  have changed since `set_model`, such as the counts of EarlyStopping or a rate that on_train_begin reads, but no
-  weights and no lists. It keeps `stop_training`: a stopped run does not continue unless settings of the callback
-  change.
+  have changed since `set_model`, such as the counts of EarlyStopping or a rate that on_train_begin reads. It keeps no
+  lists and no weights (`restore_best_weights`), of which a resume warns. It keeps `stop_training`: a stopped run does
+  not continue unless settings of the callback change.
 
   A run that resumes within an epoch calls on_train_begin and on_epoch_begin of that epoch again, so that they set up
   the new process. Afterwards the model's weights, the optimizer's constants (the learning rate) and the kept attributes
@@ -92,10 +95,11 @@ class KerasCallback(triggers.Trigger):
         'use triggers.EveryNSteps, or its option to work by epochs'
       )
     _check_direction(callback)
-    super().__init__((triggers.BEGIN, 'rollback', 'train', 'eval', triggers.END), self._hear)
+    super().__init__((triggers.BEGIN, 'rollback', 'train', 'eval', triggers.TRAINED), self._hear)
     self.name = f'{self.name}/{name}'
     self._callback, self._trainer = callback, trainer
-    self._steps_per_epoch, self._ends_with = steps_per_epoch or 0, 'train'
+    self._ends = epochs.every(steps_per_epoch or 0)
+    self._ends_with = 'train'
     self._settings: dict[str, object] = {}  # Plain attributes before on_train_begin.
     self._baseline: dict[str, object] | None = None  # Plain attributes after on_train_begin; None before.
     self._restored: json_values.JsonMapping = {}  # {}: the training has not begun in it.
@@ -110,23 +114,23 @@ class KerasCallback(triggers.Trigger):
     Raises:
       UserError: the length of an epoch is not known.
     """
-    config, pace = self._trainer.config.trainer, self._trainer.speed
+    config, lengths = self._trainer.config.trainer, self._trainer.speed.lengths
     if mode == 'train_and_eval':
-      self._steps_per_epoch, self._ends_with = config.validation_interval, 'eval'
-    elif not self._steps_per_epoch:
-      if not (pace.examples_per_epoch and pace.examples_per_step):
-        raise errors.UserError(
-          f'build_actions: {self.name}: the task does not know the number of its training examples; give '
-          'steps_per_epoch'
-        )
-      self._steps_per_epoch = math.ceil(pace.examples_per_epoch / pace.examples_per_step)
-    self.interval = self._steps_per_epoch
+      self._ends, self._ends_with = lengths.ends('validation_interval', config.validation_interval), 'eval'
+    elif self._ends is None:
+      self._ends = lengths.whole_epochs()
+    if self._ends is None:
+      raise errors.UserError(
+        f'build_actions: {self.name}: the task does not know the number of its training examples; give steps_per_epoch'
+      )
+    self.interval = self._ends
     inner = gradient_tap.inner_optimizer(self._trainer.optimizer)
     self._model = _ModelView(self._trainer.model, inner)
     self._callback.set_model(self._model)
-    self._callback.set_params(
-      {'epochs': math.ceil(config.train_steps / self._steps_per_epoch), 'steps': self._steps_per_epoch, 'verbose': 0}
-    )
+    num_epochs, num_steps = math.ceil(self._ends.parts(config.train_steps)), math.ceil(self._ends.pieces[-1][2])
+    if self._ends.is_end(config.train_steps):
+      num_epochs = self._ends.count(config.train_steps)
+    self._callback.set_params({'epochs': num_epochs, 'steps': num_steps, 'verbose': 0})
     self._settings = _plain_attributes(self._callback)
 
   def state(self) -> json_values.JsonObject:
@@ -139,6 +143,8 @@ class KerasCallback(triggers.Trigger):
       if name not in self._settings or self._settings[name] != value
     }
     state = {'attributes': attributes, 'sums': dict(self._sums), 'logs': dict(self._logs), 'epoch': self._epoch}
+    if weights := [name for name, value in vars(self._callback).items() if _are_weights(value)]:
+      state[_WEIGHTS] = weights
     return {**state, 'stopped': self._settings} if self._model.stop_training else state
 
   def restore(self, state: json_values.JsonMapping) -> None:
@@ -151,6 +157,11 @@ class KerasCallback(triggers.Trigger):
       _set_attributes(self._callback, {**self._baseline, **attributes})
     self._model.stop_training = 'stopped' in state and state['stopped'] == self._settings
     self._stop_if_asked()
+
+  @property
+  def _epochs(self) -> epochs.Ends:
+    assert self._ends is not None, 'prepare comes first'
+    return self._ends
 
   def _hear(self, logs: triggers.Logs) -> None:
     event, step = logs['event'], int(logs['step'])
@@ -165,16 +176,23 @@ class KerasCallback(triggers.Trigger):
     elif event == 'eval' and self._ends_with == 'eval':
       self._callback.on_test_begin({})
       self._callback.on_test_end(self._named(logs, ''))
-    if event == triggers.END:
+    if event == triggers.TRAINED:
       if self._sums and self._ends_with == 'train':  # Cut short by the end of training.
         self._end_epoch({}, step)
       self._callback.on_train_end(dict(self._logs))
-    elif event == self._ends_with and (event == 'eval' or step % self._steps_per_epoch == 0):
+    elif event == self._ends_with and (event == 'eval' or self._epochs.is_end(step)):
       self._end_epoch(self._named(logs, 'val_') if event == 'eval' else {}, step)
 
   def _begin(self, step: int) -> None:
     with self._keeping_variables() if self._restored else contextlib.nullcontext():
       self._callback.on_train_begin({})
+    for name in self._restored.get(_WEIGHTS, ()):
+      logging.warning(
+        'The weights in %s.%s are not in the checkpoint from which the run resumes: the callback has those of later '
+        'epochs alone. trainer.best_checkpoint_export_subdir keeps the best ones.',
+        type(self._callback).__name__,
+        name,
+      )
     self._baseline = _plain_attributes(self._callback)
     _set_attributes(self._callback, self._restored.get('attributes', {}))
     self._enter_epoch(step)
@@ -190,14 +208,14 @@ class KerasCallback(triggers.Trigger):
     """Begins the epoch of a step, or takes up the epoch that has begun in the restored checkpoint."""
     self._last_step = step
     if self._epoch is None:
-      self._begin_epoch(step // self._steps_per_epoch)
+      self._begin_epoch(self._epochs.count(step))
       return
     attributes = _plain_attributes(self._callback)
     with self._keeping_variables():
       self._callback.on_epoch_begin(self._epoch, {})
     _set_attributes(self._callback, attributes)
     self._stop_if_asked()
-    if self._ends_with == 'train' and step >= (self._epoch + 1) * self._steps_per_epoch:
+    if self._ends_with == 'train' and self._epochs.count(step) > self._epoch:
       self._end_epoch({}, step)  # Another action failed before this one saw the last step, which was saved.
 
   def _begin_epoch(self, epoch: int) -> None:
@@ -238,7 +256,7 @@ class KerasCallback(triggers.Trigger):
     self._callback.on_epoch_end(ended, dict(self._logs))
     self._stop_if_asked()
     if step < self._trainer.config.trainer.train_steps:
-      self._begin_epoch(math.ceil(step / self._steps_per_epoch))
+      self._begin_epoch(max(ended + 1, self._epochs.count(step)))
 
   def _stop_if_asked(self) -> None:
     if self._model.stop_training:
@@ -287,6 +305,10 @@ def _check_direction(callback: tf_keras.callbacks.Callback) -> None:
       f'build_actions: the Keras callback {type(callback).__name__} takes {"higher" if is_max else "lower"} values of '
       f"{callback.monitor} for better, of which {metric_direction.WORDS[right]} is better; give mode='{right}'"
     )
+
+
+def _are_weights(value: object) -> bool:
+  return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, np.ndarray) for each in value)
 
 
 def _plain_attributes(callback: object) -> dict[str, object]:

@@ -16,6 +16,7 @@ from official_ext.base.run_folder import metric_direction
 from official_ext.base.run_folder import run_files
 from official_ext.training.checkpoints import best as best_lib
 from official_ext.training.checkpoints import manifests
+from official_ext.training.config import epochs
 from official_ext.training.writers import tensorboard
 from official_ext.training.writers import writers
 
@@ -28,7 +29,7 @@ class Trigger(orbit.actions.ConditionalAction):
 
   Attributes:
     events: the names of the events at which the condition is evaluated.
-    interval: a number of steps at whose multiples a training loop must end; 0 for none.
+    interval: a number of steps at whose multiples a training loop must end, or the ends of epochs; 0 for none.
     by_clock: whether the condition depends on this machine's clock: then the chief decides for all workers.
     name: the name under which a checkpoint keeps the state.
     report: writes an event of this trigger's own: event, step, values. The run sets it to its writers.
@@ -62,12 +63,12 @@ class Trigger(orbit.actions.ConditionalAction):
     """
     super().__init__(condition, action)
     for event in events:
-      if event not in run_files.EVENTS + (BEGIN, END):
+      if event not in run_files.EVENTS + (BEGIN, TRAINED, END):
         otherwise = f'; there are {", ".join(run_files.EVENTS)}'
         hint = errors.did_you_mean(event, run_files.EVENTS, otherwise, before='; ', show=repr)
         raise ValueError(f'There is no event {event!r}{hint}')
     self.events = tuple(events)
-    self.interval = interval
+    self.interval: int | epochs.Ends = interval
     self.name = type(self).__name__
     self.report: Callable[[str, int, Logs], None] = lambda event, step, values: None
 
@@ -93,9 +94,10 @@ class Trigger(orbit.actions.ConditionalAction):
     """
 
 
-# The moment after the last step, evaluation and checkpoint, which is not an event: the run is not over yet.
+# Moments that are not events. There, a run that is not over yet takes actions.
 BEGIN = 'begin'  # There is something to train: before the first step of this process, after the restore.
-END = 'end'
+TRAINED = 'trained'  # After the last step and its evaluation, before the last checkpoint, which has the weights then.
+END = 'end'  # After the last checkpoint.
 
 
 class OnEvent(Trigger):
@@ -294,7 +296,8 @@ class AtEnd(Trigger):
   """Takes an action when training is done, before the run counts as finished: if it fails, the run has failed.
 
   Its logs come from the last training loop and the last evaluation. It is not taken in a run that fails or is
-  preempted, nor again when a finished run is started once more and has nothing left to do.
+  preempted, nor again when a finished run is started once more and has nothing left to do. The last checkpoint is
+  written before: weights that the action changes are not in it, and are reported.
 
   Example:
 
@@ -349,8 +352,8 @@ class EventActions:
       self._triggers[f'{trigger.name}#{number + 1}' if number else trigger.name] = trigger
 
   @property
-  def intervals(self) -> list[int]:
-    """Steps on whose multiples a training loop must end."""
+  def intervals(self) -> list[int | epochs.Ends]:
+    """Steps on whose multiples a training loop must end, and the ends of epochs."""
     return [trigger.interval for trigger in self._triggers.values() if trigger.interval]
 
   def report_to(self, report: Callable[[str, int, Logs], None]) -> None:
@@ -389,9 +392,14 @@ class EventActions:
     with self._summary_file(event):
       self._take(waiting, event, logs)
 
-  def take_at_end(self, step: int) -> None:
-    """Takes the actions of `AtEnd`, with the last logs of all. Call it when training is done."""
-    self.take(END, step, self._last_logs)
+  def take_at_end(self, step: int, moment: str = END) -> None:
+    """Takes the actions of `AtEnd`, or of `TRAINED`, with the last logs of all. Call it when training is done."""
+    self.take(moment, step, self._last_logs)
+
+  @property
+  def is_empty(self) -> bool:
+    """Whether there are no actions."""
+    return not self._triggers
 
   def _summary_file(self, event: str) -> Any:
     if self.summaries is None:

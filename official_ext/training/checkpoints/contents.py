@@ -22,11 +22,13 @@ from official_ext.base.files import storage
 from official_ext.data import data_identity as identity
 from official_ext.training.checkpoints import manifests
 from official_ext.training.model_parts import model_size
+from official_ext.training.optimization import ema_optimizer
 
 _GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
 _MAX_NAMED = 5
 _STEP_STATE = 'step_state'
+EPOCHS = 'epochs'
 OTHER_BASE = (
   'the frozen base of the adapters is not that which they were trained on, or is kept otherwise (quantization, '
   'frozen_dtype, scan_layers); name the folder with its weights, and keep them alike'
@@ -175,6 +177,8 @@ class Contents:
     known = {name: variable for name, variable in variables(root).items() if name not in found.missing}
     for optimizer, trackable in walk(root, without):
       for slot_name in trackable.get_slot_names() if 'get_slot_names' in dir(trackable) else ():
+        if slot_name == ema_optimizer.EXACT_SLOT:  # Checkpoints of older versions have none.
+          continue
         for name, variable in known.items():
           slot = _slot(trackable, variable, slot_name)
           if slot is not None and id(slot) not in placed:
@@ -275,16 +279,19 @@ class RunNotes:
     data_identity: the identity of the data, by the name of the input: see data/data_identity.py.
     code_identity: `code`, the digests of modules and files by name, and `versions`, the versions of packages.
     describe_code_changes: a function of such entries before and now; returns a line, '' if nothing has changed.
+    epochs: the epochs up to here, as JSON values; None if they are not known: see config/epochs.py.
   """
 
   optimizer_config: Any = None
   data_identity: json_values.JsonMapping = dataclasses.field(default_factory=dict)
   code_identity: Mapping[str, object] = dataclasses.field(default_factory=dict)
   describe_code_changes: Callable[[json_values.JsonMapping, json_values.JsonMapping], str] = lambda before, now: ''
+  epochs: json_values.Json = None
 
   def entries(self) -> json_values.JsonObject:
     """The entries for a manifest."""
-    return {'optimizer_config': self.optimizer_config, 'data': self.data_identity, **self.code_identity}
+    found = {'optimizer_config': self.optimizer_config, 'data': self.data_identity, **self.code_identity}
+    return found if self.epochs is None else {**found, EPOCHS: self.epochs}
 
   def differ_in_constants(self, path: str) -> bool:
     """Whether the optimizer's constants differ from the run that saved a checkpoint."""
@@ -333,7 +340,10 @@ class RunNotes:
     return bool(changes)
 
 
+_NO_CONSTANTS = ('parameter_groups', 'ema_zero_start')
+
+
 def _constants(optimizer_config: object) -> object:
-  """The fields that an optimizer's constants come from; groups of variables have none."""
+  """The fields that an optimizer's constants come from; groups of variables and the start of averages have none."""
   config = json.loads(json.dumps(optimizer_config))
-  return {k: v for k, v in config.items() if k != 'parameter_groups'} if isinstance(config, dict) else config
+  return {k: v for k, v in config.items() if k not in _NO_CONSTANTS} if isinstance(config, dict) else config

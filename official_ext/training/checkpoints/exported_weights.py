@@ -26,7 +26,7 @@ from official_ext.training.checkpoints import manifests
 from official_ext.training.optimization import ema_optimizer
 
 RAW, AVERAGED = 'raw', 'averaged'
-SLOT = 'average'
+SLOT = ema_optimizer.SLOT
 # The names of exported checkpoints without a note, such as Model Garden's own.
 _AVERAGED_NAMES = (train_utils.BEST_CHECKPOINT_NAME, 'average_weights')
 
@@ -67,16 +67,20 @@ def put_back_weights(
   ema = _averages_in(checkpoint)
   if ema is None:
     return
+  places = contents.match(checkpoint).places
   if not optimizer_is_read:
-    _read_averages(ema, checkpoint, path, contents)
+    _read_averages(ema, places, path, contents)
+  ema.has_begun = bool(contents.slots(SLOT))
   if held_weights(path, contents) == AVERAGED:
     ema.is_swapped = True
     ema.swap_weights()
+  # Checkpoints of older versions have no exact averages, and averages of counters that stay at 0.
+  exact = contents.slots(ema_optimizer.EXACT_SLOT) if optimizer_is_read else {}
+  ema.complete_restore(have_exact={id(place.variable) for place in places.values() if place.key in exact})
 
 
-def _read_averages(ema, checkpoint, path, contents):
+def _read_averages(ema, places, path, contents):
   slots, missing = contents.slots(SLOT), {id(average) for average in ema.averages.values()}
-  places = contents.match(checkpoint).places
   for place in places.values():
     average = ema.averages.get(id(place.variable))
     if average is not None and place.key in slots:

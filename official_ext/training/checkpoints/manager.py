@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
+import zlib
 
 from absl import logging
 import tensorflow as tf
@@ -327,8 +328,20 @@ class CheckpointManager:
       with self._lock:
         self._error = error
 
+  @property
+  def _weights(self) -> Sequence[tf.Variable]:
+    return getattr(getattr(self.checkpoint, 'model', None), 'variables', ())
+
+  def weights_sum(self) -> int:
+    """A checksum of the model's weights as they are now: CRC-32 of all their values. Call it on all workers."""
+    total = 0
+    for variable in self._weights:
+      value = variable.numpy()
+      total = zlib.crc32(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes(), total)
+    return total
+
   def _check_finite(self, step: int) -> None:
-    for variable in getattr(getattr(self.checkpoint, 'model', None), 'variables', ()):
+    for variable in self._weights:
       if variable.dtype.is_floating and not bool(tf.reduce_all(tf.math.is_finite(tf.cast(variable, tf.float32)))):
         raise errors.DivergedError(f'step {step} is not saved: the weight {variable.name} is not finite')
 

@@ -194,18 +194,22 @@ class Evaluator(garden.ModelGardenTrainer):
   ):
     keras_version.check_model(task, model)
     keras_version.check_optimizer(task, optimizer)
-    self._ema = ema_optimizer.adopt(optimizer)
+    config = definitions.upgrade(config)
+    zero_start = getattr(config.trainer.optimizer_config, 'ema_zero_start', None)
+    self._ema = ema_optimizer.adopt(optimizer, zero_start)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
     self._trains, self._evaluates = kwargs.get('train', True), kwargs.get('evaluate', True)
     self._num_eval_batches = 0
+    self._num_evaluated: Any = 0.0  # The examples of the present evaluation, of this worker.
+    self._evaluated_is_reported = False
     self._num_sent_bytes = 0  # In the present evaluation, by this worker to each other one.
     self._batch_axes: batch_axes.BatchAxes | None = None  # Of the input of evaluations; found in the first one.
     self.length = EvaluationLength()
     self.stop_requested: Callable[[], bool] = lambda: False  # Called after every batch; a caller may replace it.
     makes_averages = self._ema is not None and not self._ema.has_shadow_copy  # The base class makes an incomplete one.
     task = model_garden.adapt_task(task)
-    super().__init__(definitions.upgrade(config), task, model, optimizer, **kwargs)
+    super().__init__(config, task, model, optimizer, **kwargs)
     if makes_averages:
       self._make_averages()
     keras_version.check_metrics(task, self.train_metrics if self._trains else ())
@@ -256,11 +260,16 @@ class Evaluator(garden.ModelGardenTrainer):
     """A line for each input: how many records train or evaluate, how many were dropped, and why."""
     lines = []
     for name, verb in (('train_data', 'Training data'), ('validation_data', 'Evaluation data')):
-      text = self.inputs[name].summary()
+      text = self.inputs[name].summary(drops_rest=name == 'train_data' or self._drops_rest())
       if text and name == 'validation_data' and self.config.trainer.validation_steps > 0:
         text += f'; at most {self.config.trainer.validation_steps} batches of them: trainer.validation_steps'
       lines += [f'{verb} (task.{name}): {text}'] if text else []
     return lines
+
+  def _drops_rest(self) -> bool:
+    """Whether all batches of an evaluation have one size, by the shapes of its input; true if they are not known."""
+    shapes = [each.shape for each in tf.nest.flatten(self._evaluation_spec) if isinstance(each, tf.TensorSpec)]
+    return all(shape.rank is not None and (not shape.rank or shape[0] is not None) for shape in shapes)
 
   def eval_begin(self):
     """Sets up metrics: see base class."""
@@ -268,6 +277,7 @@ class Evaluator(garden.ModelGardenTrainer):
     self._pictures = {}
     for metric in self.validation_metrics + [self.validation_loss]:
       metric.reset_states()
+    self._begin_averages()
     self._use_averaged_weights(True)
 
   def eval_step(self, iterator):
@@ -390,6 +400,7 @@ class Evaluator(garden.ModelGardenTrainer):
       if tf.executing_eagerly() and not all(map(bool, agree)):
         raise _AxesDisagreeError
       if tf.executing_eagerly():  # A loop inside a graph (trainer.eval_tf_while_loop) cannot keep the sums.
+        self._num_evaluated += tf.cast(tf.add_n(weights), tf.float64)
         self._sum_scalars(step_outputs, weights)
         self._keep_pictures(step_outputs)
     if not tf.executing_eagerly():
@@ -572,7 +583,10 @@ class Evaluator(garden.ModelGardenTrainer):
           flush=True,
         )
       num_examples = self._num_eval_batches * self._eval_batch_size
-      return self.with_skips(logs, report, num_examples if self._counts_batches() else None)
+      logs = self.with_skips(logs, report, num_examples if self._counts_batches() else None)
+      if int(num_steps) == -1:
+        self._report_evaluated(int((logs or {}).get(training_input.SKIPS, 0)))
+      return logs
     finally:
       self._use_averaged_weights(False)
 
@@ -580,6 +594,7 @@ class Evaluator(garden.ModelGardenTrainer):
     """Evaluates; once more if the parts of a batch have shown that their first dimensions do not count its examples."""
     self.inputs['validation_data'].skips_up_to(None)
     self._num_eval_batches = self._num_sent_bytes = 0
+    self._num_evaluated = tf.constant(0.0, tf.float64)
     self._evaluation_state.begin()
     self.length.begin(self._expected_batches if int(num_steps) == -1 else None, int(num_steps) == -1)
     try:
@@ -589,6 +604,20 @@ class Evaluator(garden.ModelGardenTrainer):
       self._find_axes()
       self._eval_loop_fn = None  # It has the axes found before.
       return self._evaluate(num_steps)
+
+  def _report_evaluated(self, num_skipped: int) -> None:
+    """Prints how many examples an evaluation of all has had, once, if it is another number than was expected."""
+    known = [each.get('num_examples') for each in self.inputs['validation_data'].identity()]
+    is_clear = self._batch_axes is not None and not self._batch_axes.assumed and self._counts_batches()
+    if self._evaluated_is_reported or len(known) != 1 or known[0] is None or not is_clear:
+      return
+    self._evaluated_is_reported = True
+    found = int(workers.sum_over(self.strategy, tf.cast(self._num_evaluated, tf.float32)))
+    if found + num_skipped != known[0] and self.strategy.extended.should_checkpoint:
+      print(
+        f'Evaluation data (task.validation_data): {found} examples were evaluated, and {known[0]} were expected',
+        flush=True,
+      )
 
   def check_evaluation_ends(self, num_steps: int) -> None:
     """Refuses to evaluate all of a dataset that repeats for ever, or a part of the logs that the task aggregates.
@@ -645,6 +674,14 @@ class Evaluator(garden.ModelGardenTrainer):
       return logs
     total = workers.sum_over(self.strategy, tf.constant(float(skips[training_input.SKIPS])))
     return {**(logs or {}), training_input.SKIPS: int(total)}
+
+  def _begin_averages(self, for_good: bool = False) -> None:
+    """Puts the averages at the weights, if nothing was trained yet. `for_good`: training begins now."""
+    if self._ema is None or self._ema.has_begun:
+      return
+    with self.strategy.scope():
+      self._ema.begin()
+    self._ema.has_begun = for_good
 
   def _use_averaged_weights(self, averaged: bool):
     if self._ema is not None and averaged != self._ema.is_swapped:

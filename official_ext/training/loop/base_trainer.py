@@ -9,7 +9,6 @@ from concurrent import futures
 import contextlib
 import dataclasses
 import sys
-import threading
 import time
 from typing import Any
 
@@ -25,8 +24,11 @@ from official_ext.base import errors
 from official_ext.base import hardware
 from official_ext.base import protocols
 from official_ext.base import tf_internals
+from official_ext.data import batch_axes
 from official_ext.data import batch_reader
 from official_ext.data import config_fields
+from official_ext.data import pipelines
+from official_ext.training.config import epochs
 from official_ext.training.loop import base_evaluator
 from official_ext.training.loop import training_input
 from official_ext.training.optimization import groups as groups_lib
@@ -51,6 +53,7 @@ class TrainingSpeed:
     compile_seconds: wall time of the first run of each program in this process, which compiles it.
     examples_per_step: examples in one update, 0 if `global_batch_size` is not set.
     examples_per_epoch: examples in the training data, 0 if the task does not know.
+    lengths: the ends of epochs, which a resumed run continues.
   """
 
   steps: int = 0
@@ -59,6 +62,7 @@ class TrainingSpeed:
   compile_seconds: float = 0.0
   examples_per_step: int = 0
   examples_per_epoch: int = 0
+  lengths: epochs.Lengths = epochs.Lengths()
 
   def start_loop(self) -> None:
     """Forgets the loop before."""
@@ -219,6 +223,7 @@ class Trainer(base_evaluator.Evaluator):
     self.profiler = profiler or profiling.Profiler()
     self.steps_are_done = False
     self.num_skips_restored = 0
+    self._is_first_batch_checked = False
     self.speed = TrainingSpeed()
     self._max_silent_recompilations = max_silent_recompilations
     self._step: training_step_lib.TrainingStep | None = None
@@ -285,15 +290,35 @@ class Trainer(base_evaluator.Evaluator):
     self._inspector = inspection.Inspector(
       settings.inspect, self._step, self.optimizer, self.step_inputs.take, self.model
     )
-    self._statistics = gradient_tap.ReplicaStatistics(self.model)
+    self._statistics = gradient_tap.ReplicaStatistics(
+      self.model, lambda: () if self._ema is None else self._ema.averages.values()
+    )
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
     self._programs_run: set[int] = set()  # Their lengths, in steps.
     data = config_fields.of_task(self.config.task).train_data
     self._batch_size = config_fields.of_data(data).global_batch_size or 0
     num_examples = self.task.num_examples(data)
     self.speed = TrainingSpeed(
-      examples_per_step=self._batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0
+      examples_per_step=self._batch_size * self.gradient_accumulation_steps,
+      examples_per_epoch=num_examples or 0,
+      lengths=epochs.lengths(settings, self.config.task, self.task, num_examples=num_examples or 0),
     )
+    self._check_shapes_of_batches()
+
+  def _check_shapes_of_batches(self) -> None:
+    """Refuses training batches of another size than the configuration has. If only the first one shows it, counts it.
+
+    A trainer that takes its own inputs, or was handed a dataset, knows its batches itself.
+    """
+    spec, num_replicas = self._training_spec, self.strategy.num_replicas_in_sync
+    if spec is None or not self._batch_size or self._takes_own_inputs() or self._input.is_custom:
+      return
+    full = batch_axes.FullBatch(spec, self._batch_size // num_replicas, num_replicas)
+    found = full.by_shapes()
+    if found is None:
+      self.step_inputs.count = full.by_batch
+    elif found and found * num_replicas != self._batch_size:
+      raise training_input.wrong_batch_size(self.task, self._batch_size, found, num_replicas)
 
   def check_parameter_groups(self) -> None:
     """Refuses parameter groups that do not fit the model's variables, which must exist."""
@@ -370,6 +395,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def train(self, num_steps: tf.Tensor) -> orbit.runner.Output | None:
     """Runs `num_steps` updates: see base class."""
+    self._begin_averages(for_good=True)
     if self._is_async:
       return super().train(num_steps)
     self.steps_are_done = False
@@ -429,11 +455,31 @@ class Trainer(base_evaluator.Evaluator):
         if inspects:  # Data in memory is not consumed by that.
           self._inspector.look(iterator, first_step)
         loop_fn(iterator, tf.constant(num_steps, tf.int32))
+    self._check_first_batch(first_step)
     # Waits for the device. A loop in Python ends without an error when the data end.
     if self._step_now() < first_step + num_steps and self.owns_step:
       raise self._end_of_data()
     seconds = time.perf_counter() - start
     return seconds - self._inspector.seconds if inspects else seconds
+
+  def _check_first_batch(self, step: int) -> None:
+    """Compares the first batch of this process with the configuration, once; it was taken after `step` steps.
+
+    Batches of an input without fixed shapes may differ, as in buckets of lengths: then the number is printed. A whole
+    global batch on each of several replicas is refused.
+    """
+    if self.step_inputs.count is None or self._is_first_batch_checked:
+      return
+    self._is_first_batch_checked = True
+    found, num_replicas = int(self.step_inputs.num_seen.numpy()), self.strategy.num_replicas_in_sync
+    if found == self._batch_size and num_replicas > 1:
+      raise training_input.wrong_batch_size(self.task, self._batch_size, found, num_replicas)
+    if found > 0 and found * num_replicas != self._batch_size and not step and self.strategy.extended.should_checkpoint:
+      print(
+        f'Training data (task.train_data): the first batch has {found * num_replicas} examples, and global_batch_size '
+        f'is {self._batch_size}',
+        flush=True,
+      )
 
   def create_train_loop_fn(self):
     """Makes the loop over `train_step`; in the fused execution, over whole programs of steps."""
@@ -465,12 +511,14 @@ class Trainer(base_evaluator.Evaluator):
 
   def prepare_training(self) -> None:
     """Makes the input start at this step, and decides how the step is compiled. A second call does nothing."""
+    self._begin_averages()
     self._prepare_input()
     if self.owns_step and not self._is_async:
       self.plan_step()
 
   def _prepare_input(self) -> None:
     if self._train_iter is None:
+      pipelines.wait_for_caches()
       dataset = self._input.after(self._step_now(), self.distribute_dataset)
       if dataset is not None:
         self.train_dataset = dataset
@@ -616,9 +664,7 @@ class Trainer(base_evaluator.Evaluator):
     """Lets the next loop take its input from `global_step` on. Call it when the step was set back."""
     if self._step is None:
       return
-    # TensorFlow may take a minute to delete an iterator. Not a daemon: it must not run while the process exits.
-    iterator, self._train_iter = [self._train_iter], None
-    threading.Thread(target=iterator.clear, name='delete_iterator').start()
+    self._delete_iterators('_train_iter')
 
   def take_batches(self) -> list[Any]:
     """Takes the batches of the next step, for a caller that runs it. Call it after `prepare_training`."""
@@ -627,6 +673,20 @@ class Trainer(base_evaluator.Evaluator):
   def take_inputs(self, iterator: tf.data.Iterator) -> Any:
     """Calls `next_train_inputs` for the next step, whose number and seeds it may read. Cross-replica context."""
     return self.step_inputs.take_one(iterator)
+
+  def close(self) -> None:
+    """Destroys the iterators, in the background. The next loop or evaluation makes others."""
+    self._delete_iterators('_train_iter', '_eval_iter')
+
+  def _delete_iterators(self, *names: str) -> None:
+    iterators = []
+    for name in names:
+      if vars(self).get(name) is not None:
+        iterators.append(vars(self)[name])
+        delattr(self, name)  # Or else TensorFlow's tracking of attributes would keep it.
+        setattr(self, name, None)
+    if iterators:
+      pipelines.delete_in_background(iterators)
 
   # The end of a loop, and changes after a restore.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import dataclasses
 import functools
+import sys
 import time
 from typing import Any
 
@@ -25,6 +26,7 @@ from official_ext.base.run_folder import run_files
 from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manager as manager_lib
+from official_ext.training.config import epochs
 from official_ext.training.devices import signals
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import saving
@@ -32,6 +34,8 @@ from official_ext.training.record import profiling
 from official_ext.training.record import run_events
 from official_ext.training.tasks import model_garden
 from official_ext.training.writers import writers as writers_lib
+
+Interval = int | epochs.Ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,29 +46,44 @@ class Boundaries:
     train_steps: the step at which training ends, for percent and ETA; 0 if it is not known.
     steps_per_loop: the most steps between logs.
     checkpoint_interval: the steps between checkpoints; 0 for none before the end.
-    intervals: further intervals, in steps; those that are not positive are ignored.
+    intervals: further intervals; those that are not positive are ignored.
     saves_at_start: whether the step at which training starts is saved too, so that there is always a checkpoint to roll
       back to.
     saves_at_end: whether the step at which training ends is saved, also if that is early.
     eval_interval: the steps between evaluations; 0 for none.
+
+  Intervals are numbers of steps, or the ends of equal parts of the training, such as epochs.
   """
 
   train_steps: int = 0
   steps_per_loop: int = 1
-  checkpoint_interval: int = 0
-  intervals: tuple[int, ...] = ()
+  checkpoint_interval: Interval = 0
+  intervals: tuple[Interval, ...] = ()
   saves_at_start: bool = False
   saves_at_end: bool = True
-  eval_interval: int = 0
+  eval_interval: Interval = 0
 
   def steps_to_next(self, step: int) -> int:
     """The number of steps from `step` to the next boundary."""
     intervals = (self.steps_per_loop, self.checkpoint_interval, self.eval_interval, *self.intervals)
-    return min(interval - step % interval for interval in intervals if interval > 0)
+    return min(ends.next_after(step) for ends in map(_ends, intervals) if ends) - step
 
   def saves_at(self, step: int) -> bool:
-    """Whether a step is a multiple of the interval of checkpoints."""
-    return self.checkpoint_interval > 0 and step % self.checkpoint_interval == 0
+    """Whether an interval of checkpoints ends at a step, or it is the first one."""
+    return _is_end(self.checkpoint_interval, step)
+
+  def evaluates_at(self, step: int) -> bool:
+    """Whether an interval of evaluations ends at a step, or it is the first one."""
+    return _is_end(self.eval_interval, step)
+
+
+def _ends(interval: Interval) -> epochs.Ends | None:
+  return interval if isinstance(interval, epochs.Ends) else epochs.every(interval)
+
+
+def _is_end(interval: Interval, step: int) -> bool:
+  ends = _ends(interval)
+  return ends is not None and (step == 0 or ends.is_end(step))
 
 
 _POLL_SECONDS = 1.0
@@ -205,8 +224,11 @@ class Controller(orbit.Controller):
     self._checkpoint_path = checkpoint
     self._reported_plan = False
     self._is_restored = False
+    self._weights_saved: int | None = None  # The checksum of the last checkpoint's; None if no action may change them.
     self._evaluation_is_pending = False
+    summary_interval = kwargs.pop('summary_interval', None)
     super().__init__(global_step=global_step, **{**kwargs, 'steps_per_loop': self._boundaries.steps_to_next})
+    self.summary_interval: Any = summary_interval  # The base class takes none in epochs.
     # Not given to the base class, which restores in its constructor. `_require` reports None.
     self.checkpoint_manager: Any = checkpoint_manager
     self.trainer, self.evaluator = map(model_garden.adapt_trainer, (self.trainer, self.evaluator))
@@ -234,8 +256,8 @@ class Controller(orbit.Controller):
     self._require('trainer', for_method='train')
     self._run_loop(dataclasses.replace(self._boundaries, train_steps=steps, saves_at_end=checkpoint_at_completion))
 
-  def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None):
-    """Trains up to step `train_steps`, evaluating on every multiple of `eval_interval` and at the end.
+  def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: Interval | None = None):
+    """Trains up to step `train_steps`, evaluating at the ends of `eval_interval` and at the last step.
 
     Returns:
       The last evaluation's logs, even if training had ended before.
@@ -284,12 +306,40 @@ class Controller(orbit.Controller):
         self._stop_if_requested(step, evaluation_pending=True)
         output = self._evaluate_in_training(course, step, eval_steps)
         evaluates = False
+      if self._is_last(course, step):
+        self._take_last_actions(course, step)
       if self._saves(course, step):
         self.save_checkpoint(may_fail=self._trains(course, step))
     self._saving.finish()
     if step < course.train_steps:
       self.events.report('early_stopped', step, {'reason': self._actions.stop_reason})
     return output
+
+  def _take_last_actions(self, course: Boundaries, step: int) -> None:
+    """Takes the actions between the last evaluation and the last checkpoint, such as `on_train_end` of Keras."""
+    if self._actions.is_empty:
+      return
+    compares = self.checkpoint_manager is not None and self._saves(course, step)
+    before = self.checkpoint_manager.weights_sum() if compares else None
+    with self._saving_on_the_way_out('train', step, lambda: False):
+      self.events.trained(step)
+    # A step that is saved already, such as before its evaluation, is not saved again.
+    is_saved = compares and self._saving.holds(step)
+    self._weights_saved = before if is_saved or not compares else self.checkpoint_manager.weights_sum()
+
+  def end(self) -> None:
+    """Takes the actions of the end of the run. Weights that they change are in no checkpoint: that is reported."""
+    step = self._step_now()
+    self.events.end(step)
+    if self._weights_saved is None or self._weights_saved == self.checkpoint_manager.weights_sum():
+      return
+    if self.strategy.extended.should_checkpoint:
+      print(
+        f"warning: an action at the end of training has changed the model's weights, and ckpt-{step} has them as they "
+        'were before; save them in the action, or change them in on_train_end of a Keras callback',
+        file=sys.stderr,
+        flush=True,
+      )
 
   # The actions due at a step.
 
@@ -300,7 +350,7 @@ class Controller(orbit.Controller):
     return step >= course.train_steps or self._ends_early()
 
   def _evaluates(self, course: Boundaries, step: int) -> bool:
-    return course.eval_interval > 0 and (step % course.eval_interval == 0 or self._is_last(course, step))
+    return bool(course.eval_interval) and (course.evaluates_at(step) or self._is_last(course, step))
 
   def _saves(self, course: Boundaries, step: int) -> bool:
     return course.saves_at(step) or (course.saves_at_end and self._is_last(course, step))
@@ -334,8 +384,8 @@ class Controller(orbit.Controller):
     """A context for one inner loop, which begins after `step`: its stage, its summaries, its deferred restore."""
     self._on_stage('train', step)
     should_record: Any = True
-    if self.summary_interval:
-      should_record = lambda: self.global_step % self.summary_interval == 0
+    if summaries := _ends(self.summary_interval or 0):
+      should_record = lambda: summaries.is_end_in_graph(self.global_step)
     with self._saving.waiting_for_steps(), self._default_summary_file('train'), tf.summary.record_if(should_record):
       with self._completing_restore():
         yield

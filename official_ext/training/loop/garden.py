@@ -1,6 +1,7 @@
 """The edge to Model Garden's Trainer: configuration, datasets and `init_checkpoint`, with one-line errors."""
 
 import functools
+import inspect
 import re
 import traceback
 from typing import Any
@@ -26,6 +27,8 @@ class ModelGardenTrainer(base_trainer.Trainer):
   # Set when a dataset for evaluation is made: whether it never ends, and the type specs of one replica's batch.
   _evaluation_repeats = False
   _evaluation_spec: Any = None
+  # The type specs of one replica's batch of training; None if the input is not one dataset of tf.data.
+  _training_spec: Any = None
 
   @functools.cached_property
   def inputs(self) -> dict[str, training_input.InputReport]:
@@ -38,8 +41,10 @@ class ModelGardenTrainer(base_trainer.Trainer):
   def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
     """See base class. If the configuration names no data, the error names the field that must."""
     is_validation = bool(args) and args[0] is config_fields.of_task(self.config.task).validation_data
-    if callable(dataset_or_fn) and is_validation:
-      dataset_or_fn = self._noting_spec(pipelines.transformed(dataset_or_fn, self._prepared_for_evaluation))
+    if callable(dataset_or_fn):
+      if is_validation:
+        dataset_or_fn = pipelines.transformed(dataset_or_fn, self._prepared_for_evaluation)
+      dataset_or_fn = self._noting_spec(dataset_or_fn, is_validation)
     try:
       with self.inputs['validation_data' if is_validation else 'train_data'].building():
         return self._distribute_dataset(dataset_or_fn, *args, **kwargs)
@@ -49,12 +54,20 @@ class ModelGardenTrainer(base_trainer.Trainer):
         raise
       raise mistake from error
 
-  def _noting_spec(self, build):
+  def _noting_spec(self, build, is_validation):
     """A function like `build` that notes the type specs of a batch: a distributed dataset has hidden static shapes."""
+    takes_context = 'input_context' in inspect.signature(build).parameters
 
     def noting(params, input_context=None):
-      datasets = build(params, input_context)
-      self._evaluation_spec = tf.nest.map_structure(_spec_of, datasets)
+      datasets = build(params, input_context) if takes_context else build(params)
+      for dataset in tf.nest.flatten(datasets):
+        if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():
+          pipelines.own_caches(dataset)
+      spec = tf.nest.map_structure(_spec_of, datasets)
+      if is_validation:
+        self._evaluation_spec = spec
+      elif isinstance(datasets, tf.data.Dataset):
+        self._training_spec = spec
       return datasets
 
     return noting

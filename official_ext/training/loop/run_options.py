@@ -13,6 +13,7 @@ from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.training.checkpoints import training_lines
 from official_ext.training.config import definitions
+from official_ext.training.config import epochs
 from official_ext.training.devices import signals
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import base_trainer
@@ -67,6 +68,8 @@ class Experiment:
     save_summary: whether to write TensorBoard files.
     options: further options.
     start: the checkpoints that the run begins with.
+    epochs_so_far: the step at which a training starts, and the epochs up to there: see `epochs.lengths`.
+    lengths: the lengths in epochs, as far as they are known before the trainer is made.
     code: `code` and `versions` of the run: see code_identity.py.
   """
 
@@ -79,6 +82,8 @@ class Experiment:
   save_summary: bool = True
   options: RunOptions = RunOptions()
   start: training_lines.Start = training_lines.Start()
+  epochs_so_far: tuple[int, Any] = (0, None)
+  lengths: epochs.Lengths = epochs.Lengths()
   code: json_values.JsonMapping = dataclasses.field(default_factory=dict)
 
   @property

@@ -154,7 +154,7 @@ def _run(experiment: run_options.Experiment) -> tuple[tf_keras.Model, Mapping[st
     _warn_of_unused_bindings(experiment, 'while the experiment was built', of_classes=True)
   # Record: from here on, the folder is this run's, and says how it stands.
   with _holding_folder(experiment) as (experiment, lock), recorded(experiment, built, actions, lock) as run:
-    with experiment.workers.guarded(), run.hang:
+    with contextlib.closing(built), experiment.workers.guarded(), run.hang:
       report_start(experiment, run)
       # Run.
       mode, config, logs = experiment.mode, experiment.params.trainer, None
@@ -163,13 +163,14 @@ def _run(experiment: run_options.Experiment) -> tuple[tf_keras.Model, Mapping[st
         if mode in ('train', 'train_and_post_eval'):
           logs = loop.train(steps=config.train_steps)
         elif mode == 'train_and_eval':
-          logs = loop.train_and_evaluate(config.train_steps, config.validation_steps, config.validation_interval)
+          interval = _interval(experiment, 'validation_interval')
+          logs = loop.train_and_evaluate(config.train_steps, config.validation_steps, interval)
         elif mode == 'continuous_eval':
           has_ended = run_status.TrainingWatch(experiment.model_dir, config.train_steps).has_ended
           logs = loop.evaluate_continuously(config.validation_steps, config.continuous_eval_timeout, has_ended)
         if mode in ('eval', 'train_and_post_eval') or experiment.run_post_eval:
           logs = loop.evaluate(steps=config.validation_steps)
-      run.events.end(int(built.global_step.numpy()))
+        loop.end()
       _warn_of_unused_bindings(experiment, 'in this run', of_classes=False)
   skipped = run.skipped_updates()
   return built.model, {**(logs or {}), **({'skipped_updates': skipped} if skipped else {})}
@@ -182,11 +183,51 @@ def _with_start(experiment: run_options.Experiment) -> run_options.Experiment:
   """The experiment with the start of its run, and its lengths in steps. Refuses one that cannot be run."""
   params = experiment.params
   start = run_checks.check_run(experiment)
-  if in_steps := epochs.in_steps(params.trainer, params.task, experiment.task):
+  step, before, zero_start = experiment.workers.from_chief(
+    'notes of the start', lambda: _noted_at_start(experiment, start)
+  )
+  params = _with_start_of_averages(params, zero_start, experiment.is_chief)
+  lengths = epochs.lengths(params.trainer, params.task, experiment.task, step, before)
+  if in_steps := epochs.in_steps(params.trainer, params.task, experiment.task, lengths):
     params = params.replace(trainer=in_steps)
-  experiment = dataclasses.replace(experiment, start=start, params=params)
+  experiment = dataclasses.replace(
+    experiment, start=start, params=params, epochs_so_far=(step, before), lengths=lengths
+  )
   run_checks.check_same_params(experiment)
   return experiment
+
+
+def _noted_at_start(experiment: run_options.Experiment, start: training_lines.Start) -> list[Any]:
+  """The notes of the checkpoint with which a training starts.
+
+  Returns:
+    Its step; `Lengths.to_json` of the run up to there; whether its averages began at 0, None if it keeps none. Versions
+    without `ema_zero_start` began there.
+  """
+  path = start.checkpoint or next(reversed(manifests.complete_paths(experiment.model_dir)), None)
+  if not experiment.trains or path is None or not manifests.has_manifest(path):
+    return [0, None, None]
+  notes = manifests.entries(path)
+  optimizer = notes.get('optimizer_config') or {}
+  zero_start = optimizer.get('ema_zero_start', True) if optimizer.get('ema') else None
+  return [manifests.step_of(path), notes.get(contents.EPOCHS), zero_start]
+
+
+def _with_start_of_averages(
+  params: definitions.ExperimentConfig, zero_start: bool | None, is_chief: bool
+) -> definitions.ExperimentConfig:
+  """The configuration with the start of averages of the run that is resumed; None: there is no such run."""
+  config = params.trainer.optimizer_config
+  if zero_start is None or not config.ema or zero_start == vars(config).get('ema_zero_start'):
+    return params
+  if is_chief:
+    print(f'trainer.optimizer_config.ema_zero_start: {str(zero_start).lower()}, as the run began', flush=True)
+  return params.replace(trainer={'optimizer_config': {'ema_zero_start': zero_start}})
+
+
+def _interval(experiment: run_options.Experiment, name: str) -> epochs.Ends | int:
+  """The ends of an interval of the trainer's configuration; 0 for none."""
+  return experiment.lengths.ends(name, vars(experiment.params.trainer)[name]) or 0
 
 
 def _identify_code(experiment: run_options.Experiment, trainer: Any) -> Mapping[str, Any]:
@@ -227,9 +268,20 @@ def build_trainer_and_actions(experiment: run_options.Experiment) -> tuple[Any, 
   run_checks.check_log_names(task, trainer, mode, experiment.evaluates)
   run_checks.check_metrics(params.trainer, task, trainer, mode, experiment.evaluates)
   if experiment.trains:
+    trainer.speed.lengths = _known_lengths(experiment, trainer)
     run_checks.check_learning_rate(experiment, trainer)
     trainer.try_step()
   return trainer, build_event_actions(params.trainer, task, trainer, mode) if experiment.trains else []
+
+
+def _known_lengths(experiment: run_options.Experiment, trainer: base_trainer.Trainer) -> epochs.Lengths:
+  """The lengths in epochs of a training whose trainer is made, and so knows the number of its examples."""
+  if experiment.lengths.epochs is not None:
+    return experiment.lengths
+  config, num_examples = experiment.params, trainer.speed.examples_per_epoch
+  return epochs.lengths(
+    config.trainer, config.task, experiment.task, *experiment.epochs_so_far, num_examples=num_examples
+  )
 
 
 def _make_owned_loop(experiment: run_options.Experiment) -> loop_task.OwnedLoop:
@@ -545,6 +597,7 @@ def _build_checkpoint_manager(experiment: run_options.Experiment, trainer: Any) 
       trainer.data_identity(),
       experiment.code,
       code_identity.describe_changes,
+      trainer.speed.lengths.to_json(),
     ),
     create_variables=trainer.create_variables,
   )
@@ -588,13 +641,13 @@ def build_loop(
     boundaries=controller.Boundaries(
       train_steps=config.train_steps,
       steps_per_loop=config.steps_per_loop,
-      checkpoint_interval=config.checkpoint_interval,
-      intervals=(config.summary_interval, *run.events.actions.intervals),
+      checkpoint_interval=_interval(experiment, 'checkpoint_interval'),
+      intervals=(_interval(experiment, 'summary_interval'), *run.events.actions.intervals),
       saves_at_start=recovery.may_roll_back(config),
     ),
     checkpoint_manager=manager,
     checkpoint=experiment.start.checkpoint,
-    summary_interval=config.summary_interval if records_summaries else None,
+    summary_interval=_interval(experiment, 'summary_interval') if records_summaries else None,
     train_actions=_train_actions(experiment, run, manager),
     eval_actions=_eval_actions(experiment, trainer),
     events=run.events,

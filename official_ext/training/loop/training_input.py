@@ -98,8 +98,12 @@ class InputReport:
     found = {**found, 'num_examples': num_examples} if num_examples is not None else found
     return [found] if found else []
 
-  def summary(self) -> str:
-    """How many examples there are, and how many of their records were dropped, in words; '' if nothing was built."""
+  def summary(self, drops_rest: bool = True) -> str:
+    """How many examples there are, and how many of their records were dropped, in words; '' if nothing was built.
+
+    Args:
+      drops_rest: whether the input has whole batches alone, as `drop_remainder` requests.
+    """
     if not self._is_built:
       return ''
     if self.log.summaries:
@@ -111,8 +115,8 @@ class InputReport:
       text = text.removeprefix(', ')
     fields = config_fields.of_data(self._data)
     is_known = bool(config_fields.known(self._data, {'is_training': True}))
-    if fields.drop_remainder and is_known and not fields.is_training:
-      text += f'; those behind the last whole batch are dropped: {self.path}.drop_remainder'
+    if fields.drop_remainder and is_known and not fields.is_training and drops_rest:
+      text += f'; those after the last whole batch are dropped: {self.path}.drop_remainder'
     return text
 
   def balance(self) -> list[json_values.JsonObject]:
@@ -346,6 +350,27 @@ def ended(step: int) -> errors.UserError:
   )
 
 
+def wrong_batch_size(task: protocols.Task, expected: int, found: int, num_replicas: int) -> errors.UserError:
+  """The error for training batches of another size than the configuration has.
+
+  Args:
+    task: builds the input.
+    expected: `task.train_data.global_batch_size`.
+    found: the examples of one replica's batch.
+    num_replicas: the number of replicas.
+  """
+  where, name = 'task.train_data.global_batch_size', f'{type(task).__name__}.build_inputs'
+  if num_replicas == 1:
+    return errors.UserError(
+      f'{where}: is {expected}, and a batch of {name} has {found} examples; batch by params.global_batch_size, or set '
+      f'{where}={found}'
+    )
+  return errors.UserError(
+    f'{where}: is {expected}, and a step takes {found * num_replicas} examples, {found} on each of {num_replicas} '
+    f'replicas; let {name} batch by input_context.get_per_replica_batch_size(params.global_batch_size)'
+  )
+
+
 def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserError | None:
   """The mistake in a data configuration that explains an error of Model Garden's; None if none is known."""
   path = next(
@@ -383,6 +408,8 @@ class StepInputs:
       the step, and not in it.
     in_memory: how to compute the batch of a number; None if batches come from the iterator.
     data_offset: int64 scalar variable: steps find their batches so many updates further than their numbers.
+    count: the examples of one replica's batch, an int64 scalar tensor; None if nothing must be counted.
+    num_seen: int64 scalar variable, the result of `count` for the first batch of this process; -1 before.
   """
 
   def __init__(self, next_inputs: Callable[[Any], object], global_step: tf.Variable, seed: int, num_micro_steps: int):
@@ -400,6 +427,10 @@ class StepInputs:
     self.in_memory: batch_reader.InMemoryBatches | None = None
     self.data_offset = tf.Variable(
       0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+    )
+    self.count: Callable[[Any], tf.Tensor] | None = None
+    self.num_seen = tf.Variable(
+      -1, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
     self._next_inputs = next_inputs
     self._global_step = global_step
@@ -441,7 +472,11 @@ class StepInputs:
       steps_ahead: the number of the step, counted from the next one.
     """
     with step_random.step_key(self._key(micro_step, steps_ahead)):
-      return tf_internals.autograph_called(self._next_inputs)(iterator)
+      batch = tf_internals.autograph_called(self._next_inputs)(iterator)
+    if self.count is not None:
+      one = tf.nest.map_structure(lambda part: tf.distribute.get_strategy().experimental_local_results(part)[0], batch)
+      self.num_seen.assign(tf.where(self.num_seen < 0, self.count(one), self.num_seen))
+    return batch
 
   @tf.autograph.experimental.do_not_convert
   def _key(self, micro_step, steps_ahead):

@@ -429,6 +429,8 @@ class OptimizationConfig(optimization.OptimizationConfig):
     learning_rate: The schedule of the learning rate.
     parameter_groups: Variables with a learning rate or separate weight decay, or frozen. A variable belongs to the
       first group with a pattern that matches it.
+    ema_zero_start: Whether the averages of `ema` start at 0, as Model Garden's do, instead of at the first weights. It
+      counts when a run begins: a resumed run keeps its averages.
 
   Example:
 
@@ -443,6 +445,7 @@ class OptimizationConfig(optimization.OptimizationConfig):
   optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
   learning_rate: LrConfig = dataclasses.field(default_factory=LrConfig)
   parameter_groups: tuple[ParameterGroupConfig, ...] = ()
+  ema_zero_start: bool = False
 
   def check_run(self, path: str, params: base_config.Config, mode: str | None) -> None:
     """See `check_run` in checks.py."""

@@ -76,6 +76,10 @@ class RunEvents:
     self._release()
     self.actions.take(triggers.BEGIN, step, {})
 
+  def trained(self, step: int) -> None:
+    """Takes the actions that come after the last step and its evaluation, before the last checkpoint."""
+    self.actions.take_at_end(step, triggers.TRAINED)
+
   def end(self, step: int) -> None:
     """Ends training. Call it when everything is done."""
     if not self.nothing_to_do:
@@ -127,9 +131,9 @@ def speed(trainer: Any, step: int, train_steps: int, tokens: Mapping[str, float]
 def epoch(trainer: Any, step: int) -> dict[str, float]:
   """The epochs of the training data up to a step, as the log `epoch`; {} if their length is not known."""
   found = None if trainer is None else trainer.speed
-  if found is None or not found.examples_per_epoch:
+  if found is None or found.lengths.epochs is None:
     return {}
-  return {'epoch': (step + trainer.data_offset) * found.examples_per_step / found.examples_per_epoch}
+  return {'epoch': float(found.lengths.epochs.parts(step + trainer.data_offset))}
 
 
 def compiled(trainer: Any) -> json_values.JsonObject | None:

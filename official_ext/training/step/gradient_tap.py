@@ -12,7 +12,7 @@ found one. Of the 170 s to trace DeepLab v3 on MobileNet v2 for two replicas, 54
 `ReplicaStatistics` are variables that each replica updates separately, as in batch normalisation.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import functools
 import threading
@@ -72,11 +72,17 @@ def without_searches() -> Iterator[None]:
 
 
 class ReplicaStatistics:
-  """The variables of a model whose values differ between replicas."""
+  """The variables of a model whose values differ between replicas, and their averages."""
 
-  def __init__(self, model: tf_keras.Model):
-    """Takes a model, whose variables may be made later."""
+  def __init__(self, model: tf_keras.Model, averages: Callable[[], Iterable[tf.Variable]] = lambda: ()):
+    """Takes a model, whose variables may be made later.
+
+    Args:
+      model: the model.
+      averages: returns the averages of its variables, when all of them exist.
+    """
     self._model = model
+    self._averages = averages
     self._agree_fn: Callable[[], None] | None = None
 
   def agree(self) -> None:
@@ -85,7 +91,8 @@ class ReplicaStatistics:
     A checkpoint holds only that mean, and a run that resumes from it must have the same values as the uninterrupted
     one.
     """
-    statistics = [v for v in self._model.variables if isinstance(v, tf_internals.SyncOnReadVariable)]
+    variables = [*self._model.variables, *self._averages()]
+    statistics = [v for v in variables if isinstance(v, tf_internals.SyncOnReadVariable)]
     if not statistics:
       return
     if self._agree_fn is None:

@@ -357,3 +357,10 @@ class OwnedLoop:
     return logs
 
   train_and_evaluate = train  # The task's loop evaluates when it likes.
+
+  def end(self) -> None:
+    """Takes the actions of the end of the run."""
+    self._recorded.events.end(self.global_step.numpy())
+
+  def close(self) -> None:
+    """Destroys iterators: the library has none of the task's."""

@@ -202,7 +202,8 @@ def _restore(model: tf_keras.Model, task: protocols.Task, path: str, ema: bool) 
   wanted = exported_weights.AVERAGED if ema and averages else exported_weights.RAW
   if wanted != held:
     for place in match.places.values():
-      if place.key in averages:
+      # Averages of counters that an older version kept are 0.
+      if place.key in averages and (wanted == exported_weights.RAW or place.variable.dtype.is_floating):
         place.variable.assign(contents.value(averages[place.key]))
   return wanted
 

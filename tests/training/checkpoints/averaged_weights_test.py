@@ -166,6 +166,51 @@ def test_training_resumes_from_an_export_as_from_the_run_itself(source, replicas
   harness.assert_close(state(again), state(trainer), rtol=0, atol=0)
 
 
+def averages_after(folder, *zero_starts):
+  """The averages after three more steps for each start of a run, of which each has another switch."""
+  for number, zero_start in enumerate(zero_starts, 1):
+    params = make_params(train_steps=3 * number, best_checkpoint_export_subdir='')
+    params.override({'trainer': {'optimizer_config': {'ema_zero_start': zero_start, 'ema': {'dynamic_decay': False}}}})
+    small_run.run(folder, 'train', params=params)
+  reader = tf.train.load_checkpoint(f'{folder}/ckpt-{3 * len(zero_starts)}')
+  names = [name for name in reader.get_variable_to_shape_map() if '/average/' in name]
+  return [reader.get_tensor(name) for name in sorted(names)]
+
+
+def test_a_resumed_run_keeps_the_start_of_its_averages(tmp_path):
+  """A run of an older version began at zero, and the switch is false by default."""
+  straight = averages_after(tmp_path / 'straight', True, True)
+  harness.assert_close(averages_after(tmp_path / 'resumed', True, False), straight, rtol=0, atol=0)
+  assert 'ema_zero_start: true' in (tmp_path / 'resumed/params.yaml').read_text()
+  assert np.abs(averages_after(tmp_path / 'weights', False, False)[0] - straight[0]).max() > 0.01
+
+
+def half_trainer(tmp_path, monkeypatch, is_old):
+  class Task(harness.LinearTask):
+    model_fn = staticmethod(lambda: harness.linear_model('bfloat16'))
+
+  with monkeypatch.context() as patch:
+    if is_old:
+      patch.setattr(ema_optimizer, '_is_rounded', lambda weight: False)
+    optimizer = lambda: ema_optimizer.ExponentialMovingAverage(harness.sgd(), average_decay=0.9, dynamic_decay=False)
+    trainer = harness.make_trainer(Task, optimizer=optimizer, enable_xla=False)
+    harness.train(trainer, 2)
+  return trainer, manager_lib.CheckpointManager(trainer.checkpoint, str(tmp_path), step_counter=trainer.global_step)
+
+
+@pytest.mark.parametrize('is_old', [False, True])
+def test_averages_in_bfloat16_are_restored_exactly_or_from_their_rounded_values(is_old, tmp_path, monkeypatch):
+  trainer, manager = half_trainer(tmp_path, monkeypatch, is_old)
+  manager.save()
+  manager.sync()
+  again, manager = half_trainer(tmp_path, monkeypatch, False)
+  manager.restore(f'{tmp_path}/ckpt-2')
+  for before, after in zip(trainer.model.trainable_variables, again.model.trainable_variables):
+    for slot in ('average', 'average_float32'):
+      expected = trainer.optimizer.get_slot(before, 'average' if is_old else slot).numpy()
+      np.testing.assert_array_equal(again.optimizer.get_slot(after, slot).numpy(), expected.astype(np.float32))
+
+
 def ema_trainer(model_fn):
   class Task(harness.LinearTask):
     pass

@@ -48,7 +48,7 @@ def test_upgrade_keeps_every_value_and_adds_our_defaults():
     upgraded = params.as_dict()[section]
     for name, value in before[section].items():
       if name == 'optimizer_config':
-        value = {**value, 'parameter_groups': ()}
+        value = {**value, 'parameter_groups': (), 'ema_zero_start': False}
       assert upgraded[name] == ('auto' if name in changed else value), name
   assert params.trainer.gradient_accumulation_steps == 1
   assert params.trainer.nonfinite.max_skips == 10

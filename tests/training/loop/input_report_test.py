@@ -201,9 +201,9 @@ class FiniteTask(harness.LinearTask):
   sizes = (0, 8)
 
   def build_inputs(self, params, input_context=None):
-    del input_context
+    num_replicas = input_context.num_replicas_in_sync if input_context else 1
     x, y = harness.make_data(self.sizes[not params.is_training])
-    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH // 2)
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH // num_replicas)
 
 
 @tiers.parametrize(

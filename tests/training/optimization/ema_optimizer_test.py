@@ -34,10 +34,10 @@ def stock_ema(wrap=lambda optimizer: optimizer):
   return wrap(optimization.ExponentialMovingAverage(harness.sgd(), average_decay=DECAY, dynamic_decay=False))
 
 
-def weights_and_average(num_steps, batch_size=8):
-  """(weights, their moving average) after so many steps, by the formula."""
+def weights_and_average(num_steps, batch_size=8, start=1.0):
+  """(weights, their moving average) after so many steps, by the formula, from `start` times the first weights."""
   reference = harness.Reference(harness.sgd(), harness.make_data(64), batch_size)
-  average = [np.zeros_like(w) for w in reference.weights]  # The start of Model Garden's.
+  average = [start * w for w in reference.weights]
   for _ in range(num_steps):
     reference.train(1)
     average = [DECAY * a + (1 - DECAY) * w for a, w in zip(average, reference.weights)]
@@ -211,6 +211,112 @@ def test_the_best_checkpoint_holds_the_averages():
   harness.train(trainer, 2)
   harness.evaluate(trainer)
   harness.assert_close(exporter.exported, weights_and_average(2)[1])
+
+
+def with_switch(zero_start):
+  return dict(
+    optimizer=stock_ema, enable_xla=False, trainer_config={'optimizer_config': {'ema_zero_start': zero_start}}
+  )
+
+
+@pytest.mark.parametrize('zero_start', [False, True])
+def test_the_switch_starts_the_average_at_zero(zero_start):
+  trainer = harness.make_trainer(**with_switch(zero_start))
+  harness.train(trainer, 2)
+  harness.assert_close(averages_of(trainer), weights_and_average(2, start=0.0 if zero_start else 1.0)[1])
+
+
+def test_the_average_starts_at_weights_that_were_loaded_after_the_build():
+  trainer = harness.make_trainer(evaluate=True, **with_switch(False))
+  loaded = [weight + 1 for weight in harness.initial_weights()]
+  for variable, value in zip(trainer.model.trainable_variables, loaded):
+    variable.assign(value)
+  logs = harness.evaluate(trainer)
+  expected = harness.softmax_regression(loaded, trainer.task.validation_data)[0]
+  np.testing.assert_allclose(logs['validation_loss'], expected, rtol=1e-5)
+  harness.train(trainer, 1)
+  after = harness.weights_of(trainer)
+  harness.assert_close(averages_of(trainer), [DECAY * w + (1 - DECAY) * v for w, v in zip(loaded, after)])
+  harness.train(trainer, 1)  # A second loop does not start again.
+  again = harness.weights_of(trainer)
+  before = [DECAY * w + (1 - DECAY) * v for w, v in zip(loaded, after)]
+  harness.assert_close(averages_of(trainer), [DECAY * a + (1 - DECAY) * v for a, v in zip(before, again)])
+
+
+VALUES = {
+  'float16': 1.0,
+  'bfloat16': 1.0,
+  'float32': 1.0,
+  'float64': 1.0,
+  'complex64': 1.0 + 1.0j,
+  'int32': 1,
+  'int64': 2**40,
+  'uint8': 250,
+  'bool': False,
+  'string': 'before',
+}
+AFTER = {**{name: 2 * value for name, value in VALUES.items()}, 'uint8': 255, 'bool': True, 'string': 'after'}
+
+
+def of_dtype(name, value):
+  return np.array(value).astype(tf.as_dtype(name).as_numpy_dtype) if name != 'string' else value
+
+
+@pytest.mark.parametrize('name', VALUES)
+def test_the_average_of_any_dtype_starts_at_the_value_follows_it_and_swaps_exactly(name):
+  """By 1 from 1 at a decay of 0.999: moves of 0.001, below half a unit of the last place of bfloat16 and float16."""
+  module = tf.Module()
+  module.variable = tf.Variable(of_dtype(name, VALUES[name]), dtype=name, trainable=False)
+  ema = ema_optimizer.ExponentialMovingAverage(
+    harness.sgd(), average_decay=0.999, dynamic_decay=False, trainable_weights_only=False
+  )
+  ema.shadow_copy(module)
+  average = ema.get_slot(module.variable, 'average')
+  assert average.dtype == module.variable.dtype and average.numpy() == module.variable.numpy()
+  module.variable.assign(of_dtype(name, AFTER[name]))
+  for _ in range(100):
+    ema.update_average(tf.distribute.get_strategy())
+  before = module.variable.numpy(), average.numpy()
+  if module.variable.dtype.is_floating or module.variable.dtype.is_complex:
+    expected = AFTER[name] + (VALUES[name] - AFTER[name]) * 0.999**100
+    eps = float(np.finfo(tf.as_dtype(name).as_numpy_dtype).eps) if name != 'bfloat16' else 2.0**-7
+    np.testing.assert_allclose(before[1].astype(complex), expected, rtol=eps + 1e-5)
+  else:
+    assert before[1] == before[0]
+  with harness.strategy('one').scope():
+    ema.swap_weights()
+    assert (module.variable.numpy(), average.numpy()) == before[::-1]
+    ema.swap_weights()
+    assert (module.variable.numpy(), average.numpy()) == before
+
+
+class Normalised(harness.LinearTask):
+  """A batch normalisation before the linear model: each replica has its own moving mean."""
+
+  @staticmethod
+  def model_fn():
+    layers = [tf_keras.layers.BatchNormalization(momentum=0.5), tf_keras.layers.Dense(harness.NUM_CLASSES)]
+    return tf_keras.Sequential([tf_keras.Input((harness.NUM_FEATURES,)), *layers])
+
+
+@tiers.parametrize('replicas', ['one', 'two'], fast=['two'])
+def test_the_average_of_a_statistic_is_that_of_all_replicas(replicas):
+  """The averages of the means over replicas, also after a loop of several steps; the same on each replica."""
+  optimizer = lambda: ema_optimizer.ExponentialMovingAverage(
+    harness.sgd(), average_decay=DECAY, dynamic_decay=False, trainable_weights_only=False
+  )
+  trainer = harness.make_trainer(Normalised, optimizer=optimizer, replicas=replicas, enable_xla=False)
+  statistic = trainer.model.layers[0].moving_mean
+  average = trainer.optimizer.get_slot(statistic, 'average')
+  x, expected, mean = harness.make_data(64)[0], np.zeros(4), np.zeros(4)
+  for loop in (range(1), range(1, 4)):
+    harness.train(trainer, len(loop))
+    for step in loop:
+      mean = 0.5 * mean + 0.5 * x[8 * step : 8 * step + 8].mean(0)
+      expected = DECAY * expected + (1 - DECAY) * mean
+  np.testing.assert_allclose(statistic.numpy(), mean, rtol=1e-5)
+  for component in trainer.strategy.experimental_local_results(average):
+    np.testing.assert_allclose(component.numpy(), expected, rtol=1e-5)
 
 
 def test_adopting_makes_model_gardens_class_this_one():

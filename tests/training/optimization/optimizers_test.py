@@ -361,7 +361,7 @@ def test_any_optimizer_may_have_values_to_log():
 def test_the_moving_average_around_a_new_optimizer(kind, shape):
   ema = dict(average_decay=0.5, dynamic_decay=False)
   trainer, logs = trained(kind, 4, ema=ema, **SHAPES[shape])
-  average = [np.zeros_like(w) for w in harness.initial_weights()]
+  average = harness.initial_weights()
   for step in range(1, 5):
     weights, _ = reference(kind, step)
     average = [0.5 * a + 0.5 * w for a, w in zip(average, weights)]
