@@ -193,17 +193,17 @@ def test_what_a_task_raises_is_one_line_that_names_its_own(task_cls, mark, messa
 
 
 def test_an_error_without_a_line_of_the_users_names_the_librarys():
-  with pytest.raises(AttributeError) as info:
+  with pytest.raises(TypeError) as info:
     epochs.in_steps(None, None, None)
   traceback = info.value.__traceback__.tb_next  # Without this file.
   assert re.match(
-    r'official_ext/training/config/epochs.py:\d+: AttributeError: ',
+    r'official_ext/training/config/epochs.py:\d+: TypeError: ',
     tracebacks.describe(info.value.with_traceback(traceback)),
   )
 
 
 def test_a_script_that_calls_the_library_is_not_where_it_went_wrong(tmp_path):
-  with pytest.raises(AttributeError) as info:
+  with pytest.raises(TypeError) as info:
     epochs.in_steps(None, None, None)
   assert tracebacks.place_of(info.value) is None
 

@@ -115,8 +115,7 @@ def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[s
     environment: the environment variables, the process's by default.
 
   Returns:
-    (job name -> addresses, (type, index) of this process's task); ({}, ('evaluator', 0)) for an evaluator;
-    ({}, ('', 0)) without a cluster.
+    (job name -> addresses, (type, index) of this process's task); no jobs for an evaluator; ({}, ('', 0)) if it is unset.
 
   Raises:
     UserError: it cannot be read, or this process's task is not in the cluster.
@@ -129,12 +128,12 @@ def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[s
   except (json.JSONDecodeError, AttributeError, TypeError, ValueError):
     raise errors.UserError('TF_CONFIG: the environment variable holds no JSON object as TensorFlow has it') from None
   kind = str(task.get('type', ''))
-  if kind == 'evaluator' or not any(jobs.values()):
-    return {}, ('evaluator' if kind == 'evaluator' else '', 0)
   try:
     index = int(task['index'])
   except (KeyError, TypeError, ValueError):
     index = -1
+  if kind == 'evaluator' or not any(jobs.values()):
+    return {}, (kind, 0 if kind == 'evaluator' else max(0, index))
   if kind not in _JOBS or not 0 <= index < len(jobs.get(kind, [])):
     sizes = ', '.join(f'{name} {len(addresses)}' for name, addresses in jobs.items())
     raise errors.UserError(

@@ -29,6 +29,7 @@ from official_ext.training.checkpoints import training_lines
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
+from official_ext.training.config import ranges
 from official_ext.training.devices import device_types
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import run_options
@@ -180,7 +181,7 @@ def check_run(experiment: run_options.Experiment) -> training_lines.Start:
   task, mode, model_dir, params = experiment.task, experiment.mode, experiment.model_dir, experiment.params
   if mode not in checks.MODES:
     raise errors.UserError(f'--mode={mode}: no such mode; the modes are {", ".join(checks.MODES)}')
-  checks.check_values(params)  # A driver of its own may have made them without the parser.
+  ranges.check(params)  # A driver of its own may have made them without the parser.
   start = choose_start(experiment)
   task.evaluates = experiment.evaluates
   task.weights_folder = _folder_of_weights(start, mode, model_dir)

@@ -254,12 +254,12 @@ OPTIMIZER = 'trainer.optimizer_config.optimizer'
 _NORMALIZATION = re.compile('norm', re.IGNORECASE)
 
 
-def check_exclusions(path: str, config: base_config.Config, model: tf_keras.Model) -> str:
+def check_exclusions(path: str, config: base_config.Config | None, model: tf_keras.Model) -> str:
   """Checks the lists of patterns by which an optimizer includes or excludes variables, such as from weight decay.
 
   Args:
     path: the dotted path of the configuration.
-    config: of the optimizer.
+    config: of the optimizer; None if the configuration does not choose it.
     model: its variables exist. An optimizer searches the patterns in their names.
 
   Returns:
@@ -271,7 +271,7 @@ def check_exclusions(path: str, config: base_config.Config, model: tf_keras.Mode
   """
   names = [name_of(variable) for variable in model.trainable_variables]
   warning = ''
-  for field in dataclasses.fields(config):
+  for field in dataclasses.fields(config) if config is not None else ():
     patterns = getattr(config, field.name)
     if not patterns or not field.name.startswith(('exclude_from_', 'include_in_')):
       continue

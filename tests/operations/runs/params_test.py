@@ -42,7 +42,6 @@ def test_both_readers_read_the_same():
   'text',
   [
     'a: yes',
-    'a: 010',
     'a: 1e3',
     'a: 12:30:45',
     'a: 1_000',
@@ -55,6 +54,11 @@ def test_both_readers_read_the_same():
 )
 def test_what_yaml_1_1_would_read_otherwise_is_read_by_the_project(text):
   assert _same(text)
+
+
+def test_an_integer_that_versions_of_yaml_read_differently_makes_a_file_unreadable(tmp_path):
+  (tmp_path / 'params.yaml').write_text('a: 010')
+  assert run_folders.read_params(run_folders.Run(str(tmp_path), 'a')) is None
 
 
 def test_no_file_fills_memory_or_the_stack(tmp_path):

@@ -676,7 +676,7 @@ def test_all_of_model_garden_parses_and_survives_a_file(tmp_path):
       assert isinstance(getattr(params, section), ours), name
       for field, value in getattr(stock, section).as_dict().items():
         if field not in ('distribution_strategy', 'enable_xla'):
-          added = {'parameter_groups': ()} if field == 'optimizer_config' else {}
+          added = {'parameter_groups': (), 'ema_zero_start': False} if field == 'optimizer_config' else {}
           if field == 'best_checkpoint_metric_comp' and value == 'higher':  # Model Garden's default counts as unset.
             value = 'auto'
           assert getattr(params, section).as_dict()[field] == ({**value, **added} if added else value), (name, field)

@@ -193,7 +193,7 @@ def test_upgrade_keeps_what_a_configuration_of_model_gardens_states():
   before = theirs.trainer.optimizer_config.as_dict()
   upgraded = definitions.upgrade(theirs)
   assert isinstance(upgraded.trainer.optimizer_config, definitions.OptimizationConfig)
-  assert upgraded.trainer.optimizer_config.as_dict() == {**before, 'parameter_groups': ()}
+  assert upgraded.trainer.optimizer_config.as_dict() == {**before, 'parameter_groups': (), 'ema_zero_start': False}
   assert type(theirs.trainer.optimizer_config) is optimization.OptimizationConfig  # It is not changed.
   assert definitions.upgrade(upgraded) is upgraded
   # Ours around theirs.
