@@ -85,7 +85,7 @@ def save(folder, kind='linear', ema=False, dtype='float32'):
     optimizer = ema_optimizer.ExponentialMovingAverage(optimizer)
     optimizer.shadow_copy(model)
     for average in optimizer.averages.values():
-      average.assign_add(tf.ones_like(average))
+      average.assign(tf.ones_like(average))
     if dtype == 'float16':
       optimizer = tf_keras.mixed_precision.LossScaleOptimizer(optimizer)
   checkpoint = tf.train.Checkpoint(

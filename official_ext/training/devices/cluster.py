@@ -115,7 +115,8 @@ def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[s
     environment: the environment variables, the process's by default.
 
   Returns:
-    (job name -> addresses, (type, index) of this process's task); no jobs for an evaluator; ({}, ('', 0)) if it is unset.
+    (job name -> addresses, (type, index) of this process's task). An evaluator has no jobs. ({}, ('', 0)) if it is
+    unset.
 
   Raises:
     UserError: it cannot be read, or this process's task is not in the cluster.

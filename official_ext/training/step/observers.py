@@ -260,7 +260,9 @@ class IndexCheck:
     """The loss of the step, a floating-point tensor; NaN if an index of it was out of range."""
     if not self._bad:
       return loss
-    return tf.where(tf.reduce_any(tf.stack(self._bad)), tf.constant(float('nan'), loss.dtype), loss)
+    # A sum, not a choice: of an index that is constant, the choice would remove the read, and its error on a CPU.
+    nan, zero = (tf.constant(value, loss.dtype) for value in (float('nan'), 0.0))
+    return loss + tf.where(tf.reduce_any(tf.stack(self._bad)), nan, zero)
 
 
 def _current_graph() -> tf.Graph | None:
