@@ -42,8 +42,8 @@ def main(_) -> None:
     return
   with signals.PreemptionWatch() as watch:
     params = ext_flags.configuration()
-    mode = cluster.mode_of_process(FLAGS.mode)
-    model_dir = paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
+    mode, model_dir = FLAGS.mode, paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
+    cluster.check_mode(mode)
     run_record.check_writable(model_dir)
     strategy, task = ext_flags.strategy_and_task(params, model_dir)
     with exit_status.saving_gin_config(mode, model_dir, strategy):

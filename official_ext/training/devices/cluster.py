@@ -87,23 +87,20 @@ def find(environment: MutableMapping[str, str] | None = None) -> Cluster | None:
   return Cluster(tuple(addresses), index + (len(jobs.get('chief', [])) if kind == 'worker' else 0))
 
 
-def mode_of_process(mode: str, environment: Mapping[str, str] | None = None) -> str:
-  """The mode of this process: an evaluator of TF_CONFIG evaluates, and prints so, if the command of all trains.
+def check_mode(mode: str, environment: Mapping[str, str] | None = None) -> None:
+  """Refuses to train in an evaluator of TF_CONFIG.
 
   Args:
-    mode: of the command.
+    mode: of the run.
     environment: the environment variables, the process's by default.
 
-  Returns:
-    'continuous_eval' instead of a mode that trains, for the task type `evaluator`; else `mode`.
-
   Raises:
-    UserError: TF_CONFIG cannot be read.
+    UserError: it trains there, or TF_CONFIG cannot be read.
   """
-  if 'train' not in mode or read_tf_config(environment)[1][0] != 'evaluator':
-    return mode
-  print(f'TF_CONFIG: this process is the evaluator: it runs in mode continuous_eval, not {mode}', flush=True)
-  return 'continuous_eval'
+  if 'train' in mode and read_tf_config(environment)[1][0] == 'evaluator':
+    raise errors.UserError(
+      f'--mode={mode}: this process is the evaluator of TF_CONFIG; start it with --mode=continuous_eval'
+    )
 
 
 def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[str, list[str]], tuple[str, int]]:

@@ -92,8 +92,8 @@ def run_experiment(
   Args:
     distribution_strategy: the strategy.
     task: a Task made inside its scope.
-    mode: 'train', 'eval', 'train_and_eval', 'continuous_eval' or 'train_and_post_eval'; 'continuous_eval' takes the
-      place of one that trains in the evaluator of TF_CONFIG.
+    mode: 'train', 'eval', 'train_and_eval', 'continuous_eval' or 'train_and_post_eval'; one that evaluates in the
+      evaluator of TF_CONFIG.
     params: the experiment.
     model_dir: the folder for checkpoints, logs and records.
     run_post_eval: whether to evaluate once after training.
@@ -140,7 +140,8 @@ def run_experiment(
   if enable_async_checkpointing is not None:
     params = params.replace(trainer={'async_checkpointing': enable_async_checkpointing})
   strategy, model_dir = distribution_strategy or tf.distribute.get_strategy(), paths.local(model_dir)
-  task, mode = model_garden.adapt_task(task), cluster.mode_of_process(mode)
+  cluster.check_mode(mode)
+  task = model_garden.adapt_task(task)
   return _run(run_options.Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options))
 
 

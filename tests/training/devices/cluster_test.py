@@ -57,16 +57,16 @@ def test_indices_are_read_as_tensorflow_reads_them(monkeypatch):
 
 
 @pytest.mark.parametrize('jobs', [{}, {'chief': ['a:1'], 'worker': ['b:1']}, {'worker': ['a:1'], 'ps': ['c:1']}])
-def test_an_evaluator_evaluates(jobs, capsys):
+def test_an_evaluator_evaluates(jobs):
   # Its index is of a list that the cluster does not have.
   environment = _tf_config({'type': 'evaluator', 'index': 3}, **jobs)
   assert cluster.find(environment) is None
   for mode in ('train', 'train_and_eval', 'train_and_post_eval'):
-    assert cluster.mode_of_process(mode, environment) == 'continuous_eval'
-    assert capsys.readouterr().out.endswith(f'it runs in mode continuous_eval, not {mode}\n')
+    with pytest.raises(errors.UserError, match=f'^--mode={mode}: .* start it with --mode=continuous_eval$'):
+      cluster.check_mode(mode, environment)
+    cluster.check_mode(mode, {})
   for mode in ('eval', 'continuous_eval'):
-    assert cluster.mode_of_process(mode, environment) == mode
-  assert cluster.mode_of_process('train', {}) == 'train'
+    cluster.check_mode(mode, environment)
 
 
 @pytest.mark.parametrize(
