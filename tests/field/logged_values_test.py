@@ -71,6 +71,22 @@ class EndsUndeclared(EndsWith):
   evaluation_end_names = ()
 
 
+class Aggregates(small_run.SmallTask):
+  """Reduces a scalar of the step under its name, which is no other value of it."""
+
+  reduced = 'logit_mean'
+
+  def aggregate_logs(self, state=None, step_outputs=None):
+    return [*(state or ()), step_outputs['logit_mean']]
+
+  def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+    return {self.reduced: 7.0}
+
+
+class AggregatesToAMetric(Aggregates):
+  reduced = 'accuracy'
+
+
 class OwnStep(small_run.SmallTask):
   def train_step(self, inputs, model, optimizer, metrics=None):
     return {**super().train_step(inputs, model, optimizer, metrics), 'epoch': tf.constant(1.0)}
@@ -93,6 +109,7 @@ class OwnValidation(small_run.SmallTask):
     (OwnStep, "^OwnStep.train_step logs 'epoch', .*; rename", 0),
     # What only an evaluation shows ends the run there: its steps are saved.
     (EndsUndeclared, "^EndsUndeclared.evaluation_end: 'accuracy' is the name of another value that is logged", 6),
+    (AggregatesToAMetric, "^AggregatesToAMetric.reduce_aggregated_logs: 'accuracy' is the name of another value", 6),
     (OwnValidation, "^OwnValidation.validation_step logs 'validation_loss', which is the name of a value", 6),
     (_logging(**{'time': 1.0, 'time_': 2.0}), "^logs of train: 'time_' is the name of two values in events.jsonl", 5),
   ],
@@ -102,6 +119,11 @@ def test_two_values_of_one_name_are_refused(tmp_path, task_cls, message, last_st
     small_run.run(tmp_path, task_cls=task_cls)
   has_trained = [event['step'] for event in small_run.events(tmp_path)] if (tmp_path / 'events.jsonl').exists() else []
   assert max(has_trained, default=0) <= last_step
+
+
+def test_the_reduced_value_of_a_scalar_has_its_name(tmp_path):
+  small_run.run(tmp_path, task_cls=Aggregates)
+  assert small_run.events(tmp_path, 'eval')[-1]['logit_mean'] == 7.0
 
 
 def test_two_names_that_are_one_to_a_writer_are_refused():

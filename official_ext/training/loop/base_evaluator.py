@@ -484,15 +484,15 @@ class Evaluator(garden.ModelGardenTrainer):
     logs = {metric.name: metric.result() for metric in self.validation_metrics}
     if self.validation_loss.count.numpy():
       logs[self.validation_loss.name] = self.validation_loss.result()
-    task = type(self.task).__name__
-    for added in (self._means_of_scalars(), self._not_finite(), self._pictures):
+    task, reduced = type(self.task).__name__, self._reduced(aggregated_logs)
+    # A scalar that the task aggregates is its raw material.
+    means = {name: value for name, value in self._means_of_scalars().items() if name not in reduced}
+    for added in (means, self._not_finite(), self._pictures):
       logs = writers.merge_logs(logs, added, f'{task}.validation_step')
-    if aggregated_logs:
-      with self._naming('reduce_aggregated_logs'):
-        reduced = self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step)
-        if not isinstance(reduced, Mapping):
-          raise TypeError(f'must return a dictionary of logs; it returned {reduced!r}')
-        logs = writers.merge_logs(logs, reduced, f'{task}.reduce_aggregated_logs')
+    if isinstance(self.task, base_task.Task):
+      logs = writers.merge_logs(logs, reduced, f'{task}.reduce_aggregated_logs')
+    else:  # Model Garden's replace its metrics.
+      logs = {**logs, **reduced}
     logs = writers.merge_logs(logs, self.task.evaluation_end(self.model), f'{task}.evaluation_end')
     if self._checkpoint_exporter:  # While the averaged weights are in place, because they were evaluated.
       self._checkpoint_exporter.maybe_export_checkpoint(self.checkpoint, logs, self.global_step.numpy())
@@ -502,6 +502,16 @@ class Evaluator(garden.ModelGardenTrainer):
         logs['best_' + metric_name] = best
     self._use_averaged_weights(False)
     return logs
+
+  def _reduced(self, aggregated_logs: Any) -> Mapping[str, Any]:
+    """The result of the task's `reduce_aggregated_logs`; {} if it aggregates nothing."""
+    if not aggregated_logs:
+      return {}
+    with self._naming('reduce_aggregated_logs'):
+      reduced = self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step)
+      if not isinstance(reduced, Mapping):
+        raise TypeError(f'must return a dictionary of logs; it returned {reduced!r}')
+      return reduced
 
   def _not_finite(self) -> dict[str, int]:
     """The number of examples of all workers that were not finite, as a log; {} if none was. Reports this worker's."""
