@@ -1,6 +1,7 @@
 """The pages for users of Keras and Lightning: their scripts train as they say, the named fields exist."""
 
 import importlib.util
+import math
 import re
 import types
 
@@ -46,9 +47,9 @@ def test_the_script_from_keras(tmp_path, capsys):
   logs = run('my_digits', tmp_path / 'run')
   assert logs['accuracy'] > promised(module, 'my_digits')
   evaluations = small_run.events(tmp_path / 'run', 'eval')
-  assert [line['step'] for line in evaluations] == [
-    min(43 * (n + 1), 842) for n in range(len(evaluations))
-  ]  # 1347 / 32, and 20 times that.
+  # An epoch has 1347 / 32 updates; each end is rounded up by itself.
+  ends = [math.ceil(epoch * 1347 / 32) for epoch in range(1, 21)]
+  assert [line['step'] for line in evaluations] == ends[: len(evaluations)] and ends[-1] == 842
   out = capsys.readouterr().out
   for epoch, line in enumerate(evaluations, 1):
     assert f'epoch {epoch}: val_loss {line["validation_loss"]:.3f}, learning rate ' in out
@@ -61,8 +62,9 @@ def test_the_script_from_lightning(tmp_path):
   module = load(PAGES[1], 'wine', tmp_path)
   logs = run('wine', tmp_path)
   assert logs['accuracy'] > promised(module, 'wine')
-  # 142 examples in updates of 2 x 16.
-  assert [line['step'] for line in small_run.events(tmp_path, 'eval')] == [45, 90, 135, 178]
+  # 142 examples in updates of 2 x 16, an evaluation after each ten epochs: each end is rounded up by itself.
+  ends = [math.ceil(epochs * 142 / 32) for epochs in (10, 20, 30, 40)]
+  assert [line['step'] for line in small_run.events(tmp_path, 'eval')] == ends == [45, 89, 134, 178]
 
 
 @pytest.mark.parametrize('page', PAGES)

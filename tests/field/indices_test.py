@@ -122,6 +122,12 @@ def test_the_loss_of_a_compiled_step_is_nan_only_if_an_index_is_bad(shape):
   np.testing.assert_array_equal(losses, [np.nan, *[1.0] * _ROWS, np.nan])
 
 
+def test_a_loss_of_integers_stays():
+  with observers.checked_indices() as check:
+    tf.gather(tf.ones([_ROWS]), [0])
+  assert check.spoiled(tf.constant(0)).dtype == tf.int32
+
+
 def test_without_xla_the_error_names_it(tmp_path):
   with pytest.raises(errors.UserError, match='7'):
     small_run.run(tmp_path, task_cls=Embedding)

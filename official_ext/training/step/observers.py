@@ -257,8 +257,11 @@ class IndexCheck:
     return tf.where(bad, tf.constant(float('nan'), rows.dtype), rows) if rows.dtype.is_floating else rows
 
   def spoiled(self, loss: tf.Tensor) -> tf.Tensor:
-    """The loss of the step, a floating-point tensor; NaN if an index of it was out of range."""
-    if not self._bad:
+    """The loss of the step; NaN if an index was out of range, and the loss is of floating point.
+
+    The evaluation of Model Garden's Mask R-CNN has the integer 0 for a loss.
+    """
+    if not self._bad or not loss.dtype.is_floating:
       return loss
     # A sum, not a choice: of an index that is constant, the choice would remove the read, and its error on a CPU.
     nan, zero = (tf.constant(value, loss.dtype) for value in (float('nan'), 0.0))
