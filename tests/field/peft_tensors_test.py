@@ -60,20 +60,8 @@ REFUSED = {
 
 @pytest.fixture(scope='module')
 def base(tmp_path_factory):
-  """A function: name of a case -> the folder of a model."""
-  folders = {}
-
-  def make(name):
-    if name not in folders:
-      folders[name] = str(tmp_path_factory.mktemp(name))
-      case, untied = name.removesuffix('_untied'), name.endswith('_untied')
-      config = checkpoints.config(case)
-      if untied:
-        config.tie_word_embeddings = False
-      checkpoints.random_model(config).save_pretrained(folders[name])
-    return folders[name]
-
-  return make
+  untied = checkpoints.config('gemma2', tie_word_embeddings=False)
+  return checkpoints.folders(tmp_path_factory, gemma2_untied=untied)
 
 
 def trained(base_folder, fields, size, folder):

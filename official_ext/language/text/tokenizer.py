@@ -106,7 +106,7 @@ class Tokenizer:
     special_tokens: the named ones that there are: `{'bos_token': '<s>', ...}`.
     stop_token_ids: the numbers of the tokens that end a text: the end of a sequence, and tokens that the
       folder's generation_config.json adds, such as the end of a turn.
-    declared_stops: those of generation_config.json.
+    declared_stops: the part of `stop_token_ids` that is in generation_config.json.
 
   Example:
 

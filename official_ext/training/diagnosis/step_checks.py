@@ -256,7 +256,7 @@ class StepRun:
       tf.function(step).get_concrete_function(specs)
     place = tracebacks.of_function(task.forward if isinstance(task, base_task.Task) else task.validation_step)
     for each in dict.fromkeys(shapes):
-      what, remedy = observers.broadcast_warning(each).split('; ')
+      what, remedy = observers.broadcast_warning(each)
       self.found.append(findings.Finding('warning', place, what, remedy))
 
   def try_batch(self, batch: object, trains: bool) -> None:

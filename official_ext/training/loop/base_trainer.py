@@ -535,7 +535,8 @@ class Trainer(base_evaluator.Evaluator):
       traits = step.probe(self.step_inputs.take_one, self._train_iter, guess)
       if step.broadcasts and self.strategy.extended.should_checkpoint:
         place = f'{type(self.task).__name__}.train_step'
-        print(f'warning: {place}: {observers.broadcast_warning(step.broadcasts[0])}', file=sys.stderr, flush=True)
+        warning = '; '.join(observers.broadcast_warning(step.broadcasts[0]))
+        print(f'warning: {place}: {warning}', file=sys.stderr, flush=True)
       in_memory = self._in_memory()
       traits = dataclasses.replace(traits, in_memory=in_memory is not None)
       if self.parameter_groups is not None:  # Frozen variables have slots too: a later run may train them.

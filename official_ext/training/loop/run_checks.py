@@ -38,6 +38,7 @@ from official_ext.training.optimization import configs
 from official_ext.training.record import code_identity
 from official_ext.training.record import run_record
 from official_ext.training.step import gradient_tap
+from official_ext.training.writers import writers
 
 _WARN_ABOVE = 0.9
 _GB = 1e9
@@ -387,21 +388,12 @@ def check_metrics(
       raise errors.UserError(f'{field}: {name}: mode {mode} does not evaluate while it trains; use train_and_eval')
 
 
-def _leaf_names(logs: Mapping[str, Any], prefix: str = '') -> list[str]:
-  """The names of the values in nested logs, with levels separated by `|`."""
-  names: list[str] = []
-  for name, value in logs.items():
-    is_nested = isinstance(value, Mapping)
-    names += _leaf_names(value, f'{prefix}{name}|') if is_nested else [f'{prefix}{name}']
-  return names
-
-
 def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
   """Refuses a metric that no evaluation of the task will report."""
   reports = {trainer.validation_loss.name}
   for metric in trainer.validation_metrics:
     result = metric.result() if metric.name == name.split('|')[0] else None  # A dictionary, or a number.
-    reports |= set(_leaf_names({metric.name: result}))
+    reports |= {leaf for leaf, _ in writers.leaves({metric.name: result}, '|')}
   # A task that makes metrics at the end of an evaluation names them only then.
   if name in reports or type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs:
     return

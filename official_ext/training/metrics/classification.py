@@ -47,7 +47,7 @@ class _PerClass(tf_keras.metrics.FBetaScore):
     Args:
       y_true: class numbers, an integer tensor of shape [b]; 0 or 1 for a single logit.
       y_pred: logits, [b, num_classes], or [b] or [b, 1] for a single logit.
-      sample_weight: [b], the weight of each example; None: 1. A label that is no class makes the result NaN, unless
+      sample_weight: [b], the weight of each example; None: 1. A label outside the classes makes the result NaN, unless
         its weight is 0.
     """
     labels, classes = _class_numbers(y_true, y_pred, self._num_classes)
@@ -232,7 +232,8 @@ def updates(
     names: as for `build`.
     labels: class numbers, an integer tensor of shape [b].
     logits: [b, num_classes], or [b] or [b, 1] for a single logit.
-    sample_weight: [b], the weight of each example, 0 to ignore it; None: 1. A label that is no class makes metrics NaN.
+    sample_weight: [b], the weight of each example, 0 to ignore it; None: 1. A label outside the classes makes metrics
+      NaN.
 
   Returns:
     name -> the arguments of its `update_state`.

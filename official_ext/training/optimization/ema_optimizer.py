@@ -25,7 +25,8 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
   | float16, bfloat16 | the same in the float32 slot `average_float32`, rounded: small moves are not lost |
   | integer, boolean, text | the weight's present value: a counter has no mean |
 
-  Statistics that replicas keep separately, such as those of batch normalisation, have an average on each replica.
+  Statistics that replicas keep separately, such as the moving mean of batch normalisation, have an average on each
+  replica.
 
   Attributes:
     is_swapped: Whether the averages and the weights have changed places.

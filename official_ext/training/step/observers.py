@@ -426,13 +426,14 @@ def noted_broadcasts() -> Iterator[list[str]]:
       _BROADCASTS.found = before
 
 
-def broadcast_warning(shapes: str) -> str:
-  """What is wrong about the shapes of a label and a prediction, in words.
+def broadcast_warning(shapes: str) -> tuple[str, str]:
+  """The fault in the shapes of a label and a prediction, in words, and its remedy.
 
   Args:
     shapes: an element of the list of `noted_broadcasts`.
   """
   return (
     f'label and prediction have the shapes {shapes}: their difference or product has one value for each pair of them, '
-    'and the model learns the mean of the labels; give both one shape, such as by tf.squeeze(prediction, -1)'
+    'and the model learns the mean of the labels',
+    'give both one shape, such as by tf.squeeze(prediction, -1)',
   )

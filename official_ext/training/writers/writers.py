@@ -3,7 +3,7 @@
 events.jsonl has one flat JSON object per line for each event.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import json
 import math
 import os
@@ -121,6 +121,21 @@ def to_python(value: Any) -> Any:
   return value.decode(errors='replace') if isinstance(value, bytes) else value
 
 
+def leaves(values: Mapping[str, Any], separator: str, prefix: str = '') -> Iterator[tuple[str, Any]]:
+  """Each value of nested logs with its name, whose levels are joined by the separator.
+
+  Example:
+
+    >>> list(leaves({'loss': 0.5, 'accuracy': {'cat': 1.0}}, '|'))
+    [('loss', 0.5), ('accuracy|cat', 1.0)]
+  """
+  for key, value in values.items():
+    if isinstance(value, Mapping):
+      yield from leaves(value, separator, f'{prefix}{key}{separator}')
+    else:
+      yield f'{prefix}{key}', value
+
+
 def flatten(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   """Flattens nested dictionaries: keys are joined by '/', values converted by `to_python`.
 
@@ -129,13 +144,7 @@ def flatten(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
     >>> ext.flatten_logs({'loss': tf.constant(0.5), 'accuracy': {'cat': 1.0, 'dog': 0.75}})
     {'loss': 0.5, 'accuracy/cat': 1.0, 'accuracy/dog': 0.75}
   """
-  flat = {}
-  for key, value in values.items():
-    if isinstance(value, Mapping):
-      flat.update(flatten(value, f'{prefix}{key}/'))
-    else:
-      flat[f'{prefix}{key}'] = to_python(value)
-  return flat
+  return {name: to_python(value) for name, value in leaves(values, '/', prefix)}
 
 
 def merge_logs(logs: Mapping[str, Any], added: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -171,18 +180,11 @@ def check_names(values: Mapping[str, Any], source: str) -> None:
     UserError: names them.
   """
   seen: set[str] = set()
-
-  def walk(level, prefix):
-    for key, value in level.items():
-      name = stored_name(f'{prefix}{key}')
-      if isinstance(value, Mapping):
-        walk(value, f'{prefix}{key}/')
-      elif name in seen:
-        raise errors.UserError(f'{source}: {name!r} is the name of two values in events.jsonl; rename one of them')
-      else:
-        seen.add(name)
-
-  walk(values, '')
+  for leaf, _ in leaves(values, '/'):
+    name = stored_name(leaf)
+    if name in seen:
+      raise errors.UserError(f'{source}: {name!r} is the name of two values in events.jsonl; rename one of them')
+    seen.add(name)
 
 
 _OWN_KEYS = ('time', 'event', 'step')

@@ -30,7 +30,7 @@ FIELDS = {
   'annotation': record_report.Fields(
     'COCO annotation',
     ('image_id', 'category_id', 'bbox', 'segmentation', 'area', 'iscrowd', 'ignore'),
-    {'annotations are numbered anew': ('id',), _KEYPOINTS: ('num_keypoints',)},
+    {'annotations are renumbered': ('id',), _KEYPOINTS: ('num_keypoints',)},
   ),
   'category': record_report.Fields(
     'COCO category',

@@ -28,12 +28,12 @@ FIELDS = {
   'record': record_report.Fields(
     'Hugging Face record',
     ('file_name', 'image', 'objects', 'width', 'height', 'split'),
-    {'records are numbered anew': ('id', 'image_id')},
+    {'records are renumbered': ('id', 'image_id')},
   ),
   'objects': record_report.Fields(
     'Hugging Face objects',
     (*_BOXES, *_CATEGORIES, *_MARKS),
-    {'objects are numbered anew': ('id', 'bbox_id')},
+    {'objects are renumbered': ('id', 'bbox_id')},
   ),
 }
 _METADATA = ('metadata.jsonl', 'metadata.parquet')

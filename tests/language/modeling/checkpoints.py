@@ -219,6 +219,19 @@ def random_model(configuration, seed=0):
   return model
 
 
+def folders(tmp_path_factory, **configurations):
+  """A function: name of a case, or of one of the configurations -> the folder of its random model, written once."""
+  made = {}
+
+  def make(name):
+    if name not in made:
+      made[name] = str(tmp_path_factory.mktemp(name))
+      random_model(configurations.get(name) or config(name)).save_pretrained(made[name])
+    return made[name]
+
+  return make
+
+
 def reloaded(folder):
   """The model of transformers for a folder; no key is missing or unexpected."""
   with open(os.path.join(folder, 'config.json'), encoding='utf-8') as file:

@@ -30,16 +30,7 @@ KINDS = {
 
 @pytest.fixture(scope='module')
 def base(tmp_path_factory):
-  """A function: name of a case -> the folder of a model."""
-  folders = {}
-
-  def make(name):
-    if name not in folders:
-      folders[name] = str(tmp_path_factory.mktemp(name))
-      checkpoints.random_model(checkpoints.config(name)).save_pretrained(folders[name])
-    return folders[name]
-
-  return make
+  return checkpoints.folders(tmp_path_factory)
 
 
 def _difference(first, second):
