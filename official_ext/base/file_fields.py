@@ -2,11 +2,12 @@
 
 A field that is read past may change tokens, logits or text without a message. So each format of such a file has one
 table, a `FileFields`, and each reader of the format checks a file's fields against it. docs/reference/model_files.md
-shows the tables.
+and docs/how_to/annotations.md show the tables.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 import dataclasses
+import functools
 
 from official_ext.base import errors
 from official_ext.base import json_values
@@ -53,17 +54,30 @@ class FileFields:
 
   name: str
   used: Collection[str]
-  harmless: Mapping[str, str]
+  harmless: Mapping[str, str] = dataclasses.field(default_factory=dict)
   neutral: Mapping[str, tuple[object, ...]] = dataclasses.field(default_factory=dict)
   effect: str = 'may change the result'
   unknown: str = 'not known here'
   remedy: str = ''
   takes_empty: bool = False
 
-  @property
+  @functools.cached_property
   def names(self) -> frozenset[str]:
     """All fields of the table."""
     return frozenset({*self.used, *self.harmless, *self.neutral})
+
+  def unknown_names(self, fields: json_values.JsonMapping) -> Iterator[str]:
+    """The names of fields without an entry; null and empty values count as missing.
+
+    Example:
+
+      >>> CATEGORY = FileFields('COCO category', ('id', 'name'), {'supercategory': 'groups of classes'})
+      >>> list(CATEGORY.unknown_names({'id': 1, 'supercategory': 'animal', 'weight': 2, 'color': None}))
+      ['weight']
+    """
+    for name, value in fields.items():
+      if name not in self.names and not (value is None or isinstance(value, (str, list, dict)) and not value):
+        yield str(name)
 
   def lines(self, fields: json_values.JsonMapping, where: str, ignored: Collection[str] = ()) -> list[str]:
     """A message for each field that may change the result and is not read.

@@ -1,14 +1,11 @@
 """Accounts for all that an input holds: records that are used, cut and dropped, with reasons, and fields of formats.
 
-`Balance` is the same account for every input: found = used + left out, and what is there and not read. `Fields` is the
-table of a format: each field is read, harmless for a reason, or unknown.
+`Balance` is the same account for every input: found = used + left out, and what is there and not read.
 """
 
 import collections
 from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
-import functools
-from typing import Any
 
 from official_ext.base import json_values
 
@@ -89,39 +86,6 @@ def _listed(counts: Mapping[str, int]) -> str:
   if ordered[MAX_NAMED:]:
     named.append(f'{sum(count for _, count in ordered[MAX_NAMED:])} others')
   return ', '.join(named)
-
-
-@dataclasses.dataclass(frozen=True)
-class Fields:
-  """The fields of a part of a format.
-
-  Attributes:
-    part: the name of the part, such as 'COCO annotation'.
-    read: the fields that are used.
-    harmless: fields that change nothing, by the reason.
-
-  Example:
-
-    >>> from official_ext.data import record_report
-    >>> fields = record_report.Fields('COCO category', ('id', 'name'), {'groups': ('supercategory',)})
-    >>> list(fields.unknown({'id': 1, 'name': 'cat', 'supercategory': 'animal', 'weight': 2, 'color': None}))
-    ['weight']
-  """
-
-  part: str
-  read: tuple[str, ...]
-  harmless: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-
-  @functools.cached_property
-  def known(self) -> frozenset[str]:
-    """The names of all fields that are read or harmless."""
-    return frozenset(self.read).union(*self.harmless.values())
-
-  def unknown(self, values: Mapping[str, Any]) -> Iterator[str]:
-    """The names of fields that are neither read nor harmless. Fields without a value do not count."""
-    for name, value in values.items():
-      if name not in self.known and not (value is None or isinstance(value, (str, list, dict)) and not value):
-        yield str(name)
 
 
 @dataclasses.dataclass

@@ -29,7 +29,7 @@ def names_in(cell):
 
 def test_the_table_of_the_guide():
   found = {part: (names_in(read), names_in(harmless)) for part, read, harmless in rows_of_guide()}
-  assert found == {each.part: (set(each.read), set(each.known) - set(each.read)) for each in input_formats.FIELDS}
+  assert found == {each.name: (set(each.used), set(each.harmless)) for each in input_formats.FIELDS}
 
 
 def read(path, target='object_detection'):

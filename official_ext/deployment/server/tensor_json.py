@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
 from official_ext.deployment.server import served_model
 
 DEFAULT_SIGNATURE = 'serving_default'
+# The fields of a request.
+FIELDS = file_fields.FileFields('request', ('signature_name', 'instances', 'inputs'), effect='may change the answer')
 
 
 def decode(
@@ -40,6 +43,7 @@ def decode(
   signature = request.get('signature_name', DEFAULT_SIGNATURE)
   if signature != DEFAULT_SIGNATURE:
     raise errors.UserError(f'signature_name: {signature}: this server has {DEFAULT_SIGNATURE} alone')
+  FIELDS.check(request, 'request')
   if ('instances' in request) == ('inputs' in request):
     raise errors.UserError('request: expected either "instances", a list of examples, or "inputs", tensors by name')
   has_instances = 'instances' in request

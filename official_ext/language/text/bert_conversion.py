@@ -17,6 +17,7 @@ from typing import Any
 
 from official_ext.base import config_text
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.base.files import tf_records
@@ -40,10 +41,12 @@ _LABELS = ('label', 'labels', 'class', 'category', 'sentiment', 'target')
 _WORDS = ('tokens', 'words')
 _TAGS = ('tags', 'ner_tags', 'pos_tags', 'labels')
 # Columns that are read have other names in each data set.
-FIELDS = record_report.Fields(
+FIELDS = file_fields.FileFields(
   'text column',
   ('split',),
-  {'numbers of records': ('id', 'idx', 'index'), 'parts of SQuAD': ('title', 'is_impossible', 'plausible_answers')},
+  file_fields.because(
+    {'numbers of records': 'id idx index', 'parts of SQuAD': 'title is_impossible plausible_answers'}
+  ),
 )
 _OF_RECORDS = ('.jsonl', '.ndjson', '.json', '.parquet', '.arrow', '.csv', '.tsv')
 _OF_WORDS = ('.conll', '.txt')
@@ -166,7 +169,7 @@ def _read(file: str, split: str, target: str, reading: Reading, found: TextSet) 
       own_split = conversions.split_of(str(record.get('split') or '')) or split
       found.texts.append(AnnotatedText(place, key, own_split, values, labels))
       unread = {name: value for name, value in given.items() if name not in record.names}
-      found.ignored.update(f'{FIELDS.part} {name}' for name in FIELDS.unknown(unread))
+      found.ignored.update(f'{FIELDS.name} {name}' for name in FIELDS.unknown_names(unread))
 
 
 class _TrackedRecord(collections.UserDict[str, Any]):

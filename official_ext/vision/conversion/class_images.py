@@ -4,7 +4,7 @@ import csv
 import os
 
 from official_ext.base import errors
-from official_ext.data import record_report
+from official_ext.base import file_fields
 from official_ext.data.prepare import conversions
 from official_ext.vision.conversion import image_set
 
@@ -13,7 +13,7 @@ _LABELS = ('label', 'class', 'class_name', 'category')
 _SPLITS = ('split', 'subset')
 _POSSIBLE_SPLITS = ('set', 'partition', 'fold')  # Columns of these names may hold something else.
 
-FIELDS = record_report.Fields('CSV column', (*_PATHS, *_LABELS, *_SPLITS, *_POSSIBLE_SPLITS))
+FIELDS = file_fields.FileFields('CSV column', (*_PATHS, *_LABELS, *_SPLITS, *_POSSIBLE_SPLITS))
 
 
 def read_folder(folder: str, reading: image_set.Reading) -> image_set.ImageSet | None:
@@ -81,7 +81,7 @@ def read_csv(file: str, reading: image_set.Reading) -> image_set.ImageSet:
     found.num_images += 1
     for column in unread:
       if column < len(row) and row[column].strip():
-        found.ignored[f'{FIELDS.part} {columns[column] or f"number {column + 1}"}'] += 1
+        found.ignored[f'{FIELDS.name} {columns[column] or f"number {column + 1}"}'] += 1
     split = row[split_column].strip() if 0 <= split_column < len(row) else ''
     if len(row) <= max(path_column, label_column) or not row[label_column].strip() or not row[path_column].strip():
       found.drop(f'{file}, line {number}', 'has no path or no label')

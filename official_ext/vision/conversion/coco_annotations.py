@@ -8,8 +8,8 @@ import glob
 import os
 
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
-from official_ext.data import record_report
 from official_ext.data.prepare import conversions
 from official_ext.vision.conversion import image_set
 
@@ -17,25 +17,25 @@ _PREFIXES = ('instances_', 'annotations_', '_annotations.')
 _SAMPLED_NAMES = 100
 _ORIGIN, _KEYPOINTS = 'origin of the data', 'part of keypoints, which are reported'
 FIELDS = {
-  'file': record_report.Fields(
+  'file': file_fields.FileFields(
     'COCO file',
     ('images', 'annotations', 'categories'),
-    {_ORIGIN: ('info', 'licenses'), 'kind of the file': ('type',)},
+    file_fields.because({_ORIGIN: 'info licenses', 'kind of the file': 'type'}),
   ),
-  'image': record_report.Fields(
+  'image': file_fields.FileFields(
     'COCO image',
     ('id', 'file_name', 'width', 'height'),
-    {_ORIGIN: ('license', 'coco_url', 'flickr_url', 'date_captured')},
+    file_fields.because({_ORIGIN: 'license coco_url flickr_url date_captured'}),
   ),
-  'annotation': record_report.Fields(
+  'annotation': file_fields.FileFields(
     'COCO annotation',
     ('image_id', 'category_id', 'bbox', 'segmentation', 'area', 'iscrowd', 'ignore'),
-    {'annotations are renumbered': ('id',), _KEYPOINTS: ('num_keypoints',)},
+    file_fields.because({'annotations are renumbered': 'id', _KEYPOINTS: 'num_keypoints'}),
   ),
-  'category': record_report.Fields(
+  'category': file_fields.FileFields(
     'COCO category',
     ('id', 'name'),
-    {'groups of classes': ('supercategory',), _KEYPOINTS: ('keypoints', 'skeleton')},
+    file_fields.because({'groups of classes': 'supercategory', _KEYPOINTS: 'keypoints skeleton'}),
   ),
 }
 

@@ -12,9 +12,9 @@ import re
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
 from official_ext.data import input_files
-from official_ext.data import record_report
 from official_ext.data.prepare import conversions
 
 CLASSIFICATION = 'image_classification'
@@ -179,10 +179,10 @@ class ImageSet:
       raise errors.UserError(f'{place}: {reason}; {HINT}')
     self.dropped_objects.append((place, reason))
 
-  def note_fields(self, fields: record_report.Fields, values: json_values.JsonMapping) -> None:
+  def note_fields(self, fields: file_fields.FileFields, values: json_values.JsonMapping) -> None:
     """Counts the fields of a part of the input that are unknown."""
-    for name in fields.unknown(values):
-      self.ignored[f'{fields.part} field {name}'] += 1
+    for name in fields.unknown_names(values):
+      self.ignored[f'{fields.name} field {name}'] += 1
 
   def in_split(self, split: str, prefix: str = '') -> 'ImageSet':
     """The same images in a split, with a prefix to their names."""

@@ -13,11 +13,11 @@ import os
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
 from official_ext.data import bad_examples
 from official_ext.data import numbered_records
 from official_ext.data import record_files
-from official_ext.data import record_report
 from official_ext.data.prepare import conversions
 from official_ext.vision.conversion import image_set
 
@@ -25,15 +25,15 @@ _CATEGORIES = ('category', 'categories', 'category_id', 'label', 'labels')
 _BOXES = ('bbox', 'bboxes', 'box', 'boxes')
 _MARKS = ('area', 'iscrowd', 'is_crowd', 'difficult')
 FIELDS = {
-  'record': record_report.Fields(
+  'record': file_fields.FileFields(
     'Hugging Face record',
     ('file_name', 'image', 'objects', 'width', 'height', 'split'),
-    {'records are renumbered': ('id', 'image_id')},
+    file_fields.because({'records are renumbered': 'id image_id'}),
   ),
-  'objects': record_report.Fields(
+  'objects': file_fields.FileFields(
     'Hugging Face objects',
     (*_BOXES, *_CATEGORIES, *_MARKS),
-    {'objects are renumbered': ('id', 'bbox_id')},
+    file_fields.because({'objects are renumbered': 'id bbox_id'}),
   ),
 }
 _METADATA = ('metadata.jsonl', 'metadata.parquet')
@@ -231,7 +231,7 @@ def _named(given: Mapping[str, Any], found: image_set.ImageSet) -> dict[str, Any
   found.note_fields(FIELDS['objects'], others)
   for name in _BOXES + _CATEGORIES:
     if name in others:  # Another name for what is read.
-      found.ignored[f'{FIELDS["objects"].part} field {name}'] += 1
+      found.ignored[f'{FIELDS["objects"].name} field {name}'] += 1
   marks = {name: others[name] for name in _MARKS if others.get(name) is not None}
   return {**{name: given[own] for name, own in names.items()}, **marks}
 

@@ -8,22 +8,22 @@ import glob
 import os
 from xml.etree import ElementTree
 
-from official_ext.data import record_report
+from official_ext.base import file_fields
 from official_ext.vision.conversion import image_set
 
 _IMAGE_FOLDERS = ('JPEGImages', 'images', 'Images', 'imgs')
 _CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
 _ORIGIN = 'origin of the data'
 FIELDS = {
-  'file': record_report.Fields(
+  'file': file_fields.FileFields(
     'VOC annotation',
     ('filename', 'size', 'object'),
-    {_ORIGIN: ('folder', 'path', 'source', 'owner', 'url'), 'another task': ('segmented',)},
+    file_fields.because({_ORIGIN: 'folder path source owner url', 'another task': 'segmented'}),
   ),
-  'object': record_report.Fields(
+  'object': file_fields.FileFields(
     'VOC object',
     ('name', 'bndbox', 'difficult'),
-    {'describes the object': ('pose', 'truncated', 'occluded'), 'another task': ('part', 'actions')},
+    file_fields.because({'describes the object': 'pose truncated occluded', 'another task': 'part actions'}),
   ),
 }
 

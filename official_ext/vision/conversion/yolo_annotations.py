@@ -17,8 +17,8 @@ from typing import Any
 
 from official_ext.base import config_text
 from official_ext.base import errors
+from official_ext.base import file_fields
 from official_ext.base import json_values
-from official_ext.data import record_report
 from official_ext.data.prepare import conversions
 from official_ext.vision.conversion import image_set
 
@@ -30,24 +30,24 @@ _SPLITS = {
   'valid': image_set.VALIDATION,  # Of Darknet.
   'test': image_set.TEST,
 }
-FIELDS = record_report.Fields(
+FIELDS = file_fields.FileFields(
   'data.yaml',
   ('path', 'train', 'val', 'validation', 'valid', 'test', 'names', 'nc', 'kpt_shape', 'channels'),
-  {
-    'origin of the data': tuple(
-      """author authors citation contact contributor created dataset dataset_name date description download homepage
-      info license licence licenses name notes organization project roboflow source tags task title url version
-      workspace yaml_file year""".split()
-    ),
-    'keypoints, which are left out': ('flip_idx', 'kpt_names', 'skeleton'),
-    'colours of drawings': ('colors', 'colours', 'palette'),
-    'a part of val': ('minival',),
-  },
+  file_fields.because(
+    {
+      'origin of the data': """author authors citation contact contributor created dataset dataset_name date description
+      download homepage info license licence licenses name notes organization project roboflow source tags task title
+      url version workspace yaml_file year""",
+      'keypoints, which are left out': 'flip_idx kpt_names skeleton',
+      'colours of drawings': 'colors colours palette',
+      'a part of val': 'minival',
+    }
+  ),
 )
-DARKNET_FIELDS = record_report.Fields(
+DARKNET_FIELDS = file_fields.FileFields(
   'obj.data',
   ('train', 'valid', 'val', 'validation', 'test', 'names', 'classes'),
-  {'of the training program': ('backup', 'results', 'eval')},
+  file_fields.because({'of the training program': 'backup results eval'}),
 )
 # Text files without labels.
 _OTHER_TEXTS = (
@@ -320,7 +320,7 @@ def _is_description(path: str) -> bool:
 def _of_yaml(path: str) -> Description:
   values = config_text.load_file(path, path)
   for key in values:
-    if key not in FIELDS.known:
+    if key not in FIELDS.names:
       raise errors.UserError(f'{path}: {key}: is unknown, and not read; remove it')
   if values.get('channels') not in (None, 3):
     raise errors.UserError(f'{path}: channels: {values["channels"]}: expected 3, the channels of a picture')
@@ -424,7 +424,7 @@ def _of_darknet(folder: str) -> Description | None:
     key, equals, value = (part.strip() for part in line.partition('='))
     if not equals or key in values:
       raise errors.UserError(f'{files[0]}: {line}: expected KEY = VALUE, each key once')
-    if key not in DARKNET_FIELDS.known:
+    if key not in DARKNET_FIELDS.names:
       raise errors.UserError(f'{files[0]}: {key}: is unknown, and not read; remove it')
     values[key] = value
   if 'names' in values:

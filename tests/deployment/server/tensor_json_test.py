@@ -54,6 +54,11 @@ def test_several_inputs_and_bytes_are_read():
     ({'instances': []}, IMAGE, 'instances: is empty'),
     ({'instances': 3}, IMAGE, 'instances: expected a list'),
     ({'instances': [[1, 2]], 'signature_name': 'x'}, IMAGE, 'signature_name: x: this server has serving_default'),
+    (
+      {'instances': [[1, 2]], 'output_filter': ['a']},
+      IMAGE,
+      r"request: output_filter: \['a'\] may change the answer: not known here",
+    ),
     ({'instances': [[1, 2], [3]]}, IMAGE, 'image: its lists have different lengths'),
     ({'instances': [[1, 2, 3]]}, IMAGE, r'image: an example has the shape \(3,\), expected \(2\)'),
     ({'instances': [['a', 'b']]}, IMAGE, 'image: expected numbers'),
