@@ -39,6 +39,7 @@ def _import(options: argparse.Namespace) -> None:
   damage: list[str] = []
   for run in run_import.import_runs(run_import.find(source), root, damage):
     about = '' if run.num_values is None else f', {run.num_values} values'
+    about += f'; superseded by a restart: {run.num_superseded}' if run.num_superseded else ''
     print(runs_common.harmless(f'{run.name}: {run.outcome} from TensorBoard{about}'), flush=True)
     damage += run.damage
   if damage:

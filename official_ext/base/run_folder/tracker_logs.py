@@ -8,15 +8,18 @@ import hashlib
 import json
 import logging
 import os
+import posixpath
 from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import package_imports
 from official_ext.base import safe_text
 from official_ext.base.files import paths
+from official_ext.base.run_folder import run_files
 
 STEP = 'global_step'  # W&B's axis of all metrics.
-MLFLOW_MAX_VALUE = 6000  # MLflow refuses longer parameters.
+RESUMED = 'resumed_from'  # The metric that marks a return to an earlier step.
+MLFLOW_MAX_NAME, MLFLOW_MAX_VALUE = 250, 6000  # MLflow refuses longer parameters.
 MLFLOW_MAX_TAG = 5000
 MLFLOW_BATCH = 100  # And more parameters at once.
 MLFLOW_STATUSES = {
@@ -30,6 +33,11 @@ MLFLOW_STATUSES = {
 MLFLOW_NOTE = 'mlflow.json'  # In a run's folder: which MLflow run it writes to, of which store.
 WANDB_NOTE = 'wandb_run_id'
 _WANDB_BAD_ENDS = ('failed', 'hung', 'diverged', 'dead')
+
+
+def tracked_numbers(event: str, step: int, flat: Mapping[str, object]) -> dict[str, float]:
+  """The numbers of an event for a tracker, which keeps superseded values: a return to an earlier step is RESUMED."""
+  return {RESUMED: step} if event in run_files.GO_BACK else numbers_of(event, flat)
 
 
 def numbers_of(event: str, flat: Mapping[str, object]) -> dict[str, float]:
@@ -48,7 +56,7 @@ def mlflow_points(event: str, step: int, time: float, flat: Mapping[str, Any]) -
   """
   originals: dict[str, str] = {}
   points = []
-  for name, value in numbers_of(event, flat).items():
+  for name, value in tracked_numbers(event, step, flat).items():
     allowed = mlflow_name(name)
     if originals.setdefault(allowed, name) != name:
       raise errors.UserError(
@@ -64,7 +72,7 @@ def wandb_row(event: str, step: int, flat: Mapping[str, Any]) -> dict[str, float
   Raises:
     UserError: one of them has the name of the axis.
   """
-  numbers = numbers_of(event, flat)
+  numbers = tracked_numbers(event, step, flat)
   if STEP in numbers:
     raise errors.UserError(f'W&B: {STEP!r} is the axis of all logs; rename the log of this name')
   return {**numbers, STEP: step} if numbers else {}
@@ -95,9 +103,31 @@ def mlflow_name(name: str) -> str:
   return ''.join(c if c.isalnum() or c in '_-. /' else '_' for c in name)
 
 
-def mlflow_params(params: Mapping[str, object]) -> dict[str, str]:
-  """The parameters of a nested configuration, as MLflow takes them."""
-  return {mlflow_name(name): str(value)[:MLFLOW_MAX_VALUE] for name, value in flatten_params(params).items()}
+def mlflow_params(params: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
+  """The parameters of a nested configuration, as MLflow takes them, and a line for each that it does not take whole.
+
+  Example:
+
+    >>> mlflow_params({'task': {'a:b': 1, 'a_b': 2}})
+    ({'task/a_b': '1'}, ["task/a_b: left out: 'task/a:b' has this name in MLflow"])
+  """
+  found: dict[str, str] = {}
+  originals: dict[str, str] = {}
+  lines = []
+  for name, value in flatten_params(params).items():
+    allowed, text = mlflow_name(name), str(value)
+    shown = name if len(name) <= 100 else f'{name[:97]}...'
+    if allowed in originals:
+      lines.append(f'{shown}: left out: {originals[allowed]!r} has this name in MLflow')
+    elif len(allowed) > MLFLOW_MAX_NAME:
+      lines.append(f'{shown}: left out: a name of {len(allowed)} characters; MLflow takes {MLFLOW_MAX_NAME}')
+    elif posixpath.normpath(allowed) != allowed or allowed.startswith(('..', '/')):
+      lines.append(f'{shown}: left out: MLflow takes no name with empty or dotted parts')
+    else:
+      found[allowed], originals[allowed] = text[:MLFLOW_MAX_VALUE], name
+      if len(text) > MLFLOW_MAX_VALUE:
+        lines.append(f'{shown}: cut from {len(text)} to {MLFLOW_MAX_VALUE} characters')
+  return found, lines
 
 
 def mlflow_store_sum(uri: str) -> str:

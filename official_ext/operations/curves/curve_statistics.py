@@ -197,13 +197,13 @@ def _band(members: Sequence[decimation.Curve], first: float, last: float, view: 
 
 
 def _points(curve: decimation.Curve, first: float, last: float, view: curves_lib.View) -> tuple[np.ndarray, np.ndarray]:
-  """Places and values of a curve: the mean of each bucket; NaN in buckets without a finite point."""
+  """Places and values of a curve: the means of both in each bucket; NaN in buckets without a finite point."""
   if not curve.is_decimated:
     return curve.x, curve.y
   bucket = lambda x: decimation.bucket_of(x, first, last, view.buckets, view.log)
   gaps = np.concatenate([np.empty(0), *curve.marks.values()])
   gaps = np.sort(gaps[~np.isin(bucket(gaps), bucket(curve.x))]) if len(gaps) else gaps
-  x, y = np.append(curve.x, gaps), np.append(curve.mean, np.full(len(gaps), np.nan))
+  x, y = np.append(curve.mean_x, gaps), np.append(curve.mean, np.full(len(gaps), np.nan))
   order = np.argsort(x, kind='stable')
   return x[order], y[order]
 

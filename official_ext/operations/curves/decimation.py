@@ -21,6 +21,7 @@ class Curve:
     num_points: how many points of the curve are in the range, also ones that are not finite.
     x: ascending. Of buckets: the place of the last finite point in each that has one.
     low, high, mean: of the finite points of each bucket; empty if `y` has the points themselves.
+    mean_x: the mean place of these points.
     rises: whether the least comes before the greatest, for each bucket.
     y: the points themselves, if they are no more than the buckets; NaN if it is not finite.
     marks: 'NaN', 'Infinity', '-Infinity' -> places of such points, one a bucket.
@@ -32,6 +33,7 @@ class Curve:
   low: np.ndarray
   high: np.ndarray
   mean: np.ndarray
+  mean_x: np.ndarray
   rises: np.ndarray
   y: np.ndarray
   marks: dict[str, np.ndarray]
@@ -85,6 +87,7 @@ class Decimation:
     self._low, self._high = np.full(size, np.inf), np.full(size, -np.inf)
     self._low_at, self._high_at = np.full((size, 2), np.inf), np.full((size, 2), np.inf)  # Place, and number.
     self._mean, self._counts, self._x = np.zeros(size), np.zeros(size, np.int64), np.full(size, -np.inf)
+    self._mean_x = np.zeros(size)
     self._marks: dict[str, np.ndarray] = {}
     self._num_marks: dict[str, int] = {}
     self._few: list[tuple[np.ndarray, np.ndarray]] | None = []  # All points, while they are no more than the buckets.
@@ -121,13 +124,14 @@ class Decimation:
       y = np.concatenate([nothing, *(part[1] for part in self._few)])
       order = np.argsort(x, kind='stable')
       y = np.where(np.isfinite(y), y, np.nan)[order]
-      return Curve(self._inside, x[order], nothing, nothing, nothing, nothing, y, marks, self._num_marks)
+      return Curve(self._inside, x[order], nothing, nothing, nothing, nothing, nothing, y, marks, self._num_marks)
     used = np.flatnonzero(self._counts)
     low, high = self._low[used], self._high[used]
     (low_x, low_number), (high_x, high_number) = self._low_at[used].T, self._high_at[used].T
     rises = (low_x < high_x) | ((low_x == high_x) & (low_number <= high_number))
     mean = np.clip(self._mean[used], low, high)
-    return Curve(self._inside, self._x[used], low, high, mean, rises, nothing, marks, self._num_marks)
+    mean_x = np.minimum(self._mean_x[used], self._x[used])
+    return Curve(self._inside, self._x[used], low, high, mean, mean_x, rises, nothing, marks, self._num_marks)
 
   def _add(self, x: np.ndarray, y: np.ndarray) -> None:
     """Adds points in order, one at least."""
@@ -162,6 +166,7 @@ class Decimation:
     mean = np.clip(mean, low, high)
     share = counts / (self._counts[at] + counts)
     self._mean[at] = self._mean[at] * (1 - share) + mean * share
+    self._mean_x[at] = self._mean_x[at] * (1 - share) + np.add.reduceat(x / np.repeat(counts, counts), starts) * share
     self._counts[at] += counts
     self._x[at] = np.maximum(self._x[at], x[ends - 1])
     self._num_seen += len(x)

@@ -41,12 +41,14 @@ class Imported:
     outcome: 'imported', 'updated' or 'unchanged'.
     num_values: its logged values; None if it is unchanged, and was not read.
     damage: lines about damaged files.
+    num_superseded: the values that a restart of the run has logged again; they are left out.
   """
 
   name: str
   outcome: str
   num_values: int | None
   damage: tuple[str, ...] = ()
+  num_superseded: int = 0
 
 
 def find(source: str) -> list[tensorboard_files.SourceRun]:
@@ -139,7 +141,7 @@ def _import(run: tensorboard_files.SourceRun, root: str, known: dict) -> Importe
     shutil.rmtree(temporary, ignore_errors=True)
   name = os.path.relpath(folder, root)
   known[run.source] = run_folders.Run(folder, name), {'stamp': run.stamp}
-  return Imported(name, outcome, len(content.values), content.damage)
+  return Imported(name, outcome, len(content.values), content.damage, content.values.num_superseded)
 
 
 def _free_folder(root: str, name: str) -> str:

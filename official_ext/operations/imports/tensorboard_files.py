@@ -41,18 +41,41 @@ _MAX_TIME = 1e11  # Seconds: a greater number is invalid, or counts milliseconds
 _CHUNK = 1 << 16  # Values that are Python objects at a time.
 
 
-class _Series:
-  """The values of one name, in the order in which they were logged."""
+class _Part:
+  """The values of one name in one file, in the order in which they were logged."""
 
-  def __init__(self, event: int, name: str):
-    self.event, self.name = event, name
+  def __init__(self, begin: float):
+    self.begin = begin
     self.steps, self.times, self.values = array.array('q'), array.array('d'), array.array('d')
-    self.file = ''  # The file of the last value.
-    self.has_steps = False  # Whether a step is not zero.
 
   def pop(self) -> None:
     for column in (self.steps, self.times, self.values):
       column.pop()
+
+  def columns(self) -> list[np.ndarray]:
+    return [np.frombuffer(self.steps, np.int64), np.frombuffer(self.times), np.frombuffer(self.values)]
+
+
+class _Series:
+  """The values of one name, by file."""
+
+  def __init__(self, event: int, name: str):
+    self.event, self.name = event, name
+    self.parts: dict[str, _Part] = {}
+    self.has_steps = False  # Whether a step is not zero.
+    self.num_added = 0
+
+  def columns(self) -> list[np.ndarray]:
+    """Steps, times and values that stand, by step. A value of an unknown time counts as logged before later files."""
+    found = [np.empty(0, np.int64), np.empty(0), np.empty(0)]
+    for part in sorted(self.parts.values(), key=lambda part: part.begin):
+      steps, times, _ = found
+      stands = (steps < part.steps[0]) | (times >= part.begin)
+      columns = [np.concatenate([old[stands], new]) for old, new in zip(found, part.columns())]
+      order = np.argsort(columns[0], kind='stable')
+      is_last = np.append(np.diff(columns[0][order]) > 0, True)
+      found = [column[order][is_last] for column in columns]
+    return found
 
 
 class LoggedValues:
@@ -63,10 +86,17 @@ class LoggedValues:
     self._names: set[tuple[int, str]] = set()
 
   def __len__(self) -> int:
-    return sum(len(each.values) for each in self._series.values())
+    return sum(len(each.columns()[0]) for each in self._series.values())
 
-  def add(self, name: str, step: int, time: float, value: float, file: str) -> None:
-    """Adds a value as TensorBoard does: a value at an earlier step, or at the same, supersedes later ones.
+  @property
+  def num_superseded(self) -> int:
+    """The number of values that do not stand."""
+    return sum(each.num_added for each in self._series.values()) - len(self)
+
+  def add(self, name: str, step: int, time: float, value: float, file: str, begin: float = -math.inf) -> None:
+    """Adds a value. A value at an earlier step, or at the same, supersedes later ones of its file, and those of other
+    files that were logged before its own began: a run that was restarted logs them again. The values of files that are
+    written at the same time stand together.
 
     A writer that is given no steps writes only zeros; such values are counted.
 
@@ -76,21 +106,23 @@ class LoggedValues:
       time: in seconds since 1970; NaN if it is not known.
       value: any float.
       file: the path of the value's file.
+      begin: the time of the file's first event, in seconds since 1970.
     """
     if not -_MAX_STEP < step < _MAX_STEP:
       return
     series = self._of(name)
-    steps = series.steps
+    part = series.parts.get(file) or series.parts.setdefault(file, _Part(begin))
+    steps = part.steps
     if step:
       series.has_steps = True
-    elif steps and not series.has_steps and series.file == file:
+    elif steps and not series.has_steps:
       step = len(steps)
     while steps and steps[-1] >= step:
-      series.pop()
-    series.file = file
+      part.pop()
     steps.append(step)
-    series.times.append(time if 0 <= time < _MAX_TIME else math.nan)
-    series.values.append(value)
+    part.times.append(time if 0 <= time < _MAX_TIME else math.nan)
+    part.values.append(value)
+    series.num_added += 1
 
   def _of(self, name: str) -> _Series:
     found = self._series.get(name)
@@ -106,7 +138,7 @@ class LoggedValues:
 
   def ends(self) -> tuple[float, float] | None:
     """The first and the last time in seconds since 1970; None if no time is known."""
-    times = [np.frombuffer(each.times) for each in self._series.values() if len(each.times)]
+    times = [each.columns()[1] for each in self._series.values()]
     known = [found for found in (each[np.isfinite(each)] for each in times) if len(found)]
     if not known:
       return None
@@ -114,7 +146,7 @@ class LoggedValues:
 
   def last_step(self) -> int:
     """The greatest step; 0 if there are no values."""
-    return max((max(each.steps) for each in self._series.values() if each.steps), default=0)
+    return max((int(each.columns()[0][-1]) for each in self._series.values()), default=0)
 
   def events(self, time: float) -> Iterator[json_values.JsonObject]:
     """The events by step: one for all values of a kind at a step, with the time of the first.
@@ -122,22 +154,21 @@ class LoggedValues:
     Args:
       time: of events before the first known time, in seconds since 1970.
     """
-    series = [each for each in self._series.values() if each.steps]
+    series = list(self._series.values())
     if not series:
       return
-    lengths = [len(each.steps) for each in series]
+    columns = [each.columns() for each in series]
+    steps, times, values = map(np.concatenate, zip(*columns))
+    lengths = [len(each[0]) for each in columns]
     numbers = np.repeat(np.arange(len(series)), lengths)
-    steps = np.concatenate([np.frombuffer(each.steps, np.int64) for each in series])
-    times = np.concatenate([np.frombuffer(each.times) for each in series])
-    values = np.concatenate([np.frombuffer(each.values) for each in series])
     kinds = np.array([each.event for each in series])[numbers]
     order = np.lexsort((numbers, kinds, steps))
     event: json_values.JsonObject | None = None
     key: tuple[int, int] | None = None
     for first in range(0, len(order), _CHUNK):
       part = order[first : first + _CHUNK]
-      columns = (steps, kinds, numbers, times, values)
-      for step, kind, number, moment, value in zip(*(column[part].tolist() for column in columns)):
+      rows = (column[part].tolist() for column in (steps, kinds, numbers, times, values))
+      for step, kind, number, moment, value in zip(*rows):
         time = time if math.isnan(moment) else moment
         if key != (step, kind):
           if event is not None:
@@ -314,16 +345,18 @@ class _Log:
     from google.protobuf import message  # pylint: disable=g-import-not-at-top
     from tensorboard.compat.proto import event_pb2  # pylint: disable=g-import-not-at-top
 
+    begin: float | None = None
     for record in _records(path):
       try:
         event = event_pb2.Event.FromString(record)
       except message.DecodeError:
         raise _DamagedError('has a record that is not an event of TensorBoard') from None
       self._num_events += 1
+      begin = event.wall_time if begin is None else begin
       for value in event.summary.value:
-        self._add(prefix, path, event, value)
+        self._add(prefix, path, event, value, begin)
 
-  def _add(self, prefix: str, path: str, event: Any, value: Any) -> None:
+  def _add(self, prefix: str, path: str, event: Any, value: Any, begin: float) -> None:
     tag = prefix + value.tag
     if value.HasField('metadata') and value.metadata.plugin_data.plugin_name:
       self._plugins[tag] = value.metadata.plugin_data.plugin_name
@@ -335,7 +368,7 @@ class _Log:
     if number is None and value.HasField('tensor') and plugin in _SCALARS:
       number = _scalar(value.tensor)
     if number is not None:
-      self._values.add(tag, event.step, event.wall_time, number, path)
+      self._values.add(tag, event.step, event.wall_time, number, path, begin)
 
   def _add_hparams(self, content: bytes) -> None:
     from google.protobuf import message  # pylint: disable=g-import-not-at-top

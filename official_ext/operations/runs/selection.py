@@ -16,6 +16,7 @@ from official_ext.operations.runs import run_index
 from official_ext.operations.runs import statuses as statuses_lib
 
 _CONDITION = re.compile(r'\s*([^\s=<>!~]+)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*', re.DOTALL)
+_NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?', re.ASCII)
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
   '<': operator.lt,
   '<=': operator.le,
@@ -180,9 +181,10 @@ def _sort_key(value: object) -> tuple:
   return (0, number, '') if number is not None else (1, 0.0, _as_text(value))
 
 
-def _as_number(value: object) -> float | None:
-  if value in json_values.NOT_FINITE:
-    return float(value)
+def _as_number(value: Any) -> float | None:
+  """A number, also of a text that is one: trackers and quoted YAML keep numbers as texts."""
+  if isinstance(value, str):
+    return float(value) if value in json_values.NOT_FINITE or _NUMBER.fullmatch(value) else None
   return float(value) if json_values.is_number(value) else None
 
 

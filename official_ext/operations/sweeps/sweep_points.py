@@ -77,13 +77,17 @@ def read_history(path: str, metric: str) -> History:
   if not metric:
     return History(last_step=last_step)
   for kind in ('eval', 'train'):
-    reported = [
-      (event['step'], value)
-      for event in run_files.standing_events(_event_lines(path, kind))
-      if event['event'] == kind and (value := _metric_value(event, metric)) is not None
-    ]
-    if reported:
-      return History(tuple(step for step, _ in reported), tuple(value for _, value in reported), last_step=last_step)
+    steps, values = list[int](), list[float]()
+    for event in run_files.standing_events(_event_lines(path, kind)):
+      value = _metric_value(event, metric) if event['event'] == kind else None
+      if value is None:
+        continue
+      while steps and steps[-1] >= event['step']:  # A program with its own loop may report no restart.
+        del steps[-1], values[-1]
+      steps.append(event['step'])
+      values.append(value)
+    if steps:
+      return History(tuple(steps), tuple(values), last_step=last_step)
   names = {**event_log.metrics_of(last.evaluation), **event_log.metrics_of(last.train)}
   return History(names=tuple(names), last_step=last_step)
 

@@ -13,6 +13,7 @@ import time
 from typing import Any, ClassVar
 import uuid
 
+from absl import logging
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
@@ -204,8 +205,9 @@ class MlflowWriter(writers.Writer):
   """Logs to one MLflow run, which a run that is started again continues.
 
   Its id is kept in mlflow.json, in the run's folder. Parameters are from the first start. Metrics are 'train'
-  values under their names and 'eval' values as `validation/<name>`. A run that rolls back to an earlier step logs the
-  steps in between again: MLflow keeps both values, and shows the later one as the step's last.
+  values under their names and 'eval' values as `validation/<name>`. A run that returns to an earlier step logs the
+  steps in between again: MLflow keeps both values, and shows the later one as the step's last. The metric
+  `resumed_from` marks the return: earlier values at higher steps are superseded.
   """
 
   def __init__(
@@ -242,7 +244,7 @@ class MlflowWriter(writers.Writer):
     """See base class."""
     if self._log is None:
       self._log = self._connected()
-    if event in ('train', 'eval'):
+    if event in ('train', 'eval', *run_files.GO_BACK):
       self._log.log_metrics(tracker_logs.mlflow_points(event, step, time.time(), writers.flatten(values)))
     elif event in tracker_logs.MLFLOW_STATUSES:
       if 'error' in values:
@@ -269,7 +271,10 @@ class MlflowWriter(writers.Writer):
     log = tracker_logs.MlflowLog.create(client, self._experiment, self._run_name)
     note = {'run_id': log.run_id, 'tracking_uri_sha256': tracker_logs.mlflow_store_sum(self._uri)}
     storage.write(self._path, json.dumps(note) + '\n')
-    log.log_params(tracker_logs.mlflow_params(self._params))
+    params, lines = tracker_logs.mlflow_params(self._params)
+    log.log_params(params)
+    for line in lines:
+      logging.warning('MLflow: %s', line)
     return log
 
 
@@ -318,8 +323,8 @@ class WandbWriter(writers.Writer):
   """Logs to one W&B run, which a run that is started again continues.
 
   Its id is kept in the file wandb_run_id, in the run's folder. Metrics are 'train' values under their names and 'eval'
-  values as `validation/<name>`, all of them over `global_step`. If a run rolls back to an earlier step, the steps in
-  between are logged again.
+  values as `validation/<name>`, all of them over `global_step`. If a run returns to an earlier step, the steps in
+  between are logged again, after a row with that step as `resumed_from`.
   """
 
   def __init__(
@@ -350,7 +355,7 @@ class WandbWriter(writers.Writer):
     """See base class."""
     if self._run is None:
       self._run = tracker_logs.wandb_run(self._id(), self._folder, *self._arguments, resume='allow')
-    if event in ('train', 'eval'):
+    if event in ('train', 'eval', *run_files.GO_BACK):
       self._run.log(tracker_logs.wandb_row(event, step, writers.flatten(values)))
     elif event == 'early_stopped':
       self._run.summary[event] = str(values.get('reason', ''))

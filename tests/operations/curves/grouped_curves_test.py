@@ -47,6 +47,15 @@ def test_runs_count_where_they_are_and_between_their_points():
   assert band.deviation[-1] == 0
 
 
+def test_the_mean_of_long_lines_is_on_the_line():
+  """Of runs that log y = x at different steps, in fewer buckets than points."""
+  lines = {name: (steps := np.arange(first, 100_000, 10), steps.astype(float)) for name, first in (('a', 0), ('b', 5))}
+  for groups in ({'a': 'x', 'b': 'x'}, {'a': 'x', 'b': 'y'}):
+    for band in _group(lines, groups).values():
+      assert len(band.x) > 90
+      np.testing.assert_allclose(band.mean, band.x, rtol=1e-12, atol=1e-6)
+
+
 def test_a_run_that_diverges_makes_a_gap_and_its_mark():
   lines = {'good': ([1, 2, 3, 4], [1.0] * 4), 'bad': ([1, 2, 3], [3.0, _NAN, _NAN])}
   band = _group(lines, dict.fromkeys(lines, 'all'))['all', _NAME]

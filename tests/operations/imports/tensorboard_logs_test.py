@@ -1,6 +1,7 @@
 """Runs from event files that TensorBoard's own writer and PyTorch's have written."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -42,6 +43,23 @@ def test_what_a_restart_has_repeated_is_superseded(tmp_path):
   sources.write_tensorboard(tmp_path / 'r', [(step, {'loss': -float(step)}) for step in (15, 20)], '.2')
   found = [(each['step'], each['loss']) for each in events(read(tmp_path)['r'])]
   assert found == [(0, 0), (10, 10), (15, -15), (20, -20)]
+  assert read(tmp_path)['r'].values.num_superseded == 2
+
+
+def test_files_of_one_time_are_joined(tmp_path):
+  from tensorboard.compat.proto import event_pb2
+  from tensorboard.compat.proto import summary_pb2
+  from tensorboard.summary.writer import event_file_writer
+
+  writers = [event_file_writer.EventFileWriter(str(tmp_path / 'r'), filename_suffix=suffix) for suffix in ('.1', '.2')]
+  for step in range(8):
+    value = summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag='loss', simple_value=step)])
+    writers[step % 2].add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=value))
+  for writer in writers:
+    writer.close()
+  values = read(tmp_path)['r'].values
+  assert len(values) == 8 and values.num_superseded == 0
+  assert [(each['step'], each['loss']) for each in values.events(0.0)] == [(step, step) for step in range(8)]
 
 
 def test_values_without_steps_are_counted(tmp_path):

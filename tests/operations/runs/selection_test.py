@@ -58,6 +58,17 @@ def test_conditions(condition, expected):
   assert _chosen(filters=[condition]) == expected
 
 
+def test_texts_that_are_numbers_count_as_numbers():
+  """In the order of float(); trackers and quoted YAML keep numbers as texts."""
+  rates = ['10', '1e-05', 0.01, '5E-4', '2.', '0.0001', 'auto']
+  runs = [run_index.RunSummary(str(number), '/', 'finished', '', 'digits') for number in range(len(rates))]
+  params = lambda: {str(number): {'rate': rate} for number, rate in enumerate(rates)}
+  found = [rates[int(run.name)] for run in selection.in_order(runs, 'rate', params)]
+  assert found == [*sorted(rates[:-1], key=float), 'auto']
+  chosen = selection.Selection(filters=['rate<1e-3']).choose(runs, params)
+  assert sorted(rates[int(run.name)] for run in chosen) == ['0.0001', '1e-05', '5E-4']
+
+
 def test_all_that_is_given_must_be_true():
   assert _chosen(tags=['x', 'y']) == 'a'
   assert _chosen(statuses=['dead', 'running'], experiments=['digits']) == 'a'

@@ -38,3 +38,11 @@ def test_a_failed_point_has_the_last_line_of_its_log(tmp_path):
   with log.open('a') as file:
     file.write('another line\n')
   assert {point.number: point.reason for point in reader.read(sweep)}[2] == 'it has failed: another line'
+
+
+def test_a_repeated_step_is_one_iteration(tmp_path):
+  """A program with its own loop, killed after the evaluation at 30 and restarted from 10."""
+  events = [(10, 0.5), (20, 0.4), (30, 0.3), (20, 0.41), (30, 0.31)]
+  run_folders.make(tmp_path, 'a', [run_folders.event('eval', step, loss=value) for step, value in events])
+  found = sweep_points.read_history(str(tmp_path / 'a/events.jsonl'), 'loss')
+  assert (found.steps, found.values) == ((10, 20, 30), (0.5, 0.41, 0.31))

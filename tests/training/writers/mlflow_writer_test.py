@@ -50,16 +50,38 @@ def test_parameters_metrics_and_status(store):
   assert set(run.data.metrics) == {'training_loss', 'a_b', 'validation/accuracy', 'validation/set/f1'}
 
 
+def test_parameters_that_mlflow_does_not_take_are_named(store, caplog):
+  """Each other one arrives, and so do the metrics."""
+  model_dir, client, runs = store
+  long = 'n' * 120
+  params = {'a:b': 1, 'a_b': 1, 'long': list(range(2000)), 'same': 1, long: {long: {long: 1}}, '..': 2, 'x[0]': 3}
+  writer = trackers.MlflowWriter(model_dir, params)
+  writer.write('train', 5, {'training_loss': 0.5})
+  (run,) = runs()
+  text = str(list(range(2000)))
+  assert run.data.params == {'a_b': '1', 'long': text[:6000], 'same': '1', 'x_0_': '3'}
+  assert run.data.metrics == {'training_loss': 0.5}
+  assert [record.getMessage() for record in caplog.records if record.name == 'absl'] == [
+    "MLflow: a_b: left out: 'a:b' has this name in MLflow",
+    f'MLflow: long: cut from {len(text)} to 6000 characters',
+    f'MLflow: {long[:97]}...: left out: a name of 362 characters; MLflow takes 250',
+    'MLflow: ..: left out: MLflow takes no name with empty or dotted parts',
+  ]
+
+
 def test_a_run_resumes_under_its_id(store):
   """Killed after 10, restored at 5, with another parameter; then it fails."""
   model_dir, client, runs = store
   for steps, params in (((5, 10), PARAMS), ((10, 15), {'trainer': {'train_steps': 20}})):
     writer = trackers.MlflowWriter(model_dir, params)
+    if steps[0] > 5:
+      writer.write('restored', 5, {})
     for step in steps:
       writer.write('train', step, {'training_loss': float(step)})
   writer.write('failed', 15, {'error': 'OSError: disk full'})
   (run,) = runs()
   assert _history(client, run, 'training_loss') == [(5, 5.0), (10, 10.0), (10, 10.0), (15, 15.0)]
+  assert _history(client, run, 'resumed_from') == [(5, 5.0)]  # The first value at 10 is superseded.
   assert (run.info.status, run.data.tags['error']) == ('FAILED', 'OSError: disk full')
   assert run.data.params['trainer/train_steps'] == '12'
   with open(f'{model_dir}/mlflow.json') as f:

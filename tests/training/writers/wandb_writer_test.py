@@ -48,6 +48,7 @@ def test_offline(tmp_path):
   writer.write('finished', 5, {})
   writer.close()
   writer = trackers.WandbWriter(str(folder), {'trainer': {'train_steps': 12}}, project='digits')
+  writer.write('restored', 3, {})
   writer.write('train', 4, {'training_loss': 0.75})
   writer.write('failed', 4, {'error': 'OSError: disk full'})
   writer.close()
@@ -62,7 +63,7 @@ def test_offline(tmp_path):
   assert str(rows[1]['validation/set/f1']).lower() == 'nan' and exits == [0]
   again, rows, exits = _read(second)
   assert again.run_id == run.run_id == (folder / 'wandb_run_id').read_text().strip()
-  assert rows == [{'training_loss': 0.75, 'global_step': 4}] and exits == [1]
+  assert rows == [{'resumed_from': 3, 'global_step': 3}, {'training_loss': 0.75, 'global_step': 4}] and exits == [1]
 
 
 def test_online_without_a_key(tmp_path, monkeypatch):

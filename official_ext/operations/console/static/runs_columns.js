@@ -105,6 +105,8 @@ export function isDescending(sort, kind, best) {
   return (kind === 'metric' ? best[name] === 'max' : LATEST_FIRST.has(name)) !== sort.startsWith('-');
 }
 
+const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i; // A text that is a number.
+
 /** The sort key of a run, by the name of the column. */
 export function valueGetter(name, kind, fields) {
   if (name === 'name') return (run) => run.name;
@@ -114,7 +116,8 @@ export function valueGetter(name, kind, fields) {
   if (kind === 'metric') return (run) => metricOf(run, name);
   return (run) => {
     const value = fields[run.name]?.[name];
-    return typeof value === 'number' || value === undefined ? value ?? null : format.toNumber(value) ?? format.field(value);
+    if (typeof value === 'number' || value === undefined) return value ?? null;
+    return NUMBER.test(value) ? Number(value) : format.toNumber(value) ?? format.field(value);
   };
 }
 

@@ -77,6 +77,8 @@ def test_the_run_that_was_started_last_comes_first_with_experiment_and_duration(
   assert _names(page) == ['c', 'a', 'b', 'submitted'] and 'sort=duration' in page.url
   page.get_by_role('button', name='Duration').click()
   assert _names(page) == ['b', 'a', 'c', 'submitted']
+  page.goto(page.url.partition('?')[0] + '?sort=acuracy')
+  _foot(page, '4 runs; not sorted: no run has a metric or a field acuracy')
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ class RunsPage {
     this.selected = new Set(query.getAll('selected'));
     this.columns = (query.get('columns') ?? stored() ?? '').split(',').filter(Boolean);
     this.fields = {}; // Run -> field -> value.
+    this.read = []; // The names of these fields.
     this.fieldNames = new Set();
     this.best = {};
     this.judged = {conditions: '', names: null, errors: []};
@@ -153,6 +154,7 @@ class RunsPage {
     try {
       const {values} = await get('/api/runs/fields', {name: names}, {signal: this.signal});
       this.fields = values;
+      this.read = names;
       this.setColumns();
       this.arrange();
     } catch (error) {
@@ -220,7 +222,8 @@ class RunsPage {
     const chosen = this.statuses.length ? anyStatus.filter((run) => this.statuses.includes(run.status)) : anyStatus;
     const kind = this.kinds?.[this.sortName] ?? columns.kindOf(this.sortName, inView, this.fieldNames);
     const descending = columns.isDescending(this.sort, kind, this.best);
-    const sorted = sortRuns(chosen, columns.valueGetter(this.sortName, kind, this.fields), descending);
+    const valueOf = columns.valueGetter(this.sortName, kind, this.fields);
+    const sorted = sortRuns(chosen, valueOf, descending);
     const first = inView.filter(({name}) => name === this.baseline); // Whatever the filter says.
     this.rows = [...first, ...sorted.filter((run) => !first.includes(run))];
     this.showRows(inView);
@@ -229,8 +232,11 @@ class RunsPage {
     const there = [...this.selected].filter((name) => this.runs.get(name)?.is_archived === this.isArchive);
     if (this.asked && there.length < this.selected.size) this.setSelected(there);
     else this.showBulk();
-    setText(this.count, chosen.length === inView.length ? plural(inView.length, 'run') :
-      `${integer(chosen.length)} of ${plural(inView.length, 'run')}`);
+    const isUnknown = kind === 'field' && this.read.includes(this.sortName) && inView.length &&
+      inView.every((run) => valueOf(run) === null);
+    setText(this.count, (chosen.length === inView.length ? plural(inView.length, 'run') :
+      `${integer(chosen.length)} of ${plural(inView.length, 'run')}`) +
+      (isUnknown ? `; not sorted: no run has a metric or a field ${this.sortName}` : ''));
   }
 
   showRows(inView) {
