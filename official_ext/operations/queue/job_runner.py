@@ -74,9 +74,10 @@ def _run(job: queued_jobs.Job, attempt: queued_jobs.Attempt, lock: local_files.F
   if not os.path.exists(f'{attempt.path}.started.json'):
     return status if status > 0 else errno.EAGAIN  # Nothing was run.
   stopped = child_process.stop_request(job.run_files) not in ({}, request_before)
-  _end(job, attempt, queued_jobs.EXITED, status=status, **({'stopped': True} if stopped else {}))
+  line = child_process.last_line(job.log, status)
+  _end(job, attempt, queued_jobs.EXITED, status=status, **({'stopped': True} if stopped else {}), **line)
   if job.run_files:
-    child_process.note_end(job.run_files, child.process, status, _LOCK_SECONDS)
+    child_process.note_end(job.run_files, child.process, status, _LOCK_SECONDS, line)
   return 0
 
 

@@ -417,7 +417,8 @@ def describe_end(ended: Mapping[str, Any]) -> str:
   if isinstance(status, int) and (status < 0 or 128 < status < 128 + signal.NSIG):
     return f'killed by {processes.signal_name(-status if status < 0 else status - 128)}'
   meaning = _MEANINGS.get(status)  # type: ignore[arg-type]
-  return f'ended with status {status}' + (f' ({meaning})' if meaning else '')
+  line = ended.get('last_line')
+  return f'ended with status {status}' + (f' ({meaning})' if meaning else '') + (f': {line}' if line else '')
 
 
 def in_order(states: Sequence[JobState], order: Sequence[int]) -> list[JobState]:

@@ -33,7 +33,9 @@ _END_NOTE_SECONDS = 600.0  # A starter holds the lock of a run for a moment.
 _STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for the remaining processes of a command.
 _WORKERS_SECONDS = 600.0  # The same for workers of a launcher that was killed: they save.
 _STRAYS_POLL_SECONDS = (0.02, 0.5)  # At first, and at most.
+_PREEMPTED = 75
 _NOT_FOUND = 127  # As a shell's status of a command that cannot be run.
+_MAX_LINE, _MAX_LINE_BYTES = 300, 1 << 13
 
 
 class Child:
@@ -243,8 +245,32 @@ def note_start(run_files: Mapping[str, str], values: Mapping[str, Any], process:
   _write(run_files['started'], note)
 
 
+def last_line(log: str, exit_status: int, header: str = '') -> dict[str, str]:
+  """`{'last_line': TEXT}` of a command that has failed: the last line of its output; {} without one.
+
+  Args:
+    log: the path of its output.
+    exit_status: of it. 0, a preemption and a command that cannot be run say all themselves.
+    header: a line that is no output of the command.
+  """
+  if exit_status in (0, _PREEMPTED, _NOT_FOUND):
+    return {}
+  try:
+    with local_files.open_to_read(log) as file:
+      file.seek(max(0, os.fstat(file.fileno()).st_size - _MAX_LINE_BYTES))
+      lines = file.read().decode(errors='replace').splitlines()
+  except OSError:
+    return {}
+  found = next((line.strip() for line in reversed(lines) if line.strip()), '')
+  return {'last_line': found[:_MAX_LINE]} if found and found != header.strip() else {}
+
+
 def note_end(
-  run_files: Mapping[str, str], process: processes_lib.ProcessIdentity, exit_status: int, patience_seconds: float
+  run_files: Mapping[str, str],
+  process: processes_lib.ProcessIdentity,
+  exit_status: int,
+  patience_seconds: float,
+  line: Mapping[str, str],
 ) -> None:
   """Notes how a run has ended, unless another has begun there meanwhile, if that can be written.
 
@@ -253,12 +279,14 @@ def note_end(
     process: the one that was noted.
     exit_status: of it.
     patience_seconds: how long to wait for the lock of the run.
+    line: see `last_line`.
   """
   # A reader of a note without an end sees that the process is gone.
   with contextlib.suppress(OSError), local_files.FileLock(run_files['started_lock'], patience_seconds):
     values = _read(run_files['started'])
     if processes_lib.parse_identity(values) == process and not values.get('ended'):
-      _write(run_files['started'], {**values, 'ended': json_values.timestamp_now(), 'exit_status': exit_status})
+      ended = {'ended': json_values.timestamp_now(), 'exit_status': exit_status, **line}
+      _write(run_files['started'], {**values, **ended})
 
 
 def stop_request(run_files: Mapping[str, str]) -> Mapping[str, Any]:
@@ -305,7 +333,9 @@ def main(environment: Mapping[str, str]) -> None:
     return
   os.close(answer)
   os.close(request['lock'])
-  note_end(request['run_files'], child.process, child.wait(), _END_NOTE_SECONDS)
+  status = child.wait()
+  line = last_line(request['log'], status, request['header'])
+  note_end(request['run_files'], child.process, status, _END_NOTE_SECONDS, line)
 
 
 def _answer(answer: int | None, values: Mapping[str, Any]) -> None:

@@ -202,7 +202,8 @@ def _judge_started(record, started, stop_request) -> RunStatus | None:
   if not isinstance(exit_status, int) or exit_status < 0:
     return RunStatus('dead', f'{describe_exit(exit_status) or "its process is gone"}, before it began to train')
   status = {75: 'preempted', 3: 'diverged'}.get(exit_status, 'failed')
-  return RunStatus(status, f'ended with status {exit_status} before it began to train')
+  line = f': {started["last_line"]}' if started.get('last_line') else ''
+  return RunStatus(status, f'ended with status {exit_status} before it began to train{line}')
 
 
 def is_later(started: Mapping[str, object] | None, record: Mapping[str, object] | None) -> bool:

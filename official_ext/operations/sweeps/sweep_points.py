@@ -211,7 +211,7 @@ class PointReader:
     if known is not None and known[0] == key:
       return known[1]
     found = point_status(job, run, pruned)
-    if found[0] == 'failed' and (lines := run_processes.log_tail(run, 1)):
+    if found[0] == 'failed' and (lines := run_processes.log_tail(run, 1)) and lines[0].strip() not in found[1]:
       found = found[0], ': '.join(filter(None, [found[1], lines[0].strip()[:_MAX_LINE]]))
     if found[0] in OVER:
       self._over[record.number] = key, found

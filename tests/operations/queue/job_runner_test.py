@@ -15,6 +15,7 @@ from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queued_jobs
 from official_ext.operations.runs import run_folders
 from official_ext.operations.runs import run_processes
+from official_ext.operations.runs import statuses
 from tests.operations.queue import queues
 
 # A runner that dies before one of its steps, or whose child does: of the two the one that is at it.
@@ -237,6 +238,23 @@ def test_what_cannot_be_run_has_failed_with_a_reason(trial):
   assert reasons[0] == 'ended with status 127 (no such program, or it cannot be run)'
   assert 'no-such-program: cannot be run: No such file or directory' in (model_dir / 'run.log').read_text()
   assert reasons[1:] == [f'{file}: File exists', f'{trial.folder / "gone"}: No such file or directory']
+
+
+def test_what_has_failed_says_why(trial):
+  """The last line of its output, in the queue and in the list of runs."""
+  for number, words in enumerate((['echo "error: task.name: no"; echo; exit 2'], ['exit 1'], ['echo saved; exit 3'])):
+    queue_changes.add(trial.queue, ['sh', '-c', *words], model_dir=str(trial.folder / f'run{number}'))
+  trial.finish()
+  line = 'error: task.name: no'
+  meaning = 'a mistake in the command or its configuration'
+  expected = [
+    f'ended with status 2 ({meaning}): {line}',
+    'ended with status 1',
+    'ended with status 3 (diverged): saved',
+  ]
+  assert [state.reason for state in trial.states().values()] == expected
+  found = statuses.of_run(run_folders.Run(str(trial.folder / 'run0'), 'run0'))
+  assert (found.status, found.reason) == ('failed', f'ended with status 2 before it began to train: {line}')
 
 
 @pytest.mark.slow
