@@ -9,8 +9,9 @@ _ROOT = pathlib.Path(__file__).parent
 
 
 def _version() -> str:
-  """The version that official_ext/__init__.py states."""
-  return re.search(r"^__version__ = '([^']+)'", (_ROOT / 'official_ext/__init__.py').read_text(), re.MULTILINE).group(1)
+  """The version that official_ext/base/__init__.py states."""
+  text = (_ROOT / 'official_ext/base/__init__.py').read_text()
+  return re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE).group(1)
 
 
 setuptools.setup(

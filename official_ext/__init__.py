@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 import warnings
 
+from official_ext.base import __version__ as __version__
 from official_ext.base import package_imports
 
 # Model Garden is Keras 2 code. Without this TensorFlow loads Keras 3 too, for nothing.
@@ -24,7 +25,6 @@ warnings.filterwarnings('ignore', 'pkg_resources is deprecated as an API', UserW
 # Before anything imports TensorFlow.
 package_imports.defer_imports()
 
-__version__ = '0.2.0'
 
 # Name: module, or module:attribute.
 FACE = {
@@ -126,6 +126,7 @@ FACE = {
   'RunOptions': 'training.loop.train_lib:RunOptions',
   'find_mistakes': 'training.diagnosis.task_checks:find_in_task',
   'load': 'training.trained.trained_model:load',
+  'runs': 'operations.run_interface',
   'UserError': 'base.errors:UserError',
   'UserErrors': 'base.errors:UserErrors',
   'StopTraining': 'base.errors:StopTraining',
@@ -188,6 +189,7 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.language.text.text_task import TextDataConfig as TextDataConfig
   from official_ext.language.text.text_task import TextTask as TextTask
   from official_ext.language.text.tokenizer import Tokenizer as Tokenizer
+  from official_ext.operations import run_interface as _run_interface
   from official_ext.training import metrics as metrics
   from official_ext.training.actions.keras_callbacks import KerasCallback as KerasCallback
   from official_ext.training.actions.plateau import EarlyStopping as EarlyStopping
@@ -240,6 +242,7 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   flatten_logs = _writers.flatten
   register_writer = _writer_registry.register
   find_mistakes = _task_checks.find_in_task
+  runs = _run_interface
 else:
 
   def _registering() -> contextlib.AbstractContextManager[object]:

@@ -44,6 +44,7 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ('runs', 'launch', 'doctor'),
     ('curves', 'imports'),
     ('queue',),
+    ('run_interface',),
     ('sweeps',),
     ('engines',),
     ('console',),

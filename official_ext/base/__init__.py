@@ -7,3 +7,5 @@ TensorFlow or Model Garden is imported by base_config, model_garden_configs, mod
 tracebacks, files/storage and files/whole_folders. The other modules must not import them at the top: commands that need
 no TensorFlow import these modules.
 """
+
+__version__ = '0.2.0'  # Of the library: here for modules that official_ext/__init__.py imports.

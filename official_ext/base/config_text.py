@@ -10,6 +10,7 @@ that `load_value` reads as exactly that value.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
 import math
 import re
 from typing import Any, NamedTuple
@@ -472,3 +473,22 @@ def _escape(match: re.Match) -> str:
   character = match[0]
   code = ord(character)
   return _SHORT_ESCAPES.get(character) or (f'\\x{code:02x}' if code < 0x100 else f'\\u{code:04x}')
+
+
+def setting_text(value: object) -> str:
+  """A value as --set reads it back: the same number to the last bit; text in quotes if YAML would read another type."""
+  if isinstance(value, str):
+    is_plain = value and value == value.strip() and value.isprintable() and value[0] not in '[{'
+    return value if is_plain and load_value(value, '') == value else json.dumps(value)
+  if isinstance(value, float) and not math.isfinite(value):
+    return '.nan' if math.isnan(value) else '.inf' if value > 0 else '-.inf'
+  if isinstance(value, list):
+    return f'[{", ".join(map(_text_in_brackets, value))}]'
+  if isinstance(value, Mapping):
+    return f'{{{", ".join(f"{json.dumps(str(name))}: {_text_in_brackets(each)}" for name, each in value.items())}}}'
+  return json.dumps(value)
+
+
+def _text_in_brackets(value: object) -> str:
+  """A value in brackets, where a text may hold a comma."""
+  return json.dumps(value) if isinstance(value, str) else setting_text(value)

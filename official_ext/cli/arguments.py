@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Sequence
 import functools
+import math
 import re
 import shutil
 from typing import Any, NoReturn
@@ -207,6 +208,19 @@ def at_least(least: int) -> Callable[[str], int]:
 
   integer.__name__ = f'integer of {least} or more'
   return integer
+
+
+def number_from(least: float, kind: type = float) -> Callable[[str], float]:
+  """The `type` of an argument that is a number, and not below another."""
+
+  def number(text: str) -> float:
+    value = kind(text)
+    if not least <= value < math.inf:
+      raise argparse.ArgumentTypeError(f'{text}: expected a number from {least:g}')
+    return value
+
+  number.__name__ = 'whole number' if kind is int else 'number'  # In messages.
+  return number
 
 
 def add_run_arguments(parser: argparse._ActionsContainer) -> None:

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 import dataclasses
-import json
 
 from official_ext.cli import arguments as arguments_lib
-from official_ext.cli import runs_common
+from official_ext.cli import json_output
 from official_ext.operations import doctor
 
 
@@ -20,9 +19,9 @@ def run(arguments: list[str]) -> int:
     'Checks Python, packages, TensorFlow, GPUs and their driver, memory, disk, ports and extras. Prints a line for '
     'each, with the fix. The exit status is 1 if there is a problem; a note is not a problem.',
   )
-  parser.add_argument('--json', action='store_true', help='print a list of {name, level, text, fix}')
+  parser.add_argument(json_output.FLAG, action='store_true', help='print a list of {name, level, text, fix}')
   seconds = 'the time limit for the import of TensorFlow (default: 120)'
-  parser.add_argument('--seconds', type=runs_common.number_type(0), default=120.0, metavar='S', help=seconds)
+  parser.add_argument('--seconds', type=arguments_lib.number_from(0), default=120.0, metavar='S', help=seconds)
   options = parser.parse_args(arguments)
   found = []
   for finding in _check(options.seconds):
@@ -30,7 +29,7 @@ def run(arguments: list[str]) -> int:
     if not options.json:
       print(finding, flush=True)
   if options.json:
-    print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
+    json_output.print_document([dataclasses.asdict(finding) for finding in found])
   return int(any(finding.level == doctor.PROBLEM for finding in found))
 
 

@@ -3,15 +3,17 @@
 Each command imports its modules when it runs: TensorFlow takes seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import importlib
+import io
 import os
 import sys
 
 from official_ext.base import errors
 from official_ext.base import safe_text
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 
 # Group -> command -> (its function, module:name; its line in the list of commands).
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -77,22 +79,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(arguments[0], arguments[1:])
   except arguments_lib.HelpPrinted:
     return 0
-  except errors.UserError as error:
-    for message in errors.lines_of(error):
-      print(f'error: {safe_text.mask(message)}', file=sys.stderr)
-    return errors.UserError.exit_status
-  except errors.StorageError as error:
-    print(f'error: {safe_text.mask(str(error))}', file=sys.stderr)
-    return 1
-  except errors.PreemptedError as error:
-    print(f'preempted: {safe_text.mask(str(error))}', file=sys.stderr)
-    return errors.PreemptedError.exit_status
+  except (errors.UserError, errors.StorageError, errors.PreemptedError) as error:
+    lines = list(errors.lines_of(error)) if isinstance(error, errors.UserError) else [str(error)]
+    if json_output.is_wanted(arguments):
+      json_output.print_error(lines, json_output.code_of(error))
+      return error.exit_status
+    for line in lines:
+      label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
+      print(f'{label}: {safe_text.mask(line)}', file=sys.stderr)
+    return error.exit_status
   except BrokenPipeError:
     # The reader, such as `head`, has closed the pipe. Python must not flush into it again when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    return importlib.import_module('official_ext.cli.exit_status').report(error)
+    report = importlib.import_module('official_ext.cli.exit_status').report
+    return _report_as_json(report, error) if json_output.is_wanted(arguments) else report(error)
   return 0
+
+
+def _report_as_json(report: Callable[[BaseException], int], error: BaseException) -> int:
+  """Reports an unforeseen error by its lines as JSON."""
+  text = io.StringIO()
+  with contextlib.redirect_stderr(text):
+    status = report(error)
+  lines = [
+    line.partition(': ')[2] for line in text.getvalue().splitlines() if line.startswith(('error: ', 'preempted: '))
+  ]
+  json_output.print_error(lines or [str(error)], json_output.code_of(error))
+  return status
 
 
 def _run(command: str, arguments: list[str]) -> int:
@@ -105,7 +119,8 @@ def _run(command: str, arguments: list[str]) -> int:
   own = arguments[: arguments.index('--')] if '--' in arguments else arguments
   is_unmasked = command in _UNMASKED or bool(set(own) & set(arguments_lib.HELP))
   out = sys.stdout if is_unmasked else safe_text.MaskedStream(sys.stdout)
-  with unlocked, contextlib.redirect_stdout(out):
+  documents = json_output.alone_on_stdout() if json_output.is_wanted(arguments) else contextlib.nullcontext()
+  with unlocked, contextlib.redirect_stdout(out), documents:
     status = run(arguments)
     sys.stdout.flush()
     return status or 0

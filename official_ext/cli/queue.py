@@ -2,9 +2,9 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-import json
 import os
 import sys
+import time
 from typing import Any
 
 from official_ext.base import errors
@@ -14,6 +14,7 @@ from official_ext.base import notify
 from official_ext.base import processes
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.cli import output
 from official_ext.operations.queue import dispatcher
 from official_ext.operations.queue import queue_changes
@@ -24,6 +25,7 @@ from official_ext.operations.runs import driver
 _PLACES = ('first', 'last', 'before', 'after')
 _NUM_OVER = 10  # Finished jobs that are listed without --all.
 _NOTIFICATIONS = 'OFFICIAL_EXT_NOTIFICATIONS'  # Of the environment, which background dispatchers inherit.
+_POLL_SECONDS = 0.5
 _JOB = "its number, or its run's folder"
 
 
@@ -44,7 +46,6 @@ def _parser() -> arguments_lib.Parser:
   commands = parser.add_commands()
   _add_add(commands)
   found = _command(commands, 'list', _list, 'list the jobs that are over, run and wait, in order')
-  found.add_argument('--json', action='store_true', help='print JSON')
   found.add_argument('--all', action='store_true', help='all jobs that are over')
   found = _command(commands, 'move', _move, 'move a job to another place')
   found.add_argument('job', metavar='JOB', help=_JOB)
@@ -57,6 +58,11 @@ def _parser() -> arguments_lib.Parser:
   found = _command(commands, 'cancel', _cancel, cancel)
   found.add_argument('jobs', metavar='JOB', nargs='+', help=_JOB)
   found.add_argument('--kill', action='store_true', help='stop at once, by SIGKILL')
+  text = f'wait for jobs; status {json_output.NOT_REACHED}: not all of them have finished'
+  found = _command(commands, 'wait', _wait, text)
+  found.add_argument('jobs', metavar='JOB', nargs='*', help=f'{_JOB}; default: all that wait or run')
+  limit = 'wait so long at most, for all together'
+  found.add_argument('--timeout', type=arguments_lib.number_from(0), metavar='SECONDS', help=limit)
   _add_run(commands)
   return parser
 
@@ -66,6 +72,8 @@ def _command(
 ) -> arguments_lib.Parser:
   found = arguments_lib.add_command(commands, name, function, text, **kwargs)
   found.add_argument('runs_dir', type=arguments_lib.folder, metavar='RUNS_DIR', help='the folder of the runs')
+  if name != 'run':
+    found.add_argument(json_output.FLAG, action='store_true', help='print JSON')
   return found
 
 
@@ -125,6 +133,7 @@ def _add(options: argparse.Namespace) -> int:
     _start_dispatcher(queue, options.slots)
   elif queue.dispatcher() is None:
     print(f'no dispatcher runs; `official-ext queue run {options.runs_dir} --slots=N` starts queued jobs')
+  _print_jobs(queue, [job.number], options)
   return 0
 
 
@@ -134,7 +143,7 @@ def _list(options: argparse.Namespace) -> int:
     raise errors.UserError(f'{options.runs_dir}: no such folder; name that of your runs')
   found = queue_folder.queue_as_dict(queue)
   if options.json:
-    print(json.dumps(found, indent=2))
+    json_output.print_document(found)
     return 0
   entries = found['jobs']
   over = [entry for entry in entries if entry['status'] in queued_jobs.OVER]
@@ -148,7 +157,9 @@ def _list(options: argparse.Namespace) -> int:
 
 def _move(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
-  queue_changes.move(queue, queue.find(options.job).number, *_place(queue, options))
+  number = queue.find(options.job).number
+  queue_changes.move(queue, number, *_place(queue, options))
+  _print_jobs(queue, [number], options)
   return 0
 
 
@@ -165,6 +176,7 @@ def _pause_or_resume(options: argparse.Namespace, change: Callable[..., None]) -
   numbers = [queue.find(job).number for job in options.jobs]
   for number in numbers or (None,):
     change(queue, number)
+  _print_jobs(queue, numbers, options)
   return 0
 
 
@@ -173,7 +185,37 @@ def _cancel(options: argparse.Namespace) -> int:
   for state in [queue.find(job) for job in options.jobs]:
     queue_changes.cancel(queue, state.number, options.kill)
     print(f'job {state.number}: ' + ('is stopping' if state.has_slot and not options.kill else 'is cancelled'))
+  _print_jobs(queue, [queue.find(job).number for job in options.jobs], options)
   return 0
+
+
+def _wait(options: argparse.Namespace) -> int:
+  queue = queue_folder.Queue(options.runs_dir)
+  named = [queue.find(job).number for job in options.jobs]
+  numbers = named or [state.number for state in queue.states() if state.status not in queued_jobs.OVER]
+  deadline = None if options.timeout is None else time.monotonic() + options.timeout
+  while waiting := [number for number in numbers if not _is_over(queue, number)]:
+    left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
+    if left <= 0:
+      print(f'the time is over; {len(waiting)} of {len(numbers)} jobs wait or run')
+      break
+    time.sleep(min(left, _POLL_SECONDS))
+  _print_jobs(queue, numbers, options)
+  states = [queue.state(number) for number in numbers]
+  return 0 if all(state is not None and state.status == 'finished' for state in states) else json_output.NOT_REACHED
+
+
+def _is_over(queue: queue_folder.Queue, number: int) -> bool:
+  state = queue.state(number)
+  return state is None or state.status in queued_jobs.OVER
+
+
+def _print_jobs(queue: queue_folder.Queue, numbers: Sequence[int], options: argparse.Namespace) -> None:
+  """Prints jobs as JSON: one for one job, else a list."""
+  if options.json:
+    found = {entry['job']: entry for entry in queue_folder.queue_as_dict(queue)['jobs']}
+    jobs = [found[number] for number in numbers if number in found]
+    json_output.print_document(jobs[0] if len(jobs) == 1 else jobs)
 
 
 def _run(options: argparse.Namespace) -> int:

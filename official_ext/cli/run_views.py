@@ -20,6 +20,7 @@ from official_ext.base import json_values
 from official_ext.base.files import local_files
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.cli import runs_common
 from official_ext.operations.runs import artifacts
 from official_ext.operations.runs import commands as commands_lib
@@ -73,7 +74,7 @@ def _query_csv(result: 'sql_tables.Result') -> None:
 
 
 def _query_json(result: 'sql_tables.Result') -> None:
-  runs_common.print_json([dict(zip(result.columns, map(_plain_value, row))) for row in result.rows])
+  json_output.print_document([dict(zip(result.columns, map(_plain_value, row))) for row in result.rows])
 
 
 def _plain_value(value: Any) -> Any:
@@ -135,7 +136,7 @@ def _table(options: argparse.Namespace) -> None:
   by = runs_common.split_words(options.group) or _table_fields(chosen, params)
   found = run_comparison.group_runs(chosen, by, metrics, lambda: params)
   if options.format == 'json':
-    runs_common.print_json([_table_as_dict(each, by, metrics) for each in found])
+    json_output.print_document([_table_as_dict(each, by, metrics) for each in found])
   else:
     print(_TABLE_FORMATS[options.format](found, by, metrics))
 
@@ -288,7 +289,7 @@ def _list(options: argparse.Namespace) -> None:
   if options.trash:
     gone = trash.deleted(runs_common.root_of(options))
     if options.json:
-      runs_common.print_json([{'name': each.name, 'deleted': each.deleted, 'key': each.key} for each in gone])
+      json_output.print_document([{'name': each.name, 'deleted': each.deleted, 'key': each.key} for each in gone])
     else:
       runs_common.print_lines(runs_common.trash_table(gone) if gone else ['The trash is empty.'])
     return
@@ -303,11 +304,17 @@ def _list(options: argparse.Namespace) -> None:
   ).choose(found, runs.params)
   chosen = chosen if options.sort == 'name' else selection.in_order(chosen, options.sort, runs.params)
   if options.json:
-    runs_common.print_json([each.as_dict() for each in chosen])
+    json_output.print_document([{**each.as_dict(), 'best': _best_of(runs, each)} for each in chosen])
   elif chosen:
     runs_common.print_lines(runs_common.runs_table(chosen, runs_common.split_words(options.metrics)))
   else:
     print(runs_common.harmless(_no_runs(root, len(found), len(known), options.archived)))
+
+
+def _best_of(runs: run_index.RunIndex, each: run_index.RunSummary) -> json_values.JsonObject | None:
+  """The best value of the metric of a run's best checkpoint."""
+  found = run_comparison.best_of(run_folders.get_run(runs.root, each.name))
+  return found and dict(zip(('metric', 'value', 'step'), found))
 
 
 def _no_runs(root: str, num_found: int, num_known: int, archived: bool) -> str:
@@ -390,7 +397,7 @@ def _compare(options: argparse.Namespace) -> None:
   _, runs = runs_common.runs_of(options, at_least=2)
   found = run_comparison.compare_runs(runs)
   if options.json:
-    runs_common.print_json(found.as_dict())
+    json_output.print_document(found.as_dict())
   else:
     runs_common.print_lines(runs_common.comparison_tables(found))
 
@@ -398,13 +405,15 @@ def _compare(options: argparse.Namespace) -> None:
 def _export(options: argparse.Namespace) -> None:
   _, runs = runs_common.runs_of(options)
 
-  def fill(one: run_folders.Run) -> None:
+  def fill(one: run_folders.Run) -> json_values.JsonObject:
     output_dir = options.output_dir and paths.expanded(options.output_dir)
     if one.origin and output_dir is None:
       raise errors.UserError(f'--output_dir: {one.origin}: is remote; name a local folder for the files')
-    print(runs_common.harmless(f'{one.name}: {event_log.export_csv(one, output_dir)}'), flush=True)
+    count, path = event_log.export_csv(one, output_dir)
+    print(runs_common.harmless(f'{one.name}: {count} events: {path}'), flush=True)
+    return {'name': one.name, 'events': count, 'path': path}
 
-  runs_common.do_with_each(runs, fill)
+  runs_common.do_with_each(runs, fill, options.json)
 
 
 def _config(options: argparse.Namespace) -> None:
@@ -421,7 +430,7 @@ def _config(options: argparse.Namespace) -> None:
         raise errors.UserError(f'{one.name}: {error}') from error
     shown = [path for path in shown if path in changed]
   if options.json:
-    runs_common.print_json({path: values[path] for path in shown})
+    json_output.print_document({path: values[path] for path in shown})
   else:
     runs_common.print_lines([runs_common.harmless(f'{path}: {values[path]}') for path in shown])
 
@@ -431,7 +440,7 @@ def _checkpoints(options: argparse.Namespace) -> None:
   evaluations = run_comparison.read_evaluations(one.file(run_folders.EVENTS))
   found = artifacts.with_evaluations(artifacts.find_checkpoints(one), evaluations)
   if options.json:
-    runs_common.print_json([vars(each) for each in found])
+    json_output.print_document([vars(each) for each in found])
   else:
     runs_common.print_lines(runs_common.checkpoints_table(found) if found else ['No checkpoints.'])
 
@@ -442,7 +451,7 @@ def _events(options: argparse.Namespace) -> None:
 
   found = timing.read_timeline(column_store.ColumnStore(), runs_common.run_of(options))
   if options.json:
-    runs_common.print_json([each.as_dict() for each in found.events])
+    json_output.print_document([each.as_dict() for each in found.events])
   else:
     runs_common.print_lines(runs_common.timeline_table(found))
 
@@ -454,7 +463,7 @@ def add_view_commands(commands: Any) -> None:
   _add_list(commands)
   view(commands, 'show', _show, 'print all about a run, and the end of its log')
   found = add(commands, 'log', _log, takes_remote=True, text='print the output of a run that was started detached')
-  found.add_argument('--lines', type=runs_common.number_type(0, int), default=20, metavar='N', help='default: 20')
+  found.add_argument('--lines', type=arguments_lib.number_from(0, int), default=20, metavar='N', help='default: 20')
   found.add_argument('--follow', action='store_true', help='print further lines until the run ends')
   found.add_argument('--mode', default='train', metavar='MODE', help='the process beside others; default: train')
   view(commands, 'compare', _compare, 'print fields that differ, last and best metrics, versions')
@@ -486,11 +495,11 @@ def _add_list(commands: Any) -> None:
   found.add_argument('--trash', action='store_true', help='list deleted runs instead')
   hung = 'a run that has done no step for this long hangs; default: %(default)g'
   minutes = statuses.HUNG_SECONDS / 60
-  found.add_argument('--hung_minutes', type=runs_common.number_type(0), default=minutes, metavar='N', help=hung)
+  found.add_argument('--hung_minutes', type=arguments_lib.number_from(0), default=minutes, metavar='N', help=hung)
 
 
 def _add_export(commands: Any) -> None:
   text = 'write the events of runs as tables'
-  found = runs_common.add_command(commands, 'export', _export, text, takes_remote=True)
+  found = runs_common.add_command(commands, 'export', _export, text, as_json=True, takes_remote=True)
   found.add_argument('--to', choices=('csv',), required=True, help='events.csv')
   found.add_argument('--output_dir', metavar='DIR', help="for NAME.csv; default: events.csv in the run's folder")

@@ -8,13 +8,17 @@ import argparse
 from collections.abc import Sequence
 import os
 import sys
+import time
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.cli import run_views
 from official_ext.cli import runs_common
+from official_ext.operations import run_interface
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import artifacts
@@ -59,7 +63,7 @@ def _add_import_command(commands: Any) -> None:
 def _stop(options: argparse.Namespace) -> None:
   _, runs = runs_common.runs_of(options)
 
-  def stop(one: run_folders.Run) -> None:
+  def stop(one: run_folders.Run) -> json_values.JsonObject:
     found = run_processes.stop_run(one, options.now, options.mode)
     for mode in one.modes():
       remote_runs.push(one, run_folders.name_of_mode('stop', 'json', mode))
@@ -70,17 +74,41 @@ def _stop(options: argparse.Namespace) -> None:
       found = statuses.of_run(ended, mode=options.mode)
     reason = f' ({found.reason})' if found.reason else ''
     print(runs_common.harmless(f'{one.name}: {found.status}{reason}'), flush=True)
+    return {'name': one.name, 'status': found.status, 'reason': found.reason}
 
-  runs_common.do_with_each(runs, stop)
+  runs_common.do_with_each(runs, stop, options.json)
+
+
+def _wait(options: argparse.Namespace) -> int:
+  """Waits for all named runs; the time is that of all together."""
+  root, runs = runs_common.runs_of(options)
+  deadline = None if options.timeout is None else time.monotonic() + options.timeout
+  has_reached = True
+  found: list[json_values.JsonObject] = []
+  for one in runs:
+    run = run_interface.Run(one, root)
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    reached = run.wait(options.until, left)
+    summary = run.summary()
+    is_good = reached and (options.until != run_interface.ENDED or summary.status == 'finished')
+    has_reached &= is_good
+    reason = f' ({summary.reason})' if summary.reason else ''
+    is_late = '' if reached or not run.is_alive else '; the time is over'
+    print(runs_common.harmless(f'{one.name}: {summary.status}{reason}{is_late}'), flush=True)
+    values = {'name': one.name, 'reached': reached, 'status': summary.status, 'reason': summary.reason}
+    found.append({**values, 'step': summary.step})
+  if options.json:
+    runs_common.print_json_of(found)
+  return 0 if has_reached else json_output.NOT_REACHED
 
 
 def _resume(options: argparse.Namespace) -> None:
   _, runs = runs_common.runs_of(options)
 
-  def resume(one: run_folders.Run) -> None:
-    _print_or_start(one.name, commands_lib.to_resume(one, options.train_steps), not options.print)
+  def resume(one: run_folders.Run) -> json_values.JsonObject:
+    return _print_or_start(one.name, commands_lib.to_resume(one, options.train_steps), not options.print)
 
-  runs_common.do_with_each(runs, resume)
+  runs_common.do_with_each(runs, resume, options.json)
 
 
 def _clone(options: argparse.Namespace) -> None:
@@ -99,8 +127,11 @@ def _clone(options: argparse.Namespace) -> None:
   if queue is not None:
     job = queue_changes.add(queue, command.whole_words(), command.cwd, command.model_dir)
     print(f'{name}: job {job.number} is queued')
+    found: json_values.JsonObject = {'name': name, 'path': command.model_dir, 'job': job.number}
   else:
-    _print_or_start(name, command, options.start)
+    found = _print_or_start(name, command, options.start)
+  if options.json:
+    json_output.print_document(found)
 
 
 def _check_changes(run: run_folders.Run, root: str, name: str | None, changes: Sequence[str]) -> None:
@@ -125,13 +156,16 @@ def _check_changes(run: run_folders.Run, root: str, name: str | None, changes: S
     raise errors.UserErrors(lines)
 
 
-def _print_or_start(name: str, command: commands_lib.Command, starts: bool) -> None:
+def _print_or_start(name: str, command: commands_lib.Command, starts: bool) -> json_values.JsonObject:
+  """Starts a command, or prints it; returns its JSON document."""
+  document: json_values.JsonObject = {'name': name, 'path': command.model_dir, 'command': command.in_shell()}
   if not starts:
     print(command.in_shell())
-    return
+    return {**document, 'pid': None, 'log': None}
   process = command.start()
   log_path = run_folders.Run(command.model_dir, name).log_path(command.mode)
   print(runs_common.harmless(f'{name}: started as {process}; its output: {log_path}'), flush=True)
+  return {**document, 'pid': process.pid, 'log': log_path}
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -140,7 +174,9 @@ def _evaluate(options: argparse.Namespace) -> None:
   if not options.checkpoint and not newest:
     raise errors.UserError(f'{one.name}: has no checkpoint to evaluate; --checkpoint=NAME names one of another kind')
   path = artifacts.checkpoint_path(one, options.checkpoint or newest[0].name).replace(one.path, one.place, 1)
-  _print_or_start(one.name, commands_lib.to_evaluate(one, path), not options.print)
+  found = _print_or_start(one.name, commands_lib.to_evaluate(one, path), not options.print)
+  if options.json:
+    json_output.print_document(found)
 
 
 def _tensorboard(options: argparse.Namespace) -> None:
@@ -154,25 +190,31 @@ def _tensorboard(options: argparse.Namespace) -> None:
 def _add_process_commands(commands: Any) -> None:
   """Adds these commands to `official-ext runs`."""
   add = runs_common.add_command
-  found = add(commands, 'stop', _stop, 'let runs save and stop', takes_remote=True)
+  found = add(commands, 'stop', _stop, 'let runs save and stop', as_json=True, takes_remote=True)
   found.add_argument('--now', action='store_true', help='stop at once, without a save')
   found.add_argument('--mode', metavar='MODE', help='eval: an evaluation beside the training, instead of that')
   found.add_argument(
-    '--wait', type=runs_common.number_type(0), default=0.0, metavar='SECONDS', help='wait so long for the end'
+    '--wait', type=arguments_lib.number_from(0), default=0.0, metavar='SECONDS', help='wait so long for the end'
   )
-  found = add(commands, 'resume', _resume, 'resume or extend runs, detached', takes_remote=True)
+  text = f'wait for runs; status {json_output.NOT_REACHED}: not all have finished, or the condition does not hold'
+  found = add(commands, 'wait', _wait, text, as_json=True)
+  until = 'ended (default), or a condition such as accuracy>0.9 or step>=100'
+  found.add_argument('--until', default=run_interface.ENDED, metavar='CONDITION', help=until)
+  limit = 'wait so long at most, for all together'
+  found.add_argument('--timeout', type=arguments_lib.number_from(0), metavar='SECONDS', help=limit)
+  found = add(commands, 'resume', _resume, 'resume or extend runs, detached', as_json=True, takes_remote=True)
   longer = 'train to this step, also if a run has finished'
-  found.add_argument('--train_steps', type=runs_common.number_type(1, int), metavar='N', help=longer)
+  found.add_argument('--train_steps', type=arguments_lib.number_from(1, int), metavar='N', help=longer)
   found.add_argument('--print', action='store_true', help='print the command instead')
   text = 'make the folder of a similar run, and print the command that starts it'
-  found = add(commands, 'clone', _clone, text, takes_remote=True)
+  found = add(commands, 'clone', _clone, text, as_json=True, takes_remote=True)
   found.add_argument('--name', metavar='NEW', help='its name; default: a free one')
   change = f'a change, as for train.py, which checks it first; {arguments_lib.REPEATED}'
   found.add_argument('--set', action='append', default=[], metavar='NAME=VALUE', help=change)
   found.add_argument('--start', action='store_true', help='start it, detached')
   found.add_argument('--queue', action='store_true', help='add it to the queue of RUNS_DIR')
   text = 'evaluate the newest checkpoint of a run, detached'
-  found = add(commands, 'evaluate', _evaluate, text, takes_remote=True)
+  found = add(commands, 'evaluate', _evaluate, text, as_json=True, takes_remote=True)
   checkpoint = 'another one: a step, or a name in the list of `runs checkpoints`, such as best/best_ckpt-100'
   found.add_argument('--checkpoint', metavar='NAME', help=checkpoint)
   found.add_argument('--print', action='store_true', help='print the command instead')
@@ -183,66 +225,57 @@ def _add_process_commands(commands: Any) -> None:
 
 def _tag(options: argparse.Namespace) -> None:
   _, runs = runs_common.runs_of(options)
-  values: list[dict[str, object]] = []
 
-  def change(one: run_folders.Run) -> None:
+  def change(one: run_folders.Run) -> json_values.JsonObject:
     found = run_folders.read_notes(one)
     if options.tag or options.untag or options.note is not None:
       found = run_folders.change_notes(
         one, runs_common.split_words(options.tag), runs_common.split_words(options.untag), options.note
       )
       remote_runs.push(one, run_folders.NOTES)
-    if options.json:
-      values.append({'name': one.name, 'tags': found.tags, 'note': found.note})
-    else:
-      print(
-        runs_common.harmless(
-          f'{one.name}: {", ".join(found.tags) or "no tags"}' + (f'; {found.note}' * bool(found.note))
-        )
-      )
+    text = f'{one.name}: {", ".join(found.tags) or "no tags"}' + f'; {found.note}' * bool(found.note)
+    print(runs_common.harmless(text))
+    return {'name': one.name, 'tags': found.tags, 'note': found.note}
 
-  try:
-    runs_common.do_with_each(runs, change)
-  finally:
-    runs_common.print_json_of(values)
+  runs_common.do_with_each(runs, change, options.json)
 
 
 def _archive(options: argparse.Namespace) -> None:
   _, runs = runs_common.runs_of(options)
 
-  def archive(one: run_folders.Run) -> None:
+  def archive(one: run_folders.Run) -> json_values.JsonObject:
     trash.archive(one)
     remote_runs.push(one, trash.ARCHIVED)
-    runs_common.print_state(
+    return runs_common.print_state(
       one.name, 'is archived, and stays where it is; `official-ext runs restore` brings it back into the list'
     )
 
-  runs_common.do_with_each(runs, archive)
+  runs_common.do_with_each(runs, archive, options.json)
 
 
 def _delete(options: argparse.Namespace) -> None:
   if options.forever:
-    _delete_forever(runs_common.root_of(options), options.runs)
+    _delete_forever(runs_common.root_of(options), options.runs, options.json)
     return
   root, runs = runs_common.runs_of(options)
 
-  def delete(one: run_folders.Run) -> None:
+  def delete(one: run_folders.Run) -> json_values.JsonObject:
     trash.delete(root, one)
-    runs_common.print_state(one.name, 'is in the trash; `official-ext runs restore` brings it back')
+    return runs_common.print_state(one.name, 'is in the trash; `official-ext runs restore` brings it back')
 
-  runs_common.do_with_each(runs, delete)
+  runs_common.do_with_each(runs, delete, options.json)
 
 
-def _delete_forever(root: str, names: Sequence[str]) -> None:
+def _delete_forever(root: str, names: Sequence[str], as_json: bool) -> None:
   if not names:
     raise errors.UserError('--forever: name runs in the trash; `official-ext runs list --trash` shows it')
 
-  def delete(name: str) -> None:
+  def delete(name: str) -> json_values.JsonObject:
     each = trash.find_deleted(root, name)
     trash.delete_forever(each)
-    runs_common.print_state(each.name, 'is deleted, and cannot be brought back')
+    return runs_common.print_state(each.name, 'is deleted, and cannot be brought back')
 
-  runs_common.do_with_each(names, delete)
+  runs_common.do_with_each(names, delete, as_json)
 
 
 def _restore(options: argparse.Namespace) -> None:
@@ -253,7 +286,7 @@ def _restore(options: argparse.Namespace) -> None:
   if not options.runs or (options.name and len(options.runs) > 1):
     raise errors.UserError('runs restore: name the run; `official-ext runs list --trash` and `--archived` show them')
 
-  def restore(name: str) -> None:
+  def restore(name: str) -> json_values.JsonObject:
     one = run_folders.find_run(root, name)
     if one is not None and os.path.exists(one.file(trash.ARCHIVED)):
       if options.name:
@@ -261,23 +294,23 @@ def _restore(options: argparse.Namespace) -> None:
       trash.unarchive(one)
     else:
       one = trash.restore(root, trash.find_deleted(root, name), options.name)
-    runs_common.print_state(one.name, 'is in the list again')
+    return runs_common.print_state(one.name, 'is in the list again')
 
-  runs_common.do_with_each(options.runs, restore)
+  runs_common.do_with_each(options.runs, restore, options.json)
 
 
 def _restore_remote(options: argparse.Namespace) -> None:
   """Restores archived runs: remote storage has no trash."""
   _, runs = runs_common.runs_of(options)
 
-  def restore(one: run_folders.Run) -> None:
+  def restore(one: run_folders.Run) -> json_values.JsonObject:
     if options.name or not os.path.exists(one.file(trash.ARCHIVED)):
       raise errors.UserError(f'{one.place}: is not archived, and remote storage has no trash to restore it from')
     trash.unarchive(one)
     remote_runs.push(one, trash.ARCHIVED)
-    runs_common.print_state(one.name, 'is in the list again')
+    return runs_common.print_state(one.name, 'is in the list again')
 
-  runs_common.do_with_each(runs, restore)
+  runs_common.do_with_each(runs, restore, options.json)
 
 
 def _add_keeping_commands(commands: Any) -> None:
@@ -289,18 +322,18 @@ def _add_keeping_commands(commands: Any) -> None:
   found.add_argument('--tag', action='append', default=[], metavar='A,B', help='tags to add')
   found.add_argument('--untag', action='append', default=[], metavar='A,B', help='tags to remove')
   found.add_argument('--note', metavar='TEXT', help='the note')
-  add(commands, 'archive', _archive, 'take runs out of the list', takes_remote=True)
-  found = add(commands, 'delete', _delete, 'move runs to the trash')
+  add(commands, 'archive', _archive, 'take runs out of the list', as_json=True, takes_remote=True)
+  found = add(commands, 'delete', _delete, 'move runs to the trash', as_json=True)
   found.add_argument('--forever', action='store_true', help='delete runs of the trash')
-  found = add(commands, 'restore', _restore, 'restore archived or deleted runs', takes_remote=True)
+  found = add(commands, 'restore', _restore, 'restore archived or deleted runs', as_json=True, takes_remote=True)
   found.add_argument('--name', metavar='NEW', help='a new name')
 
 
 _DESCRIPTION = 'Works on the folders of runs below RUNS_DIR. A RUN is named by its path there. docs/how_to/runs.md.'
 
 
-def run(arguments: list[str]) -> None:
-  """Runs `official-ext runs ARGUMENTS`."""
+def run(arguments: list[str]) -> int | None:
+  """Runs `official-ext runs ARGUMENTS`; returns the exit status, None for 0."""
   parser = arguments_lib.Parser('official-ext runs', _DESCRIPTION)
   commands = parser.add_commands()
   for add in (
@@ -314,7 +347,7 @@ def run(arguments: list[str]) -> None:
     add(commands)
   try:
     options = parser.parse_args(arguments)
-    options.function(options)
+    return options.function(options)
   except errors.UserError as error:  # Names of folders are in it.
     raise errors.UserErrors(runs_common.error_lines(error)) from error
   except errors.StorageError as error:
@@ -322,3 +355,4 @@ def run(arguments: list[str]) -> None:
   except KeyboardInterrupt:
     if options.command != 'log':  # Which ends so.
       raise
+    return None

@@ -7,7 +7,6 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import datetime
-import json
 import math
 import os
 import re
@@ -20,6 +19,7 @@ from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.base.safe_text import printable as harmless
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.operations.runs import artifacts
 from official_ext.operations.runs import remote_runs
 from official_ext.operations.runs import run_comparison
@@ -272,23 +272,10 @@ def error_lines(error: Exception) -> list[str]:
   return [harmless(line) for line in (error.lines if isinstance(error, errors.UserErrors) else [str(error)])]
 
 
-def number_type(least: float, kind: type = float) -> Callable[[str], float]:
-  """The `type` of an argument that is a number, and not below another."""
-
-  def number(text: str) -> float:
-    value = kind(text)
-    if not least <= value < math.inf:
-      raise argparse.ArgumentTypeError(f'{text}: expected a number from {least:g}')
-    return value
-
-  number.__name__ = 'whole number' if kind is int else 'number'  # In messages.
-  return number
-
-
 def add_command(
   commands: Any,
   name: str,
-  function: Callable[[Any], None],
+  function: Callable[[Any], int | None],
   text: str,
   runs: str = 'RUN',
   as_json: bool = False,
@@ -311,7 +298,7 @@ def add_command(
   if runs:
     found.add_argument('runs', metavar=runs, nargs='*', type=arguments_lib.folder, help='the path of a run below it')
   if as_json:
-    found.add_argument('--json', action='store_true', help='print JSON')
+    found.add_argument(json_output.FLAG, action='store_true', help='print JSON')
   return found
 
 
@@ -400,16 +387,25 @@ def _is_below(root: str, name: str) -> bool:
   return run_folders.is_run(path) and run_folders.paths_below(os.path.abspath(root), path)
 
 
-def do_with_each(runs: Sequence[object], do: Callable[[Any], None]) -> None:
-  """Does something with each of some runs, and reports all errors at the end."""
+def do_with_each(runs: Sequence[object], do: Callable[[Any], json_values.JsonObject], as_json: bool = False) -> None:
+  """Does something with each of some runs, and reports all errors at the end.
+
+  Args:
+    runs: the runs.
+    do: called with each; returns its JSON document.
+    as_json: whether the documents of those without an error are printed.
+  """
   failures: list[str] = []
+  documents: list[json_values.JsonObject] = []
   for one in runs:
     try:
-      do(one)
+      documents.append(do(one))
     except (errors.UserError, errors.StorageError) as error:
       if len(runs) == 1:
         raise
       failures += error_lines(error)
+  if as_json:
+    print_json_of(documents)
   if failures:
     raise errors.UserErrors(failures)
 
@@ -420,15 +416,10 @@ def print_lines(lines: Sequence[str]) -> None:
     print(line)
 
 
-def print_json(values: object) -> None:
-  """Prints JSON in which numbers that are not finite are strings."""
-  print(json.dumps(json_values.as_strict(values), indent=2, allow_nan=False))
-
-
 def print_json_of(values: Sequence[object]) -> None:
   """Prints one thing for one run, a list for several, nothing for none."""
   if values:
-    print_json(values[0] if len(values) == 1 else values)
+    json_output.print_document(values[0] if len(values) == 1 else values)
 
 
 def split_words(values: Sequence[str]) -> list[str]:
@@ -444,6 +435,7 @@ def run_of(options: argparse.Namespace) -> run_folders.Run:
   return runs[0]
 
 
-def print_state(name: str, what: str) -> None:
-  """Prints the state of a run, in one line."""
+def print_state(name: str, what: str) -> json_values.JsonObject:
+  """Prints the state of a run, in one line; returns it as JSON."""
   print(harmless(f'{name}: {what}'), flush=True)
+  return {'name': name, 'state': what.partition(';')[0]}

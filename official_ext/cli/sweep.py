@@ -20,6 +20,7 @@ from official_ext.base.files import paths
 from official_ext.base.run_folder import metric_direction
 from official_ext.base.safe_text import printable as harmless
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.cli import runs_common
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import commands as commands_lib
@@ -122,7 +123,7 @@ def _value_text(value: object) -> str:
     if value is None
     else runs_common.number_text(value)
     if isinstance(value, float)
-    else harmless(sweep_folder.setting_text(value))
+    else harmless(config_text.setting_text(value))
   )
 
 
@@ -163,10 +164,10 @@ def _parser() -> arguments_lib.Parser:
     metavar='RUNS_DIR',
     help=f'default: {_RUNS_DIR}',
   )
-  found.add_argument('--json', action='store_true', help='print JSON')
+  found.add_argument(json_output.FLAG, action='store_true', help='print JSON')
   text = 'show the points, the best first, the importance of parameters, the spread by seeds'
   found = _command(commands, 'show', _show, text)
-  found.add_argument('--json', action='store_true', help='print JSON')
+  found.add_argument(json_output.FLAG, action='store_true', help='print JSON')
   found.add_argument('--histories', action='store_true', help='with --json: the values of the metric at each step')
   found.add_argument('--importances', action='store_true', help='with --json: the importance of parameters')
   _command(commands, 'stop', _stop, 'start no further points; running ones save and stop, and resume with the sweep')
@@ -392,7 +393,7 @@ def _list(options: argparse.Namespace) -> int:
     raise errors.UserError(f'{runs_dir}: no such folder; name that of your runs')
   found = [sweep_points.describe_sweep(folder) for folder in sweep_folder.find_sweeps(runs_dir)]
   if options.json:
-    runs_common.print_json(found)
+    json_output.print_document(found)
   else:
     runs_common.print_lines(
       sweeps_table(found) if found else [f'{runs_dir}: no sweeps; `official-ext sweep FILE` makes one']
@@ -408,7 +409,7 @@ def _show(options: argparse.Namespace) -> int:
   if not options.json or options.importances:
     values['importances'] = sweep_points.importance_of_parameters(found, sweep)
   if options.json:
-    runs_common.print_json(values)
+    json_output.print_document(values)
   else:
     order = [point.number for point in sweep_points.best_first(found, sweep)]
     runs_common.print_lines(sweep_lines(values, order))

@@ -87,7 +87,7 @@ def test_flags_alone_are_those_of_train_py(run, trial):
     ('move 1', 'queue move: one of the arguments --first --last --before --after is required'),
     ('move 7 --first', '7: no such job in'),
     ('cancel 7', '7: no such job in'),
-    ('walk', 'walk: queue has no such command; there are add, list, move, pause, resume, cancel, run;'),
+    ('walk', 'walk: queue has no such command; there are add, list, move, pause, resume, cancel, wait, run;'),
   ],
 )
 def test_a_mistake_is_one_line(run, line, expected):

@@ -16,7 +16,7 @@ import zlib
 
 import numpy as np
 
-import official_ext
+import official_ext.base
 from official_ext.base import json_values
 from official_ext.base.files import cache
 from official_ext.base.files import local_files
@@ -136,7 +136,7 @@ class ColumnStore:
           return
         line = file.readline(_BLOCK)
         header = json.loads(line)
-        if (header['format'], header['version']) != (_FORMAT, official_ext.__version__):
+        if (header['format'], header['version']) != (_FORMAT, official_ext.base.__version__):
           return
         content, arrays = file.read(header['length']), {}
         values, crc = json.loads(content), zlib.crc32(line + content)
@@ -184,7 +184,7 @@ def _write(file: Any, values: json_values.JsonObject, arrays: dict[str, event_co
   """Writes an entry: a header in a line, JSON values, the arrays, and a checksum of these."""
   content = json.dumps(values).encode()
   sizes = {name: (each.dtype.str, len(each)) for name, each in arrays.items()}
-  header = {'format': _FORMAT, 'version': official_ext.__version__, 'length': len(content), 'arrays': sizes}
+  header = {'format': _FORMAT, 'version': official_ext.base.__version__, 'length': len(content), 'arrays': sizes}
   head = json.dumps(header).encode() + b'\n' + content
   file.write(head)
   crc = zlib.crc32(head)

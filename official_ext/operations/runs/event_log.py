@@ -143,7 +143,7 @@ CSV_FILE = 'events.csv'
 _FIRST_COLUMNS = ('time', 'event', 'step')
 
 
-def export_csv(run: run_folders.Run, output_dir: str | None = None) -> str:
+def export_csv(run: run_folders.Run, output_dir: str | None = None) -> tuple[int, str]:
   """Writes the table, whole, in the place of an earlier one.
 
   Args:
@@ -151,13 +151,13 @@ def export_csv(run: run_folders.Run, output_dir: str | None = None) -> str:
     output_dir: a folder for NAME.csv; None: the run's own, for events.csv.
 
   Returns:
-    The number of events and the path of the file, in a line.
+    The number of events, and the path of the file.
 
   Raises:
     UserError: the run has no events yet.
     StorageError: it cannot be written.
   """
-  events = _standing_events(run)
+  events = standing_events(run)
   if not events:
     raise errors.UserError(f'{run.name}: has no events yet; nothing can be exported')
   name = os.path.basename(run.path) if run.name == '.' else run.name
@@ -172,10 +172,10 @@ def export_csv(run: run_folders.Run, output_dir: str | None = None) -> str:
     paths.write_atomically(path, text.getvalue().encode('utf-8', 'surrogatepass'))
   except OSError as error:
     raise errors.StorageError(f'{path}: cannot be written: {error.strerror or error}') from error
-  return f'{len(events)} events: {path}'
+  return len(events), path
 
 
-def _standing_events(run: run_folders.Run) -> list[dict[str, Any]]:
+def standing_events(run: run_folders.Run) -> list[dict[str, Any]]:
   """The events that no restore or rollback has superseded, in order; numbers that are not finite are floats."""
   try:
     with local_files.open_to_read(run.file(run_folders.EVENTS)) as file:

@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 
-import official_ext
+import official_ext.base
 from official_ext.base import json_values
 from official_ext.base import processes
 from official_ext.base.files import cache
@@ -327,7 +327,7 @@ class _Cache:
     """Keeps other entries from now on. If the file cannot be written, they are in memory alone."""
     self._entries = entries
     content = json.dumps(entries).encode()
-    header = {'format': _FORMAT, 'version': official_ext.__version__, 'crc': zlib.crc32(content)}
+    header = {'format': _FORMAT, 'version': official_ext.base.__version__, 'crc': zlib.crc32(content)}
     try:
       os.makedirs(os.path.dirname(self._path), exist_ok=True)
       temporary = f'{self._path}.tmp-{os.getpid()}-{threading.get_ident()}'
@@ -338,7 +338,7 @@ class _Cache:
   def _load(self) -> dict[str, object]:
     try:
       header, _, content = paths.read(self._path, _MAX_BYTES).partition(b'\n')
-      expected = {'format': _FORMAT, 'version': official_ext.__version__, 'crc': zlib.crc32(content)}
+      expected = {'format': _FORMAT, 'version': official_ext.base.__version__, 'crc': zlib.crc32(content)}
       return json.loads(content) if json.loads(header) == expected else {}
     except (OSError, ValueError, RecursionError):
       return {}

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import re
 import shutil
@@ -69,26 +68,7 @@ def point_command(
 
 def setting_flags(parameters: Mapping[str, object]) -> list[str]:
   """Parameters as flags of the driver: `--set=learning_rate=0.001`."""
-  return [f'--set={name}={setting_text(value)}' for name, value in parameters.items()]
-
-
-def setting_text(value: object) -> str:
-  """A value as --set reads it back: the same number to the last bit; text in quotes if YAML would read another type."""
-  if isinstance(value, str):
-    is_plain = value and value == value.strip() and value.isprintable() and value[0] not in '[{'
-    return value if is_plain and config_text.load_value(value, '') == value else json.dumps(value)
-  if isinstance(value, float) and not math.isfinite(value):
-    return '.nan' if math.isnan(value) else '.inf' if value > 0 else '-.inf'
-  if isinstance(value, list):
-    return f'[{", ".join(map(_text_in_brackets, value))}]'
-  if isinstance(value, Mapping):
-    return f'{{{", ".join(f"{json.dumps(str(name))}: {_text_in_brackets(each)}" for name, each in value.items())}}}'
-  return json.dumps(value)
-
-
-def _text_in_brackets(value: object) -> str:
-  """A value in brackets, where a text may hold a comma."""
-  return json.dumps(value) if isinstance(value, str) else setting_text(value)
+  return [f'--set={name}={config_text.setting_text(value)}' for name, value in parameters.items()]
 
 
 def _expand(
@@ -130,7 +110,7 @@ def _expand(
 
 
 def _plain(value: object) -> str:
-  return value if isinstance(value, str) else setting_text(value)
+  return value if isinstance(value, str) else config_text.setting_text(value)
 
 
 FILE = 'sweep.yaml'
@@ -418,4 +398,4 @@ def _folder_name(number: int, proposal: samplers.Proposal) -> str:
 
 
 def _short_text(value: object) -> str:
-  return f'{value:.4g}' if isinstance(value, float) else setting_text(value)
+  return f'{value:.4g}' if isinstance(value, float) else config_text.setting_text(value)

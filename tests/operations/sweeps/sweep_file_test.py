@@ -136,7 +136,7 @@ def test_an_early_end_that_is_not_strict_goes_by_the_best_value_so_far():
   + [{'a': '1', 'b': [0.1]}, [], 'yes', '-', '*.tfrecord', '!x', '&a', '1_000', 'x #y'],
 )
 def test_set_reads_each_value_back_as_it_stands_in_the_file(value):
-  text = sweep_folder.setting_text(value)
+  text = config_text.setting_text(value)
   assert '\n' not in text
   found = config_text.load_value(text, '--set')
   found = found.value if isinstance(found, config_text.Literal) else found

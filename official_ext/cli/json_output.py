@@ -1,0 +1,92 @@
+"""Output for programs: `--json` prints one JSON document on stdout, and errors as JSON on stderr.
+
+Everything else that a command prints goes to stderr then. docs/reference/json_output.md lists documents and codes.
+"""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import json
+import re
+import sys
+from typing import TextIO
+
+from official_ext.base import errors
+from official_ext.base import json_values
+from official_ext.base import safe_text
+
+SCHEMA_VERSION = 1  # Another one if a field is removed or changes its meaning; new fields keep it.
+FLAG = '--json'
+NOT_REACHED = 4  # The exit status of a command that waited for a state, which did not come.
+# Code -> the errors that have it, the most special first, and its meaning for people.
+CODES: dict[str, tuple[tuple[type[BaseException], ...], str]] = {
+  'mistake': ((errors.UserError,), 'the command line, a configuration or a file is wrong, or the state forbids it'),
+  'preempted': ((errors.PreemptedError,), 'the run has saved, and was asked to stop'),
+  'diverged': ((errors.DivergedError,), 'the training has diverged'),
+  'hung': ((errors.HungError,), 'the run made no progress'),
+  'worker': ((errors.WorkerError,), 'another worker was lost'),
+  'storage': ((errors.StorageError, errors.CheckpointError), 'a file cannot be written or read'),
+  'failed': ((BaseException,), 'another error'),
+}
+_WHERE = re.compile(r'(?P<where>.*?[^\s:]): (?P<what>.*)', re.DOTALL)
+
+_out: list[TextIO] = []  # The stdout of the process, while that of Python is stderr.
+
+
+def is_wanted(arguments: Sequence[str]) -> bool:
+  """Whether the arguments of a command, before `--`, ask for JSON."""
+  own = arguments[: arguments.index('--')] if '--' in arguments else arguments
+  return FLAG in own
+
+
+@contextlib.contextmanager
+def alone_on_stdout() -> Iterator[None]:
+  """A context in which `print_document` alone writes to stdout; all other output goes to stderr."""
+  _out.append(sys.stdout)
+  try:
+    with contextlib.redirect_stdout(sys.stderr):
+      yield
+  finally:
+    _out.pop()
+
+
+def print_document(values: object) -> None:
+  """Prints JSON in which numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"."""
+  out = _out[-1] if _out else sys.stdout
+  text = json.dumps(json_values.as_strict(values), indent=2, allow_nan=False)
+  print(safe_text.mask(text) if _out else text, file=out, flush=True)
+
+
+def code_of(error: BaseException) -> str:
+  """The code of an error: a key of CODES."""
+  return next(code for code, (kinds, _) in CODES.items() if isinstance(error, kinds))
+
+
+def error_document(lines: Sequence[str], code: str) -> json_values.JsonObject:
+  """The document of an error.
+
+  Args:
+    lines: its messages, `WHERE: WHAT; HINT`.
+    code: a key of CODES.
+
+  Returns:
+    `{"error": {"code", "where", "what", "hint"}}`, of the first line; of several with `others`, a list of the same.
+
+  Example:
+
+    >>> error_document(['trainer.train_steps: is 0; set it'], 'mistake')
+    {'error': {'code': 'mistake', 'where': 'trainer.train_steps', 'what': 'is 0', 'hint': 'set it'}}
+  """
+  first, *others = [_parts(line, code) for line in lines]
+  return {'error': {**first, **({'others': others} if others else {})}}
+
+
+def print_error(lines: Sequence[str], code: str) -> None:
+  """Prints the document of an error on stderr, in one line."""
+  print(json.dumps(error_document([safe_text.mask(line) for line in lines], code)), file=sys.stderr, flush=True)
+
+
+def _parts(line: str, code: str) -> json_values.JsonObject:
+  match = _WHERE.fullmatch(line)
+  where, rest = (match['where'], match['what']) if match else ('', line)
+  what, _, hint = rest.partition('; ')
+  return {'code': code, 'where': where, 'what': what, 'hint': hint}

@@ -1,0 +1,135 @@
+"""--json: one document on stdout, errors as JSON on stderr, statuses that tell a mistake from a state."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from official_ext.cli import json_output
+from official_ext.cli import main as cli
+from tests.operations.runs import folders
+from tests.operations.runs.folders import event
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / 'docs/reference/json_output.md'
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+
+
+@pytest.fixture
+def run(capsys):
+  """run(words...) -> (status, document or None, stderr)."""
+
+  def call(*words):
+    status = cli.main([*map(str, words), '--json'])
+    out, err = capsys.readouterr()
+    return status, json.loads(out) if out else None, err
+
+  return call
+
+
+@pytest.fixture
+def root(tmp_path):
+  events = [event('train', 10, training_loss=0.5), event('eval', 10, accuracy=0.75)]
+  folders.make(tmp_path, 'a', events, identity=folders.ended_process(), status='finished')
+  folders.make(tmp_path, 'b', events, identity=folders.ended_process(), status='failed', error='no data')
+  return tmp_path
+
+
+def rows_of_page(head):
+  lines = PAGE.read_text().partition(f'| {head} |')[2].splitlines()[2:]
+  return [[cell.strip() for cell in line.strip('|').split(' | ')] for line in lines[: lines.index('')]]
+
+
+def fields_of(command):
+  (cell,) = [row[1] for row in rows_of_page('command | fields') if f'`{command}`' in row[0].split(', ')]
+  return re.findall(r'`(\w+)`', cell.partition(';')[0])
+
+
+def test_the_codes_of_the_page():
+  assert PAGE.read_text().count(f'version {json_output.SCHEMA_VERSION}') == 1
+  found = [(row[0].strip('`'), row[2]) for row in rows_of_page('code | exit status | meaning')]
+  assert found == [(code, meaning) for code, (_, meaning) in json_output.CODES.items()]
+
+
+@pytest.mark.parametrize(
+  'command, words',
+  [
+    ('runs tag', ['a', '--tag=x']),
+    ('runs export', ['a', '--to=csv']),
+    ('runs compare', ['a', 'b']),
+    ('runs wait', ['a']),
+    ('runs resume', ['b', '--print']),
+    ('runs clone', ['a']),
+    ('runs delete', ['a']),
+    ('queue list', []),
+  ],
+)
+def test_a_document_has_the_fields_of_the_page(run, root, command, words):
+  status, document, err = run(*command.split(), root, *words)
+  assert status == 0 and 'error' not in err
+  expected = {'runs clone': 'runs resume', 'runs delete': 'runs archive'}.get(command, command)
+  if command == 'runs delete':
+    assert set(document) == {'name', 'state'}
+  elif command == 'runs clone':
+    assert list(document) == ['name', 'path', 'command', 'pid', 'log']
+  else:
+    assert list(document) == fields_of(expected)
+
+
+def test_the_list_has_the_best_value(run, root):
+  status, document, _ = run('runs', 'list', root)
+  assert status == 0 and list(document[0]) == fields_of('runs list')
+  assert [each['best'] for each in document] == [{'metric': 'accuracy', 'value': 0.75, 'step': 10}] * 2
+
+
+def test_one_run_is_an_object_and_several_are_a_list(run, root):
+  assert run('runs', 'archive', root, 'a', 'b')[1] == [
+    {'name': name, 'state': 'is archived, and stays where it is'} for name in ('a', 'b')
+  ]
+
+
+def test_a_state_that_did_not_come_is_no_mistake(run, root):
+  assert run('runs', 'wait', root, 'a')[0] == 0
+  status, document, _ = run('runs', 'wait', root, 'a', 'b')
+  assert (status, [each['status'] for each in document]) == (4, ['finished', 'failed'])
+  status, document, _ = run('runs', 'wait', root, 'b', '--until=accuracy>0.9', '--timeout=0')
+  assert (status, document['reached'], document['reason']) == (4, False, 'no data')
+  assert run('runs', 'wait', root, 'b', '--until=accuracy>0.7')[0] == 0
+  folders.make(root, 'alive')
+  status, document, err = run('runs', 'wait', root, 'alive', '--timeout=0')
+  assert (status, document['reached']) == (4, False) and 'the time is over' in err
+
+
+def test_an_error_is_one_line_of_json(run, root):
+  status, document, err = run('runs', 'show', root, 'c')
+  assert (status, document) == (2, None)
+  error = json.loads(err)['error']
+  assert (
+    error['code'] == 'mistake'
+    and error['where']
+    and error['what']
+    and set(error) == {*('code', 'where', 'what', 'hint')}
+  )
+  status, document, err = run('runs', 'stop', root, 'a', 'b')  # Neither runs.
+  error = json.loads(err)['error']
+  assert (status, error['where'], error['others'][0]['where']) == (2, 'a', 'b')
+  assert json.loads(run('runs', 'lst', root)[2])['error']['code'] == 'mistake'
+
+
+def test_a_job_is_added_listed_waited_for_and_cancelled(capsys, root):
+  def call(*words):
+    status = cli.main([*map(str, words)])
+    out, err = capsys.readouterr()
+    return status, json.loads(out), err
+
+  status, job, err = call('queue', 'add', root, f'--model_dir={root}/new', '--json', '--', 'true')
+  assert (status, job['job'], job['status']) == (0, 1, 'queued') and 'job 1 is queued' in err
+  assert set(job) == set(fields_of('queue add')) | {'job'}
+  status, found, _ = call('queue', 'wait', root, '--timeout=0', '--json')
+  assert (status, found['status']) == (4, 'queued')
+  assert call('queue', 'cancel', root, '1', '--json')[1]['status'] == 'cancelled'
+  assert call('queue', 'list', root, '--json')[1]['num_over'] == 1
