@@ -532,7 +532,8 @@ def is_legacy(optimizer: tf_keras.optimizers.Optimizer) -> bool:
 def variables_of(owner: object) -> Sequence[tf.Variable]:
   """The variables of a model, metric or optimizer, of which legacy optimizers have a method; () of anything else."""
   found: Any = getattr(owner, 'variables', ())
-  return found() if callable(found) else found
+  # Keras counts the vocabulary of a lookup layer among its weights.
+  return [each for each in (found() if callable(found) else found) if hasattr(each, 'dtype')]
 
 
 def checkpoint_items_of(model: object) -> Mapping[str, Any]:

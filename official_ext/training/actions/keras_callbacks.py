@@ -228,7 +228,7 @@ class KerasCallback(triggers.Trigger):
     """A context that undoes changes of the model's weights and of the optimizer's constants at its end."""
     model, optimizer = self._trainer.model, self._trainer.optimizer
     is_built = not isinstance(model, tf_keras.layers.Layer) or model.built
-    variables = [*(model.variables if is_built else ()), *gradient_tap.hyperparameters(optimizer)]
+    variables = [*(tf_internals.variables_of(model) if is_built else ()), *gradient_tap.hyperparameters(optimizer)]
     # Copies on the device: fewer bytes than the gradients of a step.
     before = [tf.identity(variable.read_value()) for variable in variables]
     yield

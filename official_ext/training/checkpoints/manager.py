@@ -330,7 +330,7 @@ class CheckpointManager:
 
   @property
   def _weights(self) -> Sequence[tf.Variable]:
-    return getattr(getattr(self.checkpoint, 'model', None), 'variables', ())
+    return tf_internals.variables_of(getattr(self.checkpoint, 'model', None))
 
   def weights_sum(self) -> int:
     """A checksum of the model's weights as they are now: CRC-32 of all their values. Call it on all workers."""

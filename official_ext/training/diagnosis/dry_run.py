@@ -180,7 +180,7 @@ def _save_and_restore(trainer, folder):
   path = checkpoint.write(os.path.join(folder, 'ckpt'))
   size = sum(tf.io.gfile.stat(name).length for name in manifests.files_of(path))
   frozen_ids = {id(variable) for variable in model_size.constants(trainer.model)}
-  variables = [variable for variable in trainer.model.variables if id(variable) not in frozen_ids]
+  variables = [variable for variable in tf_internals.variables_of(trainer.model) if id(variable) not in frozen_ids]
   before = [variable.numpy() for variable in variables]
   for variable in variables:
     variable.assign(tf.zeros_like(variable))

@@ -511,7 +511,7 @@ def _bad_before(trainer, batches) -> list[str]:
     for name, tensor in zip(bad_examples.paths(batch), tf.nest.flatten(batch)):
       if isinstance(tensor, tf.Tensor) and not is_finite(tensor):
         bad.append(f'{name or "the input"} of the batch is not finite: {describe_operation(tensor)}')
-  for variable in [*trainer.model.variables, *gradient_tap.variables_of(trainer.optimizer)]:
+  for variable in [*tf_internals.variables_of(trainer.model), *gradient_tap.variables_of(trainer.optimizer)]:
     if not is_finite(variable.read_value()):
       bad.append(f'the variable {variable.name} is not finite: {describe_operation(variable.read_value())}')
   return bad

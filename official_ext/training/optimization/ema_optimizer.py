@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import tf_internals
 
 SLOT = 'average'
 EXACT_SLOT = 'average_float32'
@@ -53,7 +54,9 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
     Args:
       model: its trainable variables have averages; all of its variables if `trainable_weights_only` is false.
     """
-    self._model_weights = model.trainable_variables if self._trainable_weights_only else model.variables
+    self._model_weights = (
+      model.trainable_variables if self._trainable_weights_only else tf_internals.variables_of(model)
+    )
     for weight in self._model_weights:
       if _is_rounded(weight):
         self._add(weight, EXACT_SLOT, tf.float32)

@@ -91,7 +91,7 @@ class ReplicaStatistics:
     A checkpoint holds only that mean, and a run that resumes from it must have the same values as the uninterrupted
     one.
     """
-    variables = [*self._model.variables, *self._averages()]
+    variables = [*tf_internals.variables_of(self._model), *self._averages()]
     statistics = [v for v in variables if isinstance(v, tf_internals.SyncOnReadVariable)]
     if not statistics:
       return

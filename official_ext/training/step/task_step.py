@@ -452,6 +452,11 @@ def compiler_error(function: Callable[[Any], object], specs: object) -> str:
   compiled = tf.function(flat, jit_compile=True, autograph=False)
   try:
     with tf.init_scope():
+      # XLA would print a stack trace of C++ for a resource that is no variable.
+      graph = compiled.get_concrete_function(*tf.nest.flatten(specs)).graph
+      handles = {id(variable.handle) for variable in graph.variables}
+      if any(outer.dtype == tf.resource and id(outer) not in handles for outer, _ in graph.captures):
+        return 'it reads a lookup table, such as the vocabulary of a StringLookup layer'
       compiled.experimental_get_compiler_ir(*tf.nest.flatten(specs))(stage='hlo')
   except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
     return compiler_message(error)

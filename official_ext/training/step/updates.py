@@ -116,7 +116,7 @@ class GuardedUpdate:
     """Variables that a forward pass may write: metrics and the model's own state, not frozen weights."""
     variables = [variable for metric in self._parts.metrics for variable in tf_internals.variables_of(metric)]
     model = self._parts.model
-    variables += [v for v in getattr(model, 'non_trainable_variables', ()) if not v.trainable]
+    variables += [v for v in tf_internals.variables_of(model) if not v.trainable]
     # A constant that a program in XLA writes, even unchanged, is an output of it: a second copy in memory.
     constants = model_size.constants(model) if isinstance(model, tf.Module) else []
     constant_ids = {id(variable) for variable in constants}
