@@ -30,6 +30,9 @@ package_imports.defer_imports()
 FACE = {
   # Tasks and configurations.
   'Task': 'training.tasks.base_task:Task',
+  'SupervisedTask': 'training.tasks.supervised_task:SupervisedTask',
+  'SupervisedConfig': 'training.tasks.supervised_task:SupervisedConfig',
+  'supervised_experiment': 'training.tasks.supervised_task:supervised_experiment',
   'TextTask': 'language.text.text_task:TextTask',
   'TaskConfig': 'training.config.definitions:TaskConfig',
   'ExperimentConfig': 'training.config.definitions:ExperimentConfig',
@@ -120,6 +123,8 @@ FACE = {
   'flatten_logs': 'training.writers.writers:flatten',
   'register_writer': 'training.writers.registry:register',
   # Running.
+  'train': 'cli.train:train',
+  'evaluate': 'cli.train:evaluate',
   'parse_configuration': 'training.config.parser:parse_configuration',
   'get_strategy': 'training.devices.distribute:get_strategy',
   'run_experiment': 'training.loop.train_lib:run_experiment',
@@ -138,6 +143,8 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.base.errors import UserError as UserError
   from official_ext.base.errors import UserErrors as UserErrors
   from official_ext.base.files import whole_folders as whole_folders
+  from official_ext.cli.train import evaluate as evaluate
+  from official_ext.cli.train import train as train
   from official_ext.data import class_weights as class_weights
   from official_ext.data import collators as _collators
   from official_ext.data import handwritten_digits as handwritten_digits
@@ -223,6 +230,9 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.training.tasks.base_task import register_task as register_task
   from official_ext.training.tasks.loop_task import LoopRun as LoopRun
   from official_ext.training.tasks.loop_task import LoopTask as LoopTask
+  from official_ext.training.tasks.supervised_task import SupervisedConfig as SupervisedConfig
+  from official_ext.training.tasks.supervised_task import SupervisedTask as SupervisedTask
+  from official_ext.training.tasks.supervised_task import supervised_experiment as supervised_experiment
   from official_ext.training.trained.trained_model import load as load
   from official_ext.training.writers import registry as _writer_registry
   from official_ext.training.writers import writers as _writers

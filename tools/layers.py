@@ -108,6 +108,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
   ),
   'training.tasks': (
     'base_task',
+    'supervised_task',
     'model_garden',
     'loop_task',
   ),

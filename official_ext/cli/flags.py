@@ -214,23 +214,28 @@ def profile_steps() -> tuple[int, int] | None:
   return first, last
 
 
-def origin(params: definitions.ExperimentConfig) -> json_values.JsonObject:
+def origin(params: definitions.ExperimentConfig, experiment: str, registry: Sequence[str]) -> json_values.JsonObject:
   """The origin of the experiment, for run.json.
+
+  Args:
+    params: the configuration.
+    experiment: its name.
+    registry: the values of --registry.
 
   Returns:
     experiment, its name; registry, the modules that --registry has imported; short_names, each with its dotted path.
   """
-  names = short_names.vocabulary(params, flags.FLAGS.experiment)
+  names = short_names.vocabulary(params, experiment)
   return {
-    'experiment': flags.FLAGS.experiment,
-    'registry': list(flags.FLAGS.registry or ()),
+    'experiment': experiment,
+    'registry': list(registry),
     'short_names': {name: paths[0] for name, paths in names.items()},
   }
 
 
 def set_verbosity() -> None:
   """Logs warnings and errors; with --verbosity=0, also TensorFlow's and Model Garden's informational messages."""
-  if not flags.FLAGS['verbosity'].present:
+  if 'verbosity' not in flags.FLAGS or not flags.FLAGS['verbosity'].present:  # A notebook parses no flags.
     logging.set_verbosity(logging.WARNING)
 
 

@@ -3,9 +3,12 @@
 `official-ext train FLAGS`, `python -m official_ext.cli.train FLAGS` and `python train.py FLAGS` of a checkout run it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
+import os
 import sys
+import types
+from typing import Any
 
 from absl import app
 from absl import flags
@@ -13,11 +16,17 @@ from absl import flags
 from official_ext.base import package_imports
 
 with package_imports.without_gc():
+  from official_ext.base import config_text
+  from official_ext.base import errors
   from official_ext.base.files import paths
+  from official_ext.base.run_folder import run_status
   from official_ext.cli import exit_status
   from official_ext.cli import export
   from official_ext.cli import flags as ext_flags
   from official_ext.cli import output
+  from official_ext.training.config import definitions
+  from official_ext.training.config import parser
+  from official_ext.training.config import registries
   from official_ext.training.devices import cluster
   from official_ext.training.devices import signals
   from official_ext.training.diagnosis import dry_run
@@ -28,6 +37,7 @@ with package_imports.without_gc():
   from official_ext.training.writers import writers
 
 FLAGS = flags.FLAGS
+_PARAMS = 'params.yaml'
 
 _HELP = """Usage: official-ext train --experiment=NAME --mode=MODE --model_dir=FOLDER [FLAGS]
 
@@ -45,18 +55,118 @@ def main(_) -> None:
     mode, model_dir = FLAGS.mode, paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
     cluster.check_mode(mode)
     run_record.check_writable(model_dir)
-    strategy, task = ext_flags.strategy_and_task(params, model_dir)
-    with exit_status.saving_gin_config(mode, model_dir, strategy):
-      options = train_lib.RunOptions(
-        checkpoint=FLAGS.checkpoint,
-        branch=FLAGS.branch,
-        watch=watch,
-        profile_steps=ext_flags.profile_steps(),
-        origin=ext_flags.origin(params),
-      )
-      _, logs = train_lib.run_experiment(strategy, task, mode, params, model_dir, options=options)
+    options = train_lib.RunOptions(
+      checkpoint=FLAGS.checkpoint,
+      branch=FLAGS.branch,
+      watch=watch,
+      profile_steps=ext_flags.profile_steps(),
+      origin=ext_flags.origin(params, FLAGS.experiment, FLAGS.registry or ()),
+    )
+    logs = _run(params, mode, model_dir, options)
     if logs:
       print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)
+
+
+def _run(
+  params: definitions.ExperimentConfig, mode: str, model_dir: str, options: train_lib.RunOptions
+) -> Mapping[str, Any]:
+  """Sets up the devices, makes the task, and runs it. Returns the logs of the last evaluation."""
+  strategy, task = ext_flags.strategy_and_task(params, model_dir)
+  with exit_status.saving_gin_config(mode, model_dir, strategy):
+    return train_lib.run_experiment(strategy, task, mode, params, model_dir, options=options)[1]
+
+
+def train(
+  experiment: str,
+  model_dir: str,
+  *,
+  mode: str = 'train_and_eval',
+  checkpoint: str | None = None,
+  config_file: Sequence[str] = (),
+  registry: Sequence[str] = (),
+  **settings: Any,
+) -> dict[str, Any]:
+  """Trains an experiment in this process, as train.py does: with its seeds, records, checks and exact resume.
+
+  It sets up devices, seeds and the precision of the whole process; a notebook may call it again. An interrupt (Ctrl-C,
+  *Stop* of a notebook) lets it save first.
+
+  Args:
+    experiment: the name of a registered experiment.
+    model_dir: the run's folder. An existing run resumes.
+    mode: 'train', 'train_and_eval', 'eval', 'continuous_eval' or 'train_and_post_eval'.
+    checkpoint: the path of another checkpoint to start from, or to evaluate.
+    config_file: files with fields to change.
+    registry: further modules to import, which register experiments.
+    **settings: fields to change: short name -> value; dotted paths as `**{'task.model.hidden_sizes': [64]}`.
+
+  Returns:
+    The metrics of the last evaluation: name -> number, levels of nested ones joined by `/`; {} if the mode has none.
+
+  Raises:
+    UserError: the configuration cannot be run; nothing was written.
+    DivergedError: too many updates were not finite.
+    PreemptedError: it was interrupted, and has saved.
+
+  Example:
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> logs = ext.train('digits_mlp', folder, train_steps=20, steps_per_loop=20, **{'runtime.enable_xla': False})
+    Devices: ...
+    finished 20/20
+    >>> sorted(logs), sorted(ext.evaluate(folder))[0]
+    Devices: ...
+    (['accuracy', 'validation_loss'], 'accuracy')
+  """
+  ext_flags.set_verbosity()
+  registries.import_experiments(list(registry), experiment)
+  model_dir = paths.absolute(model_dir)
+  flags_like = types.SimpleNamespace(
+    experiment=experiment,
+    mode=mode,
+    model_dir=model_dir,
+    checkpoint=checkpoint,
+    config_file=list(config_file),
+    set=[f'{name}={config_text.setting_text(value)}' for name, value in settings.items()],
+  )
+  with signals.PreemptionWatch() as watch:
+    params = parser.parse_configuration(flags_like)
+    cluster.check_mode(mode)
+    run_record.check_writable(model_dir)
+    origin = ext_flags.origin(params, experiment, registry)
+    options = train_lib.RunOptions(checkpoint=checkpoint, watch=watch, origin=origin)
+    return writers.flatten(_run(params, mode, model_dir, options))
+
+
+def evaluate(model_dir: str, *, checkpoint: str | None = None, registry: Sequence[str] = ()) -> dict[str, Any]:
+  """Evaluates a run on its validation data, as `--mode=eval` does: see `ext.train`.
+
+  Args:
+    model_dir: the run's folder.
+    checkpoint: the path of the checkpoint to evaluate; None: the newest.
+    registry: further modules to import, which register experiments.
+
+  Returns:
+    The metrics by name.
+
+  Raises:
+    UserError: the folder has no run, or no checkpoint.
+
+  Example:
+
+    >>> ext.evaluate('runs/none')
+    Traceback (most recent call last):
+      ...
+    official_ext.base.errors.UserError: ...runs/none: no run with params.yaml and run.json; name the folder of a run
+  """
+  model_dir = paths.absolute(model_dir)
+  run = run_status.read(model_dir)
+  params = os.path.join(model_dir, _PARAMS)
+  if run is None or not run.get('experiment') or not paths.is_file(params):
+    raise errors.UserError(f'{model_dir}: no run with params.yaml and run.json; name the folder of a run')
+  modules = [*(run.get('registry') or ()), *registry]
+  return train(run['experiment'], model_dir, mode='eval', checkpoint=checkpoint, config_file=[params], registry=modules)
 
 
 def _run_without_training() -> None:
