@@ -287,6 +287,8 @@ def test_commands_print_the_same_of_the_runs(name, copied, capsys):
   if name == 'checkpoints':  # A time of theirs is that of the file, and so of the checkout.
     for checkpoint in (*found, *stored):
       assert checkpoint.pop('time') > 0
+  if name == 'list':  # An added field.
+    assert [run.pop('best')['metric'] for run in found if run['evaluation']] == ['validation_loss'] * len(found)
   assert found == stored
 
 

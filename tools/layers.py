@@ -45,6 +45,7 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ('curves', 'imports'),
     ('queue',),
     ('run_interface',),
+    ('mcp_server',),
     ('sweeps',),
     ('engines',),
     ('console',),

@@ -37,6 +37,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     'runs': ('runs:run', 'list, stop, resume, clone, compare, export and delete runs'),
     'queue': ('queue:run', 'queue runs, and start them in turn'),
     'console': ('servers:run_console', 'show the runs of a folder in a browser'),
+    'mcp': ('servers:run_mcp', 'serve the runs of a folder to a coding agent'),
     'sweep': ('sweep:run', 'search parameters by many runs'),
     'submit': ('submit:run', 'train on SLURM, Ray or Kubernetes'),
     'launch': ('launch:main', 'train with several processes on this machine'),
@@ -54,8 +55,8 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
   },
 }
 _COMMANDS = {name: command for group in _GROUPS.values() for name, command in group.items()}
-# Their output is a model's, or several processes'. In the output of others, passwords of configurations are masked.
-_UNMASKED = ('generate', 'chat', 'launch')
+# Their output is a model's, a protocol's, or several processes'. In the output of others, passwords are masked.
+_UNMASKED = ('generate', 'chat', 'launch', 'mcp')
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -216,3 +216,24 @@ def run_serve(arguments: list[str]) -> None:
     print(f'  each request is computed by itself: {model.apart}')
   print(f'  {model.runtime}; Ctrl-C or SIGTERM ends it', flush=True)
   app.serve(model, settings, listener)
+
+
+def run_mcp(arguments: list[str]) -> None:
+  """Runs `official-ext mcp ARGUMENTS`, until its stdin ends."""
+  parser = arguments_lib.Parser(
+    'official-ext mcp',
+    'Serves the runs below RUNS_DIR to a coding agent, by the Model Context Protocol on stdin and stdout. Its tools '
+    'list and show runs, and read configurations, curves and logs. docs/how_to/automation.md. It requires mcp: '
+    "pip install 'official-ext[mcp]'.",
+  )
+  parser.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder, help='the folder of the runs')
+  text = 'add tools that start, stop, resume and clone runs; none deletes'
+  parser.add_argument('--allow_changes', action='store_true', help=text)
+  options = parser.parse_args(arguments)
+  root = paths.expanded(options.root)
+  if not os.path.isdir(root):
+    raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
+  package_imports.require('mcp', 'mcp', 'mcp')
+  from official_ext.operations import mcp_server  # pylint: disable=g-import-not-at-top  # The extra `mcp`.
+
+  mcp_server.make_server(root, options.allow_changes).run('stdio')
