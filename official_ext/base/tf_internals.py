@@ -42,6 +42,7 @@ from tensorflow.python.framework import convert_to_constants
 from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.framework import op_callbacks
 from tensorflow.python.framework import ops
+from tensorflow.python.framework import random_seed
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops import control_flow_v2_func_graphs
 from tensorflow.python.ops import custom_gradient
@@ -401,6 +402,40 @@ def inputs_of(dataset: tf.data.Dataset) -> Sequence[tf.data.Dataset]:
 def cache_file_of(dataset: tf.data.Dataset) -> str:
   """The path that `dataset.cache(filename)` writes to; '' for any other dataset. Only where operations run eagerly."""
   return dataset._filename.numpy().decode() if isinstance(dataset, cache_op.CacheDataset) else ''
+
+
+op_seeds = random_seed  # All random ops call its `get_seed`, which returns two numbers.
+
+_RANDOM_OPS = frozenset(
+  """Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoisson RandomPoissonV2 RandomShuffle
+  RandomStandardNormal RandomUniform RandomUniformInt SampleDistortedBoundingBox SampleDistortedBoundingBoxV2
+  StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformFullInt StatefulUniformInt
+  TruncatedNormal""".split()
+)
+
+
+def is_in_map() -> bool:
+  """Whether the ops that are made belong to a function of `tf.data.Dataset.map`."""
+  graph = None if tf.executing_eagerly() else ops.get_default_graph()
+  while graph is not None and not getattr(graph, 'name', '').startswith('Dataset_map'):
+    graph = getattr(graph, 'outer_graph', None)
+  return graph is not None
+
+
+def draws(dataset: tf.data.Dataset, in_parallel: bool) -> bool:
+  """Whether functions of a pipeline draw by random ops with a state.
+
+  Args:
+    dataset: the end of the pipeline.
+    in_parallel: whether only functions count that several threads call, so that the order of the draws varies.
+  """
+  if not in_parallel or ('Parallel' in type(dataset).__name__ and not is_op_determinism_enabled()):
+    for function in dataset._functions():
+      found = function.function.graph.as_graph_def()
+      nodes = [*found.node, *(node for each in found.library.function for node in each.node_def)]
+      if any(node.op in _RANDOM_OPS for node in nodes):
+        return True
+  return any(draws(each, in_parallel) for each in inputs_of(dataset))
 
 
 def resource_of(writer: tf.summary.SummaryWriter) -> object:
