@@ -15,6 +15,7 @@ import ctypes
 import functools
 import itertools
 import os
+import random
 import re
 from typing import Any, TypeVar
 
@@ -414,6 +415,21 @@ _RANDOM_OPS = frozenset(
 )
 
 
+@contextlib.contextmanager
+def same_op_seeds(seed: int) -> Iterator[None]:
+  """A context whose ops without a seed get the same ones each time; afterwards, others get theirs as if it never was.
+
+  Args:
+    seed: decides the seeds.
+  """
+  here = context.context()
+  before, here._rng = here._rng, random.Random(f'{seed}')  # Not those of the run.
+  try:
+    yield
+  finally:
+    here._rng = before
+
+
 def is_in_map() -> bool:
   """Whether the ops that are made belong to a function of `tf.data.Dataset.map`."""
   graph = None if tf.executing_eagerly() else ops.get_default_graph()
@@ -584,6 +600,12 @@ def create_legacy_variables(optimizer: tf_keras.optimizers.Optimizer, variables:
 def weights_of(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
   """The variables of a wrapper that are not in its public `variables`."""
   return list(getattr(optimizer, '_weights', ()))
+
+
+def slot_number(optimizer: Any, variable: tf.Variable) -> int | None:
+  """The place at which a new optimizer of tf_keras keeps the slots of a variable; None of others, which name them."""
+  numbers = getattr(optimizer, '_index_dict', None)
+  return numbers.get(optimizer._var_key(variable)) if numbers else None
 
 
 def loss_scale_variables(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:

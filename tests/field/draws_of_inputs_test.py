@@ -1,10 +1,13 @@
 """Draws of inputs: other numbers in each pipeline, and a report if a resumed run has others than an undisturbed one."""
 
+import random
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import tf_internals
 from official_ext.data import sources
 from official_ext.data import step_indexed
 from official_ext.training.config import definitions
@@ -81,3 +84,35 @@ def test_draws_that_a_resume_does_not_repeat_are_reported(tmp_path, caplog, is_s
   assert 'draws by tf.random' not in caplog.text
   small_run.run(tmp_path, 'train', Drawing, trainer={'train_steps': 6})
   assert report in caplog.text and ('draws by tf.random' in caplog.text) == bool(report)
+
+
+@pytest.mark.parametrize('seed', [None, 3])
+def test_a_shuffle_without_a_seed_has_the_order_of_an_undisturbed_run(tmp_path, seed):
+  class Shuffling(small_run.SmallTask):
+    def build_inputs(self, params, input_context=None):
+      order = np.random.permutation(small_run.NUM_EXAMPLES)  # As of names of files.
+      dataset = tf.data.Dataset.from_tensor_slices(tuple(part[order] for part in self.data))
+      return dataset.shuffle(small_run.NUM_EXAMPLES, seed).repeat().batch(small_run.BATCH_SIZE)
+
+  def trained(folder, *ends):
+    for end in ends:
+      small_run.run(tmp_path / folder, 'train', Shuffling, trainer={'train_steps': end})
+    reader = tf.train.load_checkpoint(str(tmp_path / folder / f'ckpt-{ends[-1]}'))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if 'kernel' in name}
+
+  expected, found = trained('whole', 24), trained('resumed', 4, 12, 24)
+  assert expected.keys() == found.keys() and expected
+  for name, values in expected.items():
+    np.testing.assert_array_equal(found[name], values)
+
+
+def test_a_build_of_an_input_leaves_no_trace():
+  tf_keras.utils.set_random_seed(4)
+  draws = lambda: (tf_internals.op_seeds.get_seed(None), np.random.rand(), random.random())
+  first = draws()
+  tf_keras.utils.set_random_seed(4)
+  with garden._same_at_each_build():
+    inside = draws()
+  assert draws() == first
+  with garden._same_at_each_build():
+    assert draws() == inside

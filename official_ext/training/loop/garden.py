@@ -1,12 +1,15 @@
 """The edge to Model Garden's Trainer: configuration, datasets and `init_checkpoint`, with one-line errors."""
 
+from collections.abc import Iterator
 import contextlib
 import functools
 import inspect
+import random
 import re
 import traceback
 from typing import Any
 
+import numpy as np
 from official.core import base_trainer
 import tensorflow as tf
 
@@ -63,7 +66,7 @@ class ModelGardenTrainer(base_trainer.Trainer):
     takes_context = 'input_context' in inspect.signature(build).parameters
 
     def noting(params, input_context=None):
-      with _drawing_apart(input_context):
+      with _same_at_each_build(), _drawing_apart(input_context):
         datasets = build(params, input_context) if takes_context else build(params)
       for dataset in tf.nest.flatten(datasets):
         if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():
@@ -134,6 +137,27 @@ def _unmatched(message: str) -> str:
 def _comes_from_tensorflow(error: BaseException) -> bool:
   *_, (frame, _) = traceback.walk_tb(error.__traceback__)
   return frame.f_globals.get('__name__', '').partition('.')[0] == 'tensorflow'
+
+
+@contextlib.contextmanager
+def _same_at_each_build() -> Iterator[None]:
+  """A context in which an input gets the same seeds each time that it is built: a resumed run builds it again.
+
+  TensorFlow's ops without a seed, NumPy and Python draw from the run's seed anew; afterwards, as if it never was.
+  """
+  seed = tf_internals.global_seed()
+  if seed is None:
+    yield
+    return
+  of_python, of_numpy = random.getstate(), np.random.get_state()
+  random.seed(seed)
+  np.random.seed(seed % 2**32)
+  try:
+    with tf_internals.same_op_seeds(seed):
+      yield
+  finally:
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
 
 
 def _drawing_apart(
