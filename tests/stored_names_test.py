@@ -38,8 +38,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 _GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
 # Numbers that a run measures, names of its folder, and the share of `train_steps`, which may have grown.
 _OPEN = ('code', 'versions', 'environment', 'files', 'sha256')
-# A field of the configuration, an entry of manifests, an entry of run.json.
-_ADDED = ('ema_zero_start', 'epochs', 'balance')
+# A field of the configuration, an entry of manifests, an entry of run.json, an entry of manifests.
+_ADDED = ('ema_zero_start', 'epochs', 'balance', 'slot_owners')
 _MEASURED = comparison.TIMES | {'stall_seconds', 'checkpoint', 'error', 'percent'}
 
 

@@ -15,6 +15,7 @@ import ctypes
 import functools
 import itertools
 import os
+import random
 import re
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ from tensorflow.python.framework import convert_to_constants
 from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.framework import op_callbacks
 from tensorflow.python.framework import ops
+from tensorflow.python.framework import random_seed
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops import control_flow_v2_func_graphs
 from tensorflow.python.ops import custom_gradient
@@ -403,6 +405,55 @@ def cache_file_of(dataset: tf.data.Dataset) -> str:
   return dataset._filename.numpy().decode() if isinstance(dataset, cache_op.CacheDataset) else ''
 
 
+op_seeds = random_seed  # All random ops call its `get_seed`, which returns two numbers.
+
+_RANDOM_OPS = frozenset(
+  """Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoisson RandomPoissonV2 RandomShuffle
+  RandomStandardNormal RandomUniform RandomUniformInt SampleDistortedBoundingBox SampleDistortedBoundingBoxV2
+  StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformFullInt StatefulUniformInt
+  TruncatedNormal""".split()
+)
+
+
+@contextlib.contextmanager
+def same_op_seeds(seed: int) -> Iterator[None]:
+  """A context whose ops without a seed get the same ones each time; afterwards, others get theirs as if it never was.
+
+  Args:
+    seed: decides the seeds.
+  """
+  here = context.context()
+  before, here._rng = here._rng, random.Random(f'{seed}')  # Not those of the run.
+  try:
+    yield
+  finally:
+    here._rng = before
+
+
+def is_in_map() -> bool:
+  """Whether the ops that are made belong to a function of `tf.data.Dataset.map`."""
+  graph = None if tf.executing_eagerly() else ops.get_default_graph()
+  while graph is not None and not getattr(graph, 'name', '').startswith('Dataset_map'):
+    graph = getattr(graph, 'outer_graph', None)
+  return graph is not None
+
+
+def draws(dataset: tf.data.Dataset, in_parallel: bool) -> bool:
+  """Whether functions of a pipeline draw by random ops with a state.
+
+  Args:
+    dataset: the end of the pipeline.
+    in_parallel: whether only functions count that several threads call, so that the order of the draws varies.
+  """
+  if not in_parallel or ('Parallel' in type(dataset).__name__ and not is_op_determinism_enabled()):
+    for function in dataset._functions():
+      found = function.function.graph.as_graph_def()
+      nodes = [*found.node, *(node for each in found.library.function for node in each.node_def)]
+      if any(node.op in _RANDOM_OPS for node in nodes):
+        return True
+  return any(draws(each, in_parallel) for each in inputs_of(dataset))
+
+
 def resource_of(writer: tf.summary.SummaryWriter) -> object:
   """The resource that summary operations write to; no public attribute has it."""
   return writer._resource
@@ -550,6 +601,12 @@ def create_legacy_variables(optimizer: tf_keras.optimizers.Optimizer, variables:
 def weights_of(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
   """The variables of a wrapper that are not in its public `variables`."""
   return list(getattr(optimizer, '_weights', ()))
+
+
+def slot_number(optimizer: Any, variable: tf.Variable) -> int | None:
+  """The place at which a new optimizer of tf_keras keeps the slots of a variable; None of others, which name them."""
+  numbers = getattr(optimizer, '_index_dict', None)
+  return numbers.get(optimizer._var_key(variable)) if numbers else None
 
 
 def loss_scale_variables(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:

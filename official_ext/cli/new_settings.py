@@ -193,7 +193,7 @@ def _checkpoint(given: str) -> str:
 
 def _labels(folder: str) -> list[str]:
   try:
-    return paths.read(os.path.join(folder, input_files.LABELS)).decode().splitlines()
+    return paths.split_lines(paths.read(os.path.join(folder, input_files.LABELS)))
   except OSError as error:
     raise errors.UserError(
       f'--data: {folder}/{input_files.LABELS}: cannot be read: {error.strerror}; prepare it again'

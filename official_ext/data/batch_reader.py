@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
+from absl import logging
 import numpy as np
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
@@ -248,6 +249,21 @@ class BatchReader:
     self._log = bad_examples.current_log()
     self._reference, self.batch = self._choose_reference()
 
+  def _warn_if_it_varies(self, index: int, first: collators.Example) -> None:
+    """Warns if the batch of one example is another one when it is read again, such as by draws of NumPy in `fetch`."""
+    try:
+      again = self._collate(self._source.fetch([index]))
+    except Exception:  # pylint: disable=broad-except  # It is reported when it is trained on.
+      return
+    flat = [list(map(np.asarray, tf.nest.flatten(batch))) for batch in (first, again)]
+    if not all(map(_is_equal, *flat)):
+      logging.warning(
+        '%s: %s is another one when it is read again: a resumed run has other examples than an undisturbed one, and '
+        'workers may draw alike; draw in transform_per_example, by its seed',
+        self._field,
+        self._source.describe(index),
+      )
+
   def read(self, positions: Sequence[int], indices: Sequence[int]) -> tuple[list[np.ndarray], Sequence[int]]:
     """Reads the batch of the examples `indices`, which are at `positions`.
 
@@ -332,6 +348,8 @@ class BatchReader:
           raise bad_examples.BadExampleError(f'{self._field}: {problem}{self._hint}') from error
       else:
         found.append((example, self._collate([example])))
+        if len(found) == 1:
+          self._warn_if_it_varies(index, found[0][1])
     if not found:
       raise bad_examples.BadExampleError(f'{self._field}: {problem}; nor can two others, far from it')
     for example, batch in found:
@@ -341,6 +359,10 @@ class BatchReader:
             _conformed(self._collate([example, other]), batch, self._collate.fixed_shapes, 2)
             return example, batch
     return found[0]
+
+
+def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
+  return np.array_equal(one, other, equal_nan=one.dtype.kind in 'fc' and other.dtype.kind in 'fc')
 
 
 def _conformed(batch: object, model: tf_keras.Model, fixed_shapes: bool, count: int) -> list[np.ndarray]:

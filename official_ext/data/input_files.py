@@ -237,17 +237,13 @@ def find_class_names(data: Any) -> ClassNames:
 
 def class_names_in(folder: str) -> ClassNames:
   """The names in labels.txt of a folder; none without the file."""
-  try:
-    with open(os.path.join(folder, LABELS), encoding='utf-8') as f:
-      return ClassNames(dict(enumerate(line.rstrip('\n') for line in f)))
-  except OSError:
-    return ClassNames({})
+  return ClassNames(dict(enumerate(paths.lines(os.path.join(folder, LABELS)))))
 
 
 def _read_label_map(path: str) -> dict[int, str]:
   """From number to name, by a CSV file of `number,name`; {} if it cannot be read."""
   try:
-    with open(path, encoding='utf-8', newline='') as f:
+    with open(path, encoding='utf-8-sig', newline='') as f:
       return {int(number): name for number, name in csv.reader(f)}
   except (OSError, ValueError):
     return {}

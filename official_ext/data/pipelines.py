@@ -127,6 +127,7 @@ def never_ends(dataset: tf.data.Dataset) -> bool:
   return bool(inputs) and all(map(never_ends, inputs))
 
 
+_COMPLETE = '.index'  # TensorFlow writes it last.
 _OWNER = '.owner'  # Next to a cache: locked by the process that uses it, and deleted by it if it ends by itself.
 _OWNED: dict[str, int] = {}  # Descriptors of these files, by the path of the cache.
 _DELETIONS: list[threading.Thread] = []
@@ -146,6 +147,8 @@ def file_caches(dataset: tf.data.Dataset) -> list[str]:
 def own_caches(dataset: tf.data.Dataset) -> None:
   """Owns the caches of a pipeline, and deletes the lock files of processes that were killed while they wrote.
 
+  A complete cache is reported: TensorFlow does not compare it with the pipeline before it.
+
   A lock file counts as left over if the cache had an owner, and no process has its lock any more. The lock file of a
   program without this library stays, and TensorFlow refuses it.
 
@@ -155,6 +158,8 @@ def own_caches(dataset: tf.data.Dataset) -> None:
   for path in file_caches(dataset):
     if path in _OWNED:
       continue
+    if os.path.exists(path + _COMPLETE):
+      print(f'{path}: its examples are those of an earlier run; delete it if data or code have changed', flush=True)
     had_owner = os.path.exists(path + _OWNER)
     try:
       file = local_files.open_descriptor(path + _OWNER, os.O_RDWR | os.O_CREAT)

@@ -224,12 +224,28 @@ def read(path: str, max_bytes: int | None = None, pipes: bool = False) -> bytes:
     return local_files.read_whole(file, path, max_bytes)
 
 
-def lines(path: str, max_bytes: int = 2**20) -> list[str]:
-  """The lines of a text file; [] if it cannot be read."""
+def lines(path: str, max_bytes: int = 2**25) -> list[str]:
+  """The lines of a text file: see `split_lines`; [] if it cannot be read."""
   try:
-    return read(path, max_bytes).decode('utf-8', 'replace').splitlines()
+    return split_lines(read(path, max_bytes), 'replace')
   except OSError:
     return []
+
+
+def split_lines(content: bytes, on_error: str = 'strict') -> list[str]:
+  """The lines of a text in UTF-8 without a byte order mark at its beginning, divided at line feeds alone.
+
+  `str.splitlines` divides at U+2028, U+0085 and others too, which are parts of names and tokens.
+
+  Args:
+    content: of a file.
+    on_error: see `bytes.decode`.
+
+  Raises:
+    UnicodeDecodeError: it is not UTF-8.
+  """
+  found = content.decode('utf-8-sig', on_error).split('\n')
+  return [line.removesuffix('\r') for line in (found if found[-1] else found[:-1])]
 
 
 def open_to_read(path: str) -> BinaryIO:

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base.files import paths
 from official_ext.data import input_faults
 from official_ext.language.text import bert_targets
 from official_ext.training.evaluation import classifier_result
@@ -68,11 +69,7 @@ def evaluate(
 
 def _tokens(folder: str) -> list[str]:
   """The tokens of the vocabulary in a prepared folder; [] without one."""
-  try:
-    with open(os.path.join(folder, bert_targets.VOCABULARY), encoding='utf-8') as f:
-      return [line.strip() for line in f] if folder else []
-  except OSError:
-    return []
+  return [line.strip() for line in paths.lines(os.path.join(folder, bert_targets.VOCABULARY))] if folder else []
 
 
 def _text(ids: np.ndarray, tokens: list[str]) -> str:

@@ -394,7 +394,8 @@ def _check_tied(model, files, name):
     same = value.shape[1:] == embeddings.shape[1:] and len(value) <= len(embeddings)
     if not same or not np.array_equal(value.astype(embeddings.dtype), embeddings[: len(value)]):
       raise errors.UserError(
-        f'{files.folder}: the tensor {name} is not the embedding, though {CONFIG_FILE} says tie_word_embeddings'
+        f'{files.folder}: the tensor {name} is not the embedding, though {CONFIG_FILE} says tie_word_embeddings; '
+        'set it to false there if the head was trained apart'
       )
 
 

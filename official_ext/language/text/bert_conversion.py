@@ -7,6 +7,7 @@ line between sentences. Questions may be in SQuAD's JSON.
 No TensorFlow; `bert_rows.py`, which writes the shards, imports it.
 """
 
+import codecs
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
@@ -209,7 +210,7 @@ def _of_conll(file: str) -> Iterator[tuple[str, json_values.JsonMapping]]:
   try:
     with open(file, encoding='utf-8-sig') as f:
       for number, line in enumerate([*f, ''], 1):
-        columns = line.split('\t') if '\t' in line else line.split()
+        columns = line.split('\t') if '\t' in line else list(filter(None, line.strip().split(' ')))
         if any(columns) and columns[0].strip() != '-DOCSTART-':
           start = start or number
           words.append([column.strip() for column in columns])
@@ -404,7 +405,7 @@ class BertConversion:
       shards += planning.named_shards(of_split, split, tf_records.ENDING)
     files = list(dict.fromkeys(self._texts.files))
     contents = planning.read_content(files, check)
-    vocabulary = planning.digest(self._vocabulary.decode().splitlines())
+    vocabulary = planning.digest(paths.split_lines(self._vocabulary))
     return planning.Plan(
       kind=self._conversion.target,
       settings={
@@ -444,7 +445,7 @@ class BertConversion:
       rows.update({split: len(records) for split, records in self._records.items() if split != conversions.TRAIN})
     has_unanswerable = of_questions and any(not text.values['answers'] for text in self._texts.texts)
     self.report = self._make_report(details, rows)
-    num_tokens = len(self._vocabulary.decode().splitlines())
+    num_tokens = len(paths.split_lines(self._vocabulary))
     values = bert_targets.make_settings(self._conversion, folder, rows, self._labels, num_tokens, has_unanswerable)
     found = {
       input_files.LABELS: ''.join(f'{label}\n' for label in self._labels).encode(),
@@ -522,8 +523,8 @@ def _read_vocabulary(path: str) -> bytes:
     UserError: it cannot be read, or lacks a token that BERT's inputs have.
   """
   try:
-    content = paths.read(os.path.expanduser(path))
-    tokens = [token.strip() for token in content.decode().splitlines()]
+    content = paths.read(os.path.expanduser(path)).removeprefix(codecs.BOM_UTF8)
+    tokens = [token.strip() for token in paths.split_lines(content)]
   except (OSError, UnicodeDecodeError) as error:
     raise errors.UserError(f'--vocab_file: {path}: cannot be read: {errors.reason_of(error)}') from error
   missing = [token for token in _SPECIAL if token not in tokens]

@@ -34,7 +34,7 @@ def read(file: str, named: str) -> str:
     UserError: it cannot be read.
   """
   try:
-    with open(os.path.expanduser(file), encoding='utf-8') as f:
+    with open(os.path.expanduser(file), encoding='utf-8-sig') as f:
       return f.read()
   except (OSError, UnicodeDecodeError) as error:
     reason = (error.strerror if isinstance(error, OSError) else '') or 'is not valid UTF-8'
@@ -56,6 +56,7 @@ class ChatTemplate:
     """
     self._jinja2 = package_imports.import_optional('jinja2', 'a chat template')
     self.source = source
+    self.writes_date = 'strftime_now' in source
     self._where = where
     try:
       self._template, self.marks_generation = _compiled(source)
@@ -222,6 +223,11 @@ def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=
 
 def _strftime_now(form):
   return datetime.datetime.now().strftime(form)
+
+
+def present_date() -> str:
+  """The day that a template writes as the present one, such as 2026-11-29."""
+  return _strftime_now('%Y-%m-%d')
 
 
 def _prepared(message: object, where: str) -> dict[str, Any]:

@@ -259,6 +259,7 @@ class TextFormat:
     name: one of `FORMATS`, but 'auto'.
     num_texts: how many texts a record makes: 2 of a preference (chosen, rejected), else 1.
     is_unpaired: whether each answer is an example by itself, with a label; of a pair both are.
+    writes_date: whether a chat template that writes the present date has made a text.
     revision: 1 if records have parts of which earlier versions made other texts, so that tokens in the cache differ.
   """
 
@@ -282,6 +283,7 @@ class TextFormat:
     """
     self._params = params
     self._tokenizer = tokenizer
+    self.writes_date = False
     first = records.read(0)
     self.name = params.example_format
     self.is_unpaired = self.name == 'unpaired'
@@ -459,7 +461,7 @@ class TextFormat:
 
   def _conversation(self, messages, num_prompt, tools):
     """The text of messages, and where in it the assistant's turns are: from `num_prompt` on, if it is given."""
-    template = self._tokenizer.chat_template(tools is not None)
+    template = self._template(tools)
     text, marked = template.render_with_spans(messages, False, tools, **self._tokenizer.special_tokens)
     turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
     turns = [number for number in turns if number >= (num_prompt or 0)]
@@ -529,8 +531,13 @@ class TextFormat:
       f'the assistant cannot be located; mark it by {{% generation %}} in the template, or {hint}'
     )
 
+  def _template(self, tools):
+    found = self._tokenizer.chat_template(tools is not None)
+    self.writes_date |= found.writes_date
+    return found
+
   def _render(self, messages, add_generation_prompt, tools):
-    template = self._tokenizer.chat_template(tools is not None)
+    template = self._template(tools)
     return template.render(messages, add_generation_prompt, tools, **self._tokenizer.special_tokens)
 
   def _with_system(self, messages):

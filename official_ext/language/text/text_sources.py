@@ -515,6 +515,14 @@ def _make_source(params, tokenizer, records, path):
   if not store.report.examples:
     raise errors.UserError(f'{path}: none of the {len(records)} records can be used')
   settings = {name: getattr(params, name) for name in text_formats.OF_LENGTH}
+  if store.date:
+    settings['date'] = store.date
+  if store.date not in ('', chat_templates.present_date()):
+    logging.warning(
+      '%s: the chat template writes the present date, and the kept tokens are of %s; another cache_dir makes new ones',
+      path,
+      store.date,
+    )
   name = 'unpaired' if text_format.is_unpaired else text_format.name
   common = store, records, tokenizer, params.seq_length, {'format': name, **settings}, params
   if text_format.is_unpaired:

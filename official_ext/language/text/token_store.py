@@ -24,9 +24,11 @@ from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base import package_imports
 from official_ext.base.files import cache
+from official_ext.base.files import paths
 from official_ext.data import bad_examples
 from official_ext.data import numbered_records
 from official_ext.data import record_report
+from official_ext.language.text import chat_templates
 from official_ext.language.text import text_formats
 from official_ext.language.text import tokenizer as tokenizer_lib
 
@@ -278,6 +280,7 @@ class TokenStore:
       together.
     report: counts of the records.
     desirable: uint8 `[texts]`, 1 on answers to give, 0 on rejected ones; None of texts without labels.
+    date: the day on which a chat template wrote the present date into them, such as 2026-11-29; '' if none did.
   """
 
   tokens: np.ndarray
@@ -286,6 +289,7 @@ class TokenStore:
   records: np.ndarray
   report: record_report.RecordReport
   desirable: np.ndarray | None = None
+  date: str = ''
 
   @property
   def lengths(self) -> np.ndarray:
@@ -383,14 +387,17 @@ def _read(place: str) -> TokenStore:
   arrays = {name: _mapped(os.path.join(place, name), dtype) for name, dtype in _ARRAYS.items()}
   desirable = os.path.join(place, _DESIRABLE)
   return TokenStore(
-    report=report, desirable=_mapped(desirable, np.uint8) if os.path.exists(desirable) else None, **arrays
+    report=report,
+    desirable=_mapped(desirable, np.uint8) if os.path.exists(desirable) else None,
+    date=''.join(paths.lines(os.path.join(place, _DATE))),
+    **arrays,
   )
 
 
 _ARRAYS: dict[str, object] = {'tokens': np.int32, 'learned': np.uint8, 'bounds': np.int64, 'records': np.int64}
 
 
-_DESIRABLE = 'desirable'
+_DESIRABLE, _DATE = 'desirable', 'date'
 
 
 def _mapped(path: str, dtype: Any) -> np.ndarray:
@@ -427,6 +434,8 @@ class _Writer:
     arrays = {'bounds': bounds.tobytes(), 'records': kept.tobytes()}
     if self._format.is_unpaired:
       arrays[_DESIRABLE] = bytes(desirable)
+    if self._format.writes_date:
+      arrays[_DATE] = chat_templates.present_date().encode()
     for name, content in arrays.items():
       with open(os.path.join(place, name), 'wb') as f:
         f.write(content)

@@ -253,6 +253,42 @@ def variables(root: Any, without: Sequence[str] = ()) -> dict[str, tf.Variable]:
   return {path: node for path, node in walk(root, without) if isinstance(node, tf.Variable)}
 
 
+_SLOT_OWNERS = 'slot_owners'
+
+
+def note_slot_owners(root: object) -> dict[str, dict[str, str]]:
+  """The entry of a manifest that says which variables have slots in optimizers that keep them by number."""
+  owners = _slot_owners(root, variables(root))
+  return {_SLOT_OWNERS: {name: identity.digest(names) for name, names in owners.items()}} if owners else {}
+
+
+def check_slot_owners(path: str, root: object, match: Match) -> None:
+  """Makes sure that slots which are kept by number are of the same variables here and in a checkpoint.
+
+  Raises:
+    UserError: they are not.
+  """
+  noted = manifests.entries(path).get(_SLOT_OWNERS) or {}
+  known = {place.key.removesuffix(f'/.ATTRIBUTES/{_VALUE}'): place.variable for place in match.places.values()}
+  for name, names in _slot_owners(root, known).items() if noted else ():
+    if noted.get(name, '') not in ('', identity.digest(names)):
+      raise errors.UserError(
+        f'{path}: {name} has the slots of other variables than are trained here, such as of a layer that is frozen '
+        'now; train the same ones, or take the weights alone by task.init_checkpoint'
+      )
+
+
+def _slot_owners(root: object, named: Mapping[str, tf.Variable]) -> dict[str, list[str]]:
+  """For each optimizer below a root that keeps slots by number, the names of their variables, in its order."""
+  found = {}
+  for name, each in walk(root):
+    numbers = {variable: tf_internals.slot_number(each, named[variable]) for variable in named}
+    owners = sorted((number, variable) for variable, number in numbers.items() if number is not None)
+    if owners:
+      found[name] = [variable for _, variable in owners]
+  return found
+
+
 def _slot(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable, slot_name: str) -> Any:
   """A slot of a legacy optimizer; None if it has none of that name for this variable."""
   try:

@@ -35,10 +35,11 @@ def _averages_in(checkpoint: tf.train.Checkpoint) -> ema_optimizer.ExponentialMo
   return ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
 
 
-def note_weights(checkpoint: tf.train.Checkpoint) -> dict[str, str]:
-  """The entry of a manifest that says which weights the model has in a checkpoint that is written now."""
+def note_weights(checkpoint: tf.train.Checkpoint) -> dict[str, object]:
+  """The entries of a manifest about a checkpoint that is written now: which weights the model has, and whose slots."""
   ema = _averages_in(checkpoint)
-  return {'weights': AVERAGED if ema is not None and ema.is_swapped else RAW}
+  weights = AVERAGED if ema is not None and ema.is_swapped else RAW
+  return {'weights': weights, **contents_lib.note_slot_owners(checkpoint)}
 
 
 def held_weights(path: str, contents: contents_lib.Contents) -> str:

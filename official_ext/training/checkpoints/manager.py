@@ -63,6 +63,8 @@ class Restoring:
       self._unproven = path if match.may_fit_later and not all_made else None
     if self._unproven is None:
       match.check(path)
+      if self._reads_optimizer:
+        contents_lib.check_slot_owners(path, self._checkpoint, match)
     children = dict(tf.train.TrackableView.children(self._checkpoint))
     readable = tf.train.Checkpoint(**{name: child for name, child in children.items() if name not in self._without})
     # Missing values were named above; the others are for variables that are made later.

@@ -1,24 +1,31 @@
 """The edge to Model Garden's Trainer: configuration, datasets and `init_checkpoint`, with one-line errors."""
 
+from collections.abc import Iterator
+import contextlib
 import functools
 import inspect
+import random
 import re
 import traceback
 from typing import Any
 
+import numpy as np
 from official.core import base_trainer
 import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
+from official_ext.base import tf_internals
 from official_ext.data import config_fields
 from official_ext.data import pipelines
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.devices import device_types
 from official_ext.training.loop import training_input
+from official_ext.training.step import observers
 
 _VARIABLE = re.compile(r"<tf\.Variable '([^']+)' shape=(\([^)]*\))")  # With the values behind it.
 _MOST_VARIABLES = 4  # In a line.
+_APART = 1_000_003  # Between the seeds of two input pipelines.
 
 
 class ModelGardenTrainer(base_trainer.Trainer):
@@ -59,7 +66,8 @@ class ModelGardenTrainer(base_trainer.Trainer):
     takes_context = 'input_context' in inspect.signature(build).parameters
 
     def noting(params, input_context=None):
-      datasets = build(params, input_context) if takes_context else build(params)
+      with _same_at_each_build(), _drawing_apart(input_context):
+        datasets = build(params, input_context) if takes_context else build(params)
       for dataset in tf.nest.flatten(datasets):
         if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():
           pipelines.own_caches(dataset)
@@ -129,6 +137,51 @@ def _unmatched(message: str) -> str:
 def _comes_from_tensorflow(error: BaseException) -> bool:
   *_, (frame, _) = traceback.walk_tb(error.__traceback__)
   return frame.f_globals.get('__name__', '').partition('.')[0] == 'tensorflow'
+
+
+@contextlib.contextmanager
+def _same_at_each_build() -> Iterator[None]:
+  """A context in which an input gets the same seeds each time that it is built: a resumed run builds it again.
+
+  TensorFlow's ops without a seed, NumPy and Python draw from the run's seed anew; afterwards, as if it never was.
+  """
+  seed = tf_internals.global_seed()
+  if seed is None:
+    yield
+    return
+  of_python, of_numpy = random.getstate(), np.random.get_state()
+  random.seed(seed)
+  np.random.seed(seed % 2**32)
+  try:
+    with tf_internals.same_op_seeds(seed):
+      yield
+  finally:
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
+
+
+def _drawing_apart(
+  input_context: tf.distribute.InputContext | None,
+) -> contextlib.AbstractContextManager[object]:
+  """A context in which `tf.random` of a `map` draws other numbers in each input pipeline: all have one seed.
+
+  Orders of examples and of files are not changed: pipelines divide them among each other.
+  """
+  number = 0 if input_context is None else input_context.input_pipeline_id
+  if not number:
+    return contextlib.nullcontext()
+
+  def of_pipeline(get_seed):
+    @functools.wraps(get_seed)
+    def wrapped(op_seed):
+      first, second = get_seed(op_seed)
+      if first is None or not tf_internals.is_in_map():
+        return first, second
+      return (first + number * _APART) % 2**31, second
+
+    return wrapped
+
+  return observers.MethodPatch(tf_internals.op_seeds, 'get_seed', of_pipeline)
 
 
 def _spec_of(dataset: Any) -> Any:

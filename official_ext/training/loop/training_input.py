@@ -303,7 +303,14 @@ class TrainingInput:
       logging.warning('The training dataset was handed to the trainer: it starts from its beginning.')
       return None
     with pipelines.starting_at(num_batches) as start:
-      dataset = distribute_dataset(self._task.build_inputs, self._data)
+
+      def from_start(dataset, input_context):
+        del input_context
+        if start.honoured:
+          self._report_draws(dataset, num_batches, in_parallel=False)
+        return dataset
+
+      dataset = distribute_dataset(pipelines.transformed(self._task.build_inputs, from_start), self._data)
       if not start.honoured and num_batches and _is_from_a_service(self._data):
         logging.warning(
           'The input of %s comes from a tf.data service, which deals out examples in no order that could be repeated: '
@@ -315,6 +322,18 @@ class TrainingInput:
         dataset = distribute_dataset(self._skipping_inputs(num_batches), self._data)
     self._first_batch = num_batches
     return dataset
+
+  def _report_draws(self, dataset: tf.data.Dataset, num_batches: int, in_parallel: bool) -> None:
+    """Warns of draws that are not those of an undisturbed run; `in_parallel`: see `tf_internals.draws`."""
+    if num_batches and tf.executing_eagerly() and tf_internals.draws(dataset, in_parallel):
+      logging.warning(
+        'The input of %s draws by tf.random in %s: from batch %d on, the numbers are others than in an undisturbed '
+        'run. Draw by stateless ops%s.',
+        type(self._task).__name__,
+        'several threads' if in_parallel else 'tf.data',
+        num_batches,
+        ', or set runtime.deterministic=true' if in_parallel else ' with the seeds of a transform',
+      )
 
   def _skipping_inputs(self, num_batches: int) -> Callable[..., tf.data.Dataset]:
     """A `build_inputs` whose pipelines skip the examples of `num_batches` global batches."""
@@ -329,6 +348,7 @@ class TrainingInput:
     )
 
     def skip(dataset, input_context):
+      self._report_draws(dataset, num_batches, in_parallel=True)
       local_replicas = 1
       if input_context is not None:
         local_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
