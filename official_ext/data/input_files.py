@@ -235,6 +235,28 @@ def find_class_names(data: Any) -> ClassNames:
   return ClassNames({})
 
 
+def check_same_classes(where: str, names: ClassNames, other: str, others: ClassNames) -> None:
+  """Refuses two inputs of one model whose classes have other names, or another order.
+
+  Args:
+    where: the dotted path of an input.
+    names: of its classes; nothing is checked without names.
+    other: the path of the other input.
+    others: the names there.
+
+  Raises:
+    UserError: with the first class that differs.
+  """
+  if not len(names) or not len(others):
+    return
+  for number in range(max(len(names), len(others))):
+    if names.of(number) != others.of(number):
+      raise errors.UserError(
+        f'{where}: class {number} is {names.of(number)}, and {others.of(number)} in {other}; prepare it with --labels, '
+        f'the {LABELS} of {other}'
+      )
+
+
 def class_names_in(folder: str) -> ClassNames:
   """The names in labels.txt of a folder; none without the file."""
   try:

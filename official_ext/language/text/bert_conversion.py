@@ -404,7 +404,7 @@ class BertConversion:
       shards += planning.named_shards(of_split, split, tf_records.ENDING)
     files = list(dict.fromkeys(self._texts.files))
     contents = planning.read_content(files, check)
-    vocabulary = planning.digest(self._vocabulary.decode().splitlines())
+    vocabulary = planning.digest(_lines(self._vocabulary))
     return planning.Plan(
       kind=self._conversion.target,
       settings={
@@ -444,7 +444,7 @@ class BertConversion:
       rows.update({split: len(records) for split, records in self._records.items() if split != conversions.TRAIN})
     has_unanswerable = of_questions and any(not text.values['answers'] for text in self._texts.texts)
     self.report = self._make_report(details, rows)
-    num_tokens = len(self._vocabulary.decode().splitlines())
+    num_tokens = len(_lines(self._vocabulary))
     values = bert_targets.make_settings(self._conversion, folder, rows, self._labels, num_tokens, has_unanswerable)
     found = {
       input_files.LABELS: ''.join(f'{label}\n' for label in self._labels).encode(),
@@ -515,6 +515,11 @@ def _duplicates(by_split: Mapping[str, Sequence[AnnotatedText]]) -> list[list[st
   return [places for places in found.values() if len(places) > 1]
 
 
+def _lines(vocabulary: bytes) -> list[str]:
+  """The lines of a vocabulary, as its readers count them: U+2028, for example, is a token and ends no line."""
+  return vocabulary.decode().removesuffix('\n').split('\n')
+
+
 def _read_vocabulary(path: str) -> bytes:
   """The vocabulary, checked.
 
@@ -523,7 +528,7 @@ def _read_vocabulary(path: str) -> bytes:
   """
   try:
     content = paths.read(os.path.expanduser(path))
-    tokens = [token.strip() for token in content.decode().splitlines()]
+    tokens = [token.strip() for token in _lines(content)]
   except (OSError, UnicodeDecodeError) as error:
     raise errors.UserError(f'--vocab_file: {path}: cannot be read: {errors.reason_of(error)}') from error
   missing = [token for token in _SPECIAL if token not in tokens]

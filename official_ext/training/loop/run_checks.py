@@ -9,6 +9,7 @@ import dataclasses
 from importlib import machinery
 import inspect
 import json
+import os
 from typing import Any
 
 from official.core import base_task
@@ -19,10 +20,14 @@ from official_ext.base import errors
 from official_ext.base import hardware
 from official_ext.base import json_values
 from official_ext.base import protocols
+from official_ext.base.files import paths
+from official_ext.base.run_folder import model_folders
 from official_ext.base.run_folder import run_files
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
+from official_ext.data import config_fields
 from official_ext.data import data_identity
+from official_ext.data import input_files
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
 from official_ext.training.checkpoints import training_lines
@@ -194,7 +199,28 @@ def check_run(experiment: run_options.Experiment) -> training_lines.Start:
   run_record.check_places(model_dir, mode, params.trainer)
   checks.check_replicas(params.task, mode, experiment.strategy.num_replicas_in_sync, task)
   _check_shares_batches(task, experiment.strategy.num_replicas_in_sync)
+  _check_class_names(experiment)
   return start
+
+
+def _check_class_names(experiment: run_options.Experiment) -> None:
+  """Refuses data whose classes have another order than those that the model learns, or has learned in this folder."""
+  train, validation = (
+    config_fields.data_of(experiment.params.task, name) for name in ('train_data', 'validation_data')
+  )
+  if train is None:
+    return
+  names = input_files.find_class_names(train)
+  if experiment.evaluates and validation is not None:
+    of_validation = input_files.find_class_names(validation)
+    input_files.check_same_classes('task.validation_data', of_validation, 'task.train_data', names)
+  path = os.path.join(experiment.model_dir, model_folders.RUN_FILE)
+  if experiment.trains and len(names) and manifests.complete_paths(experiment.model_dir) and paths.exists(path):
+    before = config_text.load_file(path, 'the run').get('task') or {}
+    pattern = (before.get('train_data') or {}).get('input_path')
+    if pattern and pattern != config_fields.of_data(train).input_path:
+      learned = input_files.find_class_names(train.replace(input_path=pattern))
+      input_files.check_same_classes('task.train_data', names, f'the data of the run ({pattern})', learned)
 
 
 def _check_shares_batches(task: protocols.Task, num_replicas: int) -> None:
