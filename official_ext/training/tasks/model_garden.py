@@ -111,7 +111,7 @@ def _separate_sentences(task: Any) -> None:
     return {task.loss: loss, 'predict_ids': outputs['predict_ids'], 'label_ids': labels}
 
   def aggregate_logs(state=None, step_outputs=None):
-    found: dict[str, list[tf.Tensor]] = {'predict_ids': [], 'label_ids': []}
+    found: dict[str, list[Any]] = {'predict_ids': [], 'label_ids': []}
     for predicted, labels in zip(step_outputs['predict_ids'], step_outputs['label_ids']):  # Of each replica.
       for row, tags in zip(predicted, labels):
         found['predict_ids'].append(row[tags >= 0])
