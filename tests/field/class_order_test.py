@@ -31,7 +31,7 @@ def folder(path, names):
 
 
 def run(model_dir, train, validation):
-  params = small_run.make_params()
+  params = small_run.make_params(train_steps=2, steps_per_loop=2, validation_interval=2, checkpoint_interval=2)
   params.task.train_data.input_path, params.task.validation_data.input_path = train, validation
   task = small_run.make_task(params)
   return train_lib.run_experiment(harness.strategy('one'), task, 'train_and_eval', params, str(model_dir))

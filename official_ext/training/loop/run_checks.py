@@ -200,7 +200,51 @@ def check_run(experiment: run_options.Experiment) -> training_lines.Start:
   checks.check_replicas(params.task, mode, experiment.strategy.num_replicas_in_sync, task)
   _check_shares_batches(task, experiment.strategy.num_replicas_in_sync)
   _check_class_names(experiment)
+  if experiment.evaluates:
+    check_detection(params.task)
   return start
+
+
+_COCO_DETECTIONS = 100
+
+
+def check_detection(task_config: Any) -> None:
+  """Refuses evaluations of detectors whose figures would be wrong, by pycocotools' rules."""
+  most = getattr(task_config, 'max_num_eval_detections', _COCO_DETECTIONS)
+  if most != _COCO_DETECTIONS:
+    raise errors.UserError(
+      f'task.max_num_eval_detections: {most}: the AP would be -1, since pycocotools computes it for {_COCO_DETECTIONS} '
+      f'detections; set {_COCO_DETECTIONS}, and count more by `official-ext evaluate`'
+    )
+  file = config_fields.of_task(task_config).annotation_file
+  values = json_values.read_file(file, max_bytes=None) if file else None
+  annotations = values.get('annotations') if values else None
+  if isinstance(annotations, list) and any(isinstance(each, dict) and each.get('id') == 0 for each in annotations):
+    raise errors.UserError(
+      f'task.annotation_file: {file}: an annotation has the id 0, whose object pycocotools never counts as found; '
+      'number annotations from 1, as official-ext prepare does'
+    )
+
+
+def object_warnings(task_config: Any) -> list[str]:
+  """Lines about objects that a detector would learn wrongly."""
+  found = []
+  for split in ('train_data', 'validation_data'):
+    data = config_fields.data_of(task_config, split)
+    parser = config_fields.of_data(data).parser
+    limit, most = getattr(parser, 'max_num_instances', None), input_files.most_objects(data) if parser else 0
+    if limit is not None and most > limit:
+      found.append(
+        f'task.{split}.parser.max_num_instances: is {limit}, and an image has {most} objects: those beyond it count as '
+        f'background; set {most}'
+      )
+    augmentation = getattr(parser, 'aug_type', None)
+    if augmentation is not None and augmentation.type in ('randaug', 'autoaug') and split == 'train_data':
+      found.append(
+        f'task.{split}.parser.aug_type: translations, shears and rotations of Model Garden fill the empty area with '
+        'mirrored pixels, so with objects that have no box'
+      )
+  return found
 
 
 def _check_class_names(experiment: run_options.Experiment) -> None:
