@@ -35,6 +35,7 @@ class DataFields:
     image_feature: the feature with the image, with its mean and deviation; None if `image_field_key` names it.
     image_field_key: the name of the feature with the image.
     output_size: height and width of the images after preprocessing; None if they are open.
+    parser: Model Garden's configuration of the parser of boxes; None without one.
     vocab_file: the vocabulary of a tokenizer inside the pipeline.
     preprocessing_hub_module_url: of a module of TensorFlow Hub that tokenizes.
     text_fields: the features with texts.
@@ -62,6 +63,7 @@ class DataFields:
   image_feature: Any = None
   image_field_key: str = 'image/encoded'
   output_size: Sequence[int] | None = None
+  parser: Any = None
   vocab_file: str = ''
   preprocessing_hub_module_url: str = ''
   text_fields: Sequence[str] | None = None

@@ -62,6 +62,7 @@ def matching_files(pattern: str) -> list[str]:
 MANIFEST = 'prepared.json'  # Written after all shards.
 PLAN = 'plan.json'  # Written first.
 # Files that a conversion for Model Garden writes next to its shards.
+MOST_OBJECTS = 'most_objects'  # In a report: the largest number of objects in an image of a split.
 LABELS, REPORT, CONFIG = 'labels.txt', 'report.json', 'experiment.yaml'
 PREPARED_VERSION = 1
 JPEG_QUALITY = 100  # Of images that are encoded again: pixels change by rounding alone.
@@ -233,6 +234,37 @@ def find_class_names(data: Any) -> ClassNames:
       if len(names):
         return names
   return ClassNames({})
+
+
+def check_same_classes(where: str, names: ClassNames, other: str, others: ClassNames) -> None:
+  """Refuses two inputs of one model whose classes have other names, or another order.
+
+  Args:
+    where: the dotted path of an input.
+    names: of its classes; nothing is checked without names.
+    other: the path of the other input.
+    others: the names there.
+
+  Raises:
+    UserError: with the first class that differs.
+  """
+  if not len(names) or not len(others):
+    return
+  for number in range(max(len(names), len(others))):
+    if names.of(number) != others.of(number):
+      raise errors.UserError(
+        f'{where}: class {number} is {names.of(number)}, and {others.of(number)} in {other}; prepare it with --labels, '
+        f'the {LABELS} of {other}'
+      )
+
+
+def most_objects(data: Any) -> int:
+  """The largest number of objects in an image of the prepared folder of a data configuration; 0 if it is unknown."""
+  pattern = config_fields.of_data(data).input_path
+  folders = [os.path.dirname(each) for each in input_patterns(pattern)] if pattern else []
+  reports = [json_values.read_file(os.path.join(folder, REPORT), max_bytes=None) or {} for folder in folders]
+  counts = [split.get(MOST_OBJECTS) for report in reports for split in (report.get('splits') or {}).values()]
+  return max((count for count in counts if json_values.is_int(count)), default=0)
 
 
 def class_names_in(folder: str) -> ClassNames:

@@ -57,27 +57,35 @@ def csv_records(file: str) -> PlainRecords:
     file: UTF-8, with commas (.csv) or tabs (.tsv); also packed by gzip (.csv.gz).
 
   Raises:
-    UserError: it is not UTF-8, has no header, or a row has more cells than the header.
+    UserError: it is not UTF-8, has no header, a row has more cells than the header, or quotation marks are not paired.
+      In a .tsv they also may not join lines: most writers of such files leave marks as they are.
     OSError: it cannot be read.
   """
   content = _content(file)
   csv.field_size_limit(json_records.MAX_LINE_BYTES)
   delimiter = TABLE_ENDINGS[os.path.splitext(file.removesuffix('.gz'))[1].lower()]
-  reader = csv.DictReader(io.StringIO(_text(content, file), newline=''), delimiter=delimiter)
-  records, places = [], []
+  reader = csv.DictReader(io.StringIO(_text(content, file), newline=''), delimiter=delimiter, strict=True)
+  records, places, end = [], [], 1
   try:
     names = reader.fieldnames or []
     repeated = next((name for name in names if names.count(name) > 1), None)
     if not names or repeated is not None:
       what = 'has no header' if not names else f'has the column {repeated!r} more than once'
       raise errors.UserError(f'{file}, line 1: {what}; name each column once')
+    end = reader.line_num
     for record in reader:
+      if delimiter == '\t' and any('\n' in value for value in record.values() if isinstance(value, str)):
+        raise csv.Error('a field has several lines')
       if None in record:
         raise errors.UserError(f'{file}, line {reader.line_num}: has more cells than the header; quote commas in texts')
       records.append({name: value or '' for name, value in record.items()})
       places.append(f'{file}, line {reader.line_num}')
+      end = reader.line_num
   except csv.Error as error:
-    raise errors.UserError(f'{file}, line {reader.line_num}: is invalid CSV: {error}') from error
+    raise errors.UserError(
+      f'{file}, line {end + 1}: is invalid CSV: {error}; a text with a quotation mark needs marks around it, and '
+      'two for each inside; or write JSON lines'
+    ) from error
   return PlainRecords(records, file, places, content)
 
 

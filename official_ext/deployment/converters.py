@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import copy
 import dataclasses
 import logging
 import os
@@ -66,8 +67,8 @@ def convert_to_litert(
 
   Args:
     concrete: the computation, a concrete function whose inputs have complete shapes.
-    quantization: one of `export_options.QUANTIZATIONS`. 'float16' stores weights in 16 bits, 'dynamic' in 8. 'int8'
-      computes in 8 bits if an operation can; inputs and outputs remain floats.
+    quantization: one of `export_options.QUANTIZATIONS`. 'float16' stores weights in 16 bits, see `_in_16_bits`,
+      'dynamic' in 8. 'int8' computes in 8 bits if an operation can; inputs and outputs remain floats.
     calibration: inputs for 'int8': arrays `[n, ...]`.
 
   Raises:
@@ -97,10 +98,8 @@ def _converted_to_litert(concrete: Any, quantization: str, calibration: Any, mor
   variables.all = list(concrete.variables)
   converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], variables)
   operations = [tf.lite.OpsSet.TFLITE_BUILTINS, *more]
-  if quantization != export_options.NONE:
+  if quantization in (export_options.DYNAMIC, export_options.INT8):
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
-  if quantization == export_options.FLOAT16:
-    converter.target_spec.supported_types = [tf.float16]
   if quantization == export_options.INT8:
     operations.insert(0, tf.lite.OpsSet.TFLITE_BUILTINS_INT8)
 
@@ -111,7 +110,61 @@ def _converted_to_litert(concrete: Any, quantization: str, calibration: Any, mor
   converter.target_spec.supported_ops = operations
   with warnings.catch_warnings():
     warnings.filterwarnings('ignore', message='.*tf.lite.Interpreter is deprecated', category=UserWarning)
-    return converter.convert()
+    content = converter.convert()
+  return _in_16_bits(content) if quantization == export_options.FLOAT16 else content
+
+
+def _in_16_bits(content: bytes) -> bytes:
+  """Stores the weights of a LiteRT model in 16 bits, from which it computes float32.
+
+  TensorFlow's converter does the same with every constant: an epsilon of 1e-9 becomes 0, and a weight of 100,000
+  becomes 65,504. Single numbers, and constants that float16 does not hold, keep 32 bits here.
+  """
+  from tensorflow.lite.python import schema_py_generated as schema  # pylint: disable=g-import-not-at-top  # Slow.
+  from tensorflow.lite.tools import flatbuffer_utils  # pylint: disable=g-import-not-at-top
+
+  model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
+  code = schema.OperatorCodeT()
+  code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.DEQUANTIZE
+  code.version = 1
+  model.operatorCodes.append(code)
+  stored: dict[int, int] = {}  # From the number of a buffer to that of its copy in 16 bits.
+  for graph in model.subgraphs:
+    replaced = {}
+    for number, tensor in enumerate(list(graph.tensors)):
+      data = model.buffers[tensor.buffer].data
+      if tensor.type != schema.TensorType.FLOAT32 or data is None or number in graph.outputs:
+        continue
+      values = np.asarray(data, np.uint8).view(np.float32)
+      if values.size < 2 or not holds_in_16_bits(values):
+        continue
+      if tensor.buffer not in stored:
+        stored[tensor.buffer] = len(model.buffers)
+        buffer = schema.BufferT()
+        buffer.data = values.astype(np.float16).view(np.uint8)
+        model.buffers.append(buffer)
+      computed = copy.copy(tensor)
+      computed.buffer = 0
+      tensor.type, tensor.buffer = schema.TensorType.FLOAT16, stored[tensor.buffer]
+      replaced[number] = len(graph.tensors)
+      graph.tensors.append(computed)
+    for operator in graph.operators:
+      operator.inputs = np.array([replaced.get(int(number), number) for number in operator.inputs], np.int32)
+    for number, computed_number in replaced.items():
+      operator = schema.OperatorT()
+      operator.opcodeIndex = len(model.operatorCodes) - 1
+      operator.inputs, operator.outputs = np.array([number], np.int32), np.array([computed_number], np.int32)
+      graph.operators.insert(0, operator)
+  for number in stored:
+    model.buffers[number].data = None
+  return flatbuffer_utils.convert_object_to_bytearray(model)
+
+
+def holds_in_16_bits(values: np.ndarray) -> bool:
+  """Whether float16 keeps numbers finite, and not all of them become 0."""
+  with np.errstate(over='ignore'):
+    rounded = values.astype(np.float16)
+  return bool(np.array_equal(np.isfinite(rounded), np.isfinite(values)) and rounded.any() == values.any())
 
 
 def missing_litert_ops(message: str) -> tuple[str, ...]:
@@ -148,8 +201,11 @@ def convert_to_onnx(concrete: Any, quantization: str, calibration: Mapping[str, 
     path: of the file to write.
 
   Raises:
-    UserError: an operation has no counterpart in ONNX, and the message names it; or a quantization fails.
+    UserError: an operation has no counterpart in ONNX, and the message names it; a quantization fails, or float16 does
+      not hold a weight.
   """
+  if quantization == export_options.FLOAT16:
+    _check_weights(concrete.variables)
   with tempfile.TemporaryDirectory(prefix='official_ext-onnx-') as scratch:
     plain = os.path.join(scratch, ONNX_FILE) if quantization != export_options.NONE else path
     with quiet_stderr():
@@ -185,7 +241,10 @@ def _convert_to_onnx(concrete: Any, path: str) -> None:
 
   instead = f'use --format={export_options.SAVED_MODEL}, which has all operations'
   try:
-    model, _ = tf2onnx.convert.from_function(_Traced(concrete), input_signature=(), opset=ONNX_OPSET)
+    handlers = {name: (_floor, [name, name]) for name in _FLOORED}
+    model, _ = tf2onnx.convert.from_function(
+      _Traced(concrete), input_signature=(), opset=ONNX_OPSET, custom_op_handlers=handlers
+    )
   except Exception as error:  # pylint: disable=broad-except  # The converter raises several types.
     reason = ' '.join(str(error).split())[:200]
     raise errors.UserError(
@@ -195,6 +254,35 @@ def _convert_to_onnx(concrete: Any, path: str) -> None:
   if missing:
     raise errors.UserError(f'--format={export_options.ONNX}: ONNX has no operation {", ".join(missing)}; {instead}')
   onnx.save(model, path)
+
+
+_FLOORED = ('FloorDiv', 'FloorMod')
+
+
+def _floor(graph: Any, node: Any, name: str, arguments: Sequence[str]) -> None:
+  """Converts a division that rounds down: tf2onnx rounds integers towards zero, as `Div` of ONNX does.
+
+  The remainder of ONNX's `Mod` has the sign of the divisor for integers, as in TensorFlow.
+  """
+  del name
+  (kind,) = arguments
+  (dividend, divisor), (output,) = node.input, node.output
+  shape, dtype = graph.get_shape(output), graph.get_dtype(output)
+  is_float = dtype in (1, 10, 11)  # FLOAT, FLOAT16, DOUBLE.
+  graph.remove_node(node.name)
+
+  def add(operation: str, *inputs: str, **options: Any) -> str:
+    return graph.make_node(operation, list(inputs), shapes=[shape], dtypes=[dtype], **options).output[0]
+
+  if kind == 'FloorDiv' and is_float:
+    add('Floor', add('Div', dividend, divisor), outputs=[output])
+  elif kind == 'FloorDiv':
+    add('Div', add('Sub', dividend, add('Mod', dividend, divisor)), divisor, outputs=[output])
+  elif is_float:
+    whole = add('Floor', add('Div', dividend, divisor))
+    add('Sub', dividend, add('Mul', whole, divisor), outputs=[output])
+  else:
+    add('Mod', dividend, divisor, outputs=[output])
 
 
 def missing_onnx_ops(graph: Any) -> list[str]:
@@ -209,6 +297,22 @@ def missing_onnx_ops(graph: Any) -> list[str]:
       for inner in (attribute.g, *attribute.graphs):
         found.update(missing_onnx_ops(inner))
   return sorted(found)
+
+
+def _check_weights(variables: Sequence[tf.Variable]) -> None:
+  """Refuses weights that float16 does not hold; the converter would clip them.
+
+  Raises:
+    UserError: with the weight.
+  """
+  limit = float(np.finfo(np.float16).max)
+  for variable in variables:
+    most = float(np.abs(variable.numpy()).max(initial=0.0)) if variable.dtype.is_floating else 0.0
+    if most > limit:
+      raise errors.UserError(
+        f'--quantize={export_options.FLOAT16}: {variable.name} has the value {most:g}, and float16 holds {limit:g} at '
+        f'most; use --quantize={export_options.NONE}'
+      )
 
 
 def _to_float16(plain: str, path: str, calibration: object) -> None:

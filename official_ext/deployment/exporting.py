@@ -250,7 +250,15 @@ def _convert(
 ) -> _Converted:
   """Writes the model into a folder."""
   if options.format == export_options.SAVED_MODEL:
-    tf_internals.save_signatures(function.module, folder, function.signatures)
+    try:
+      tf_internals.save_signatures(function.module, folder, function.signatures)
+    except AssertionError as error:
+      if "'untracked' resource" not in str(error):
+        raise
+      raise errors.UserError(
+        'serving_function: captures a table or a variable that the model does not hold; assign it to an attribute of '
+        'the model, such as model.table = table'
+      ) from error
     lines = {name: serving.describe(each) for name, each in function.signatures.items()}
     return _Converted('', options.format, lines, (), function.call)
   calibration = examples.calibration if examples is not None else None

@@ -101,3 +101,21 @@ def _serve_rows(self, model):
     return {'scores': model(x, training=False), 'anchors': tf.constant([[1.0, 2.0]])}
 
   return serve
+
+
+def test_a_table_that_the_model_does_not_hold_is_refused(run, tmp_path, monkeypatch, capsys):
+  def serve_words(self, model, is_held):
+    words = tf.lookup.KeyValueTensorInitializer(['ant', 'bee'], tf.constant([1, 2], tf.int64))
+    table = tf.lookup.StaticHashTable(words, 0)
+    if is_held:
+      model.table = table
+    return tf.function(lambda x: {'y': table.lookup(x)}, input_signature=[tf.TensorSpec([None], tf.string, 'x')])
+
+  monkeypatch.setattr(Points, 'serving_function', lambda self, model: serve_words(self, model, False))
+  assert main.main(['export', run, f'--output_dir={tmp_path}/out', '--examples=0']) == 2
+  assert (
+    'error: serving_function: captures a table or a variable that the model does not hold' in capsys.readouterr().err
+  )
+  assert not (tmp_path / 'out').exists()
+  monkeypatch.setattr(Points, 'serving_function', lambda self, model: serve_words(self, model, True))
+  assert export(run, tmp_path / 'held', '--examples=0')[0] == 0

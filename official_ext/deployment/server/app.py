@@ -177,8 +177,10 @@ class _Application:
     """
     tensor_json.check_rows(self._model.outputs)
     number = len(next(iter(arrays.values())))
-    has_fixed_batch = not self._model.takes_batches and not self._model.takes_single_examples
-    if has_fixed_batch or all(spec.has_batch for spec in self._model.outputs.values()):
+    is_single = self._model.takes_single_examples
+    has_fixed_batch = not self._model.takes_batches and not is_single
+    has_rows = all(spec.has_batch for spec in self._model.outputs.values())
+    if has_fixed_batch or (has_rows and not (is_single and self._model.apart)):
       parts = [arrays]
     else:
       parts = [{name: array[row : row + 1] for name, array in arrays.items()} for row in range(number)]

@@ -158,7 +158,10 @@ def _array(values: json_values.Json, spec: served_model.TensorSpec) -> np.ndarra
       limits = np.iinfo(spec.dtype)
       if array.min() < limits.min or array.max() > limits.max:
         raise errors.UserError(f'{spec.name}: expected numbers from {limits.min} to {limits.max} ({spec.dtype})')
-    array = array.astype(spec.dtype)
+    with np.errstate(over='ignore'):
+      array, given = array.astype(spec.dtype), array
+    if array.dtype.kind == 'f' and not np.array_equal(np.isfinite(array), np.isfinite(given)):
+      raise errors.UserError(f'{spec.name}: expected numbers up to {np.finfo(spec.dtype).max:g} ({spec.dtype})')
   if spec.shape is not None:
     _check_shape(array, spec)
   return array

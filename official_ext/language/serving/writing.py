@@ -49,8 +49,11 @@ class TextStream:
     return self._commit(self._unreturned())
 
   def _unreturned(self) -> str:
-    before = self._text(self._tokens[: self._num_returned])
-    return self._text(self._tokens)[len(before) :]
+    before, text = self._text(self._tokens[: self._num_returned]), self._text(self._tokens)
+    if text.startswith(before):
+      return text[len(before) :]
+    # Bytes of an incomplete character replace the whole run of bytes before them, which has been returned.
+    return self._text(self._tokens[self._num_returned :])
 
   def _commit(self, added: str) -> str:
     if added:  # It begins with a whole character: the bytes of one that is cut would spoil the next.

@@ -53,15 +53,22 @@ def dump_squad(questions: Sequence[json_values.JsonMapping], first_answer_only: 
   """
   paragraphs = []
   for each in questions:
-    answers = each['answers'][:1] if first_answer_only else each['answers']
+    answers, context = each['answers'], each['context']
+    if first_answer_only:  # Its reader drops answers with other blanks, such as U+00A0, without a message.
+      answers = [{**answer, 'text': _with_plain_blanks(answer['text'])} for answer in answers[:1]]
+      context = _with_plain_blanks(context)
     question = {
       'id': each['id'] or str(each['number']),
       'question': each['question'],
       'answers': answers,
       'is_impossible': not answers,
     }
-    paragraphs.append({'context': each['context'], 'qas': [question]})
+    paragraphs.append({'context': context, 'qas': [question]})
   return json.dumps({'version': 'v2.0', 'data': [{'title': '', 'paragraphs': paragraphs}]}, ensure_ascii=False) + '\n'
+
+
+def _with_plain_blanks(text: str) -> str:
+  return ''.join(' ' if character.isspace() else character for character in text)
 
 
 _BATCH_SIZES = {CLASSIFICATION: 32, TAGGING: 32, QUESTIONS: 16}

@@ -55,6 +55,7 @@ def find(
     UserError: the folder is of another kind, has other classes or no examples, or the run has no validation data.
   """
   own = params.task.validation_data or params.task.train_data
+  learned = params.task.train_data or own
   if not on:
     if split:
       raise errors.UserError('--split: requires --on=FOLDER; without it the validation data of the run is used')
@@ -63,13 +64,17 @@ def find(
     missing = input_faults.unmatched(own)
     if missing is not None:
       raise errors.UserError(f'task.validation_data.input_path: {missing}: No such file or directory; give --on=FOLDER')
+    names = input_files.find_class_names(own)
+    input_files.check_same_classes(
+      'task.validation_data', names, 'task.train_data', input_files.find_class_names(learned)
+    )
     annotations = str(config_fields.of_task(params.task).annotation_file or '')
     config = own.replace(is_training=False, drop_remainder=False)
     folder = _folder_of(own)
     return EvaluatedData(
       config,
       'task.validation_data',
-      input_files.find_class_names(own),
+      names,
       annotations,
       'validation data of the run',
       folder,
@@ -83,7 +88,7 @@ def find(
     raise errors.UserError(f'--on: {on}: has neither validation nor test examples; --split=train takes the others')
   if not _rows(prepared, split):
     raise errors.UserError(f'--on: {on}: has no {split} examples')
-  names = _checked_names(folder, on, own, num_classes)
+  names = _checked_names(folder, on, learned, num_classes)
   changes: dict[str, Any] = {
     'input_path': os.path.join(glob.escape(folder), f'{split}-*.tfrecord'),
     'is_training': False,
@@ -109,18 +114,18 @@ def _folder_of(data: Any) -> str:
   return folder if os.path.isfile(os.path.join(folder, input_files.MANIFEST)) else ''
 
 
-def _checked_names(folder: str, on: str, own: Any, num_classes: int) -> input_files.ClassNames:
+def _checked_names(folder: str, on: str, learned: Any, num_classes: int) -> input_files.ClassNames:
   """The names of the classes of a folder, which must equal the run's."""
   found = input_files.class_names_in(folder)
   if len(found) != num_classes:
     raise errors.UserError(f'--on: {on}: has {len(found)} classes, the model of the run {num_classes}')
-  trained = input_files.find_class_names(own)
+  trained = input_files.find_class_names(learned)
   if len(trained):
     for number in range(num_classes):
       if found.of(number) != trained.of(number):
         raise errors.UserError(
           f'--on: {on}: class {number} is {found.of(number)}, and {trained.of(number)} in the data of the run; prepare '
-          f'it with --labels={_folder_of(own) or "FOLDER"}/labels.txt'
+          f'it with --labels={_folder_of(learned) or "FOLDER"}/labels.txt'
         )
   return found
 

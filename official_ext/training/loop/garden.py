@@ -106,6 +106,8 @@ class ModelGardenTrainer(base_trainer.Trainer):
     try:
       with model_garden_internals.task_configured(self.task, **found):
         super().initialize()
+        if path:
+          report_missing_parts(self.model, found['init_checkpoint'])
     except errors.UserError:
       raise
     except (AssertionError, ValueError, tf.errors.OpError) as error:
@@ -124,6 +126,15 @@ class ModelGardenTrainer(base_trainer.Trainer):
     if modules == 'all' and hasattr(self.model, 'backbone'):
       hint = '; task.init_checkpoint_modules=backbone loads the backbone alone'
     return f'task.init_checkpoint: {path}: does not fit the model{hint}: {message}'
+
+
+def report_missing_parts(model: Any, path: str) -> None:
+  """Prints which parts of a model of Model Garden a checkpoint lacks: its tasks leave them as they are drawn."""
+  keys = [name for name, _ in tf.train.list_variables(path)]
+  parts = getattr(model, 'checkpoint_items', {})
+  missing = [name for name in parts if not any(key.startswith(f'{name}/') for key in keys)]
+  if missing and tf.distribute.get_strategy().extended.should_checkpoint:
+    print(f'task.init_checkpoint: {path} has no {", ".join(missing)}: initial values are kept', flush=True)
 
 
 def _unmatched(message: str) -> str:

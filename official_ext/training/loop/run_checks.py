@@ -9,6 +9,7 @@ import dataclasses
 from importlib import machinery
 import inspect
 import json
+import os
 from typing import Any
 
 from official.core import base_task
@@ -19,10 +20,14 @@ from official_ext.base import errors
 from official_ext.base import hardware
 from official_ext.base import json_values
 from official_ext.base import protocols
+from official_ext.base.files import paths
+from official_ext.base.run_folder import model_folders
 from official_ext.base.run_folder import run_files
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
+from official_ext.data import config_fields
 from official_ext.data import data_identity
+from official_ext.data import input_files
 from official_ext.training.checkpoints import listing
 from official_ext.training.checkpoints import manifests
 from official_ext.training.checkpoints import training_lines
@@ -194,7 +199,72 @@ def check_run(experiment: run_options.Experiment) -> training_lines.Start:
   run_record.check_places(model_dir, mode, params.trainer)
   checks.check_replicas(params.task, mode, experiment.strategy.num_replicas_in_sync, task)
   _check_shares_batches(task, experiment.strategy.num_replicas_in_sync)
+  _check_class_names(experiment)
+  if experiment.evaluates:
+    check_detection(params.task)
   return start
+
+
+_COCO_DETECTIONS = 100
+
+
+def check_detection(task_config: Any) -> None:
+  """Refuses evaluations of detectors whose figures would be wrong, by pycocotools' rules."""
+  most = getattr(task_config, 'max_num_eval_detections', _COCO_DETECTIONS)
+  if most != _COCO_DETECTIONS:
+    raise errors.UserError(
+      f'task.max_num_eval_detections: {most}: the AP would be -1, since pycocotools computes it for {_COCO_DETECTIONS} '
+      f'detections; set {_COCO_DETECTIONS}, and count more by `official-ext evaluate`'
+    )
+  file = config_fields.of_task(task_config).annotation_file
+  values = json_values.read_file(file, max_bytes=None) if file else None
+  annotations = values.get('annotations') if values else None
+  if isinstance(annotations, list) and any(isinstance(each, dict) and each.get('id') == 0 for each in annotations):
+    raise errors.UserError(
+      f'task.annotation_file: {file}: an annotation has the id 0, whose object pycocotools never counts as found; '
+      'number annotations from 1, as official-ext prepare does'
+    )
+
+
+def object_warnings(task_config: Any) -> list[str]:
+  """Lines about objects that a detector would learn wrongly."""
+  found = []
+  for split in ('train_data', 'validation_data'):
+    data = config_fields.data_of(task_config, split)
+    parser = config_fields.of_data(data).parser
+    limit, most = getattr(parser, 'max_num_instances', None), input_files.most_objects(data) if parser else 0
+    if limit is not None and most > limit:
+      found.append(
+        f'task.{split}.parser.max_num_instances: is {limit}, and an image has {most} objects: those beyond it count as '
+        f'background; set {most}'
+      )
+    augmentation = getattr(parser, 'aug_type', None)
+    if augmentation is not None and augmentation.type in ('randaug', 'autoaug') and split == 'train_data':
+      found.append(
+        f'task.{split}.parser.aug_type: translations, shears and rotations of Model Garden fill the empty area with '
+        'mirrored pixels, so with objects that have no box'
+      )
+  return found
+
+
+def _check_class_names(experiment: run_options.Experiment) -> None:
+  """Refuses data whose classes have another order than those that the model learns, or has learned in this folder."""
+  train, validation = (
+    config_fields.data_of(experiment.params.task, name) for name in ('train_data', 'validation_data')
+  )
+  if train is None:
+    return
+  names = input_files.find_class_names(train)
+  if experiment.evaluates and validation is not None:
+    of_validation = input_files.find_class_names(validation)
+    input_files.check_same_classes('task.validation_data', of_validation, 'task.train_data', names)
+  path = os.path.join(experiment.model_dir, model_folders.RUN_FILE)
+  if experiment.trains and len(names) and manifests.complete_paths(experiment.model_dir) and paths.exists(path):
+    before = config_text.load_file(path, 'the run').get('task') or {}
+    pattern = (before.get('train_data') or {}).get('input_path')
+    if pattern and pattern != config_fields.of_data(train).input_path:
+      learned = input_files.find_class_names(train.replace(input_path=pattern))
+      input_files.check_same_classes('task.train_data', names, f'the data of the run ({pattern})', learned)
 
 
 def _check_shares_batches(task: protocols.Task, num_replicas: int) -> None:

@@ -519,6 +519,7 @@ def report_params(
   lines = []
   if experiment.trains:
     lines += [*checks.schedule_warnings(experiment.params.trainer), *_seed_warnings(experiment.params.runtime)]
+    lines += run_checks.object_warnings(experiment.params.task)
   if experiment.evaluates and experiment.mode != 'eval':  # Which never writes the best checkpoints.
     lines += checks.direction_warnings(experiment.params.trainer)
   for line in lines if experiment.is_chief and warns else ():

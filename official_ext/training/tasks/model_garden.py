@@ -10,6 +10,7 @@ whether the library has written the task's steps.
 """
 
 from collections.abc import Mapping
+import sys
 from typing import Any, TypeVar
 
 from official.core import task_factory
@@ -84,8 +85,40 @@ def adapt_task(task: _Adapted) -> _Adapted:
   if isinstance(task, base_task.Task):
     return task
   defaults = {name: vars(base_task.Task)[name].__get__(task) for name in _OF_TASKS}
+  _separate_sentences(task)
   # The micro-batches of Model Garden's tasks count the same, whatever their numbers of examples.
   return _completed(task, {**defaults, 'micro_batch_weight': None})
+
+
+def _separate_sentences(task: Any) -> None:
+  """Lets a TaggingTask evaluate sentences.
+
+  Its own step joins those of a batch, and so an entity at the end of one and at the beginning of the next: the F1
+  depends on the size of the batch.
+  """
+  tagging = sys.modules.get('official.nlp.tasks.tagging')
+  if tagging is None or not isinstance(task, tagging.TaggingTask):
+    return
+  own = tagging.TaggingTask
+  if (type(task).validation_step, type(task).aggregate_logs) != (own.validation_step, own.aggregate_logs):
+    return
+
+  def validation_step(inputs, model, metrics=None):
+    del metrics
+    features, labels = inputs
+    outputs = task.inference_step(features, model)
+    loss = task.build_losses(labels=labels, model_outputs=outputs)
+    return {task.loss: loss, 'predict_ids': outputs['predict_ids'], 'label_ids': labels}
+
+  def aggregate_logs(state=None, step_outputs=None):
+    found: dict[str, list[Any]] = {'predict_ids': [], 'label_ids': []}
+    for predicted, labels in zip(step_outputs['predict_ids'], step_outputs['label_ids']):  # Of each replica.
+      for row, tags in zip(predicted, labels):
+        found['predict_ids'].append(row[tags >= 0])
+        found['label_ids'].append(tags[tags >= 0])
+    return own.aggregate_logs(task, state, found)
+
+  vars(task).update(validation_step=validation_step, aggregate_logs=aggregate_logs)
 
 
 def adapt_trainer(trainer: _Adapted) -> _Adapted:

@@ -104,7 +104,7 @@ def read_csv(file: str, reading: image_set.Reading) -> image_set.ImageSet:
 def _rows(file: str) -> list[list[str]]:
   try:
     with open(file, encoding='utf-8-sig', newline='') as f:
-      rows = list(csv.reader(f))
+      rows = list(csv.reader(f, strict=True))
   except csv.Error as error:
     raise errors.UserError(f'{file}: is not CSV: {error}; repair it') from error
   except (OSError, UnicodeDecodeError) as error:

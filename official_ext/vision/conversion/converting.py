@@ -279,6 +279,7 @@ def make_report(
     of_splits[split] = {'images': len(each.images), 'classes': counts}
     if target in image_set.WITH_BOXES:
       of_splits[split]['background_images'] = sum(not image[4] for image in each.images)
+      of_splits[split][input_files.MOST_OBJECTS] = max((image[4] for image in each.images), default=0)
   counted = collections.Counter(image_set.kind_of(reason) for _, reason in images.dropped_objects)
   return {
     'balance': make_balances(target, images, notes),

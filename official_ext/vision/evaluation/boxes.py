@@ -1,5 +1,6 @@
 """The evaluation of detection and instance segmentation, by COCO's definitions."""
 
+import collections
 from collections.abc import Mapping, Sequence
 import contextlib
 import io
@@ -20,6 +21,7 @@ from official_ext.vision.preview import pictures as pictures_lib
 
 _AREAS = ('all', 'small', 'medium', 'large')  # In pixels: below 32 x 32, below 96 x 96, others.
 _SHOWN_SCORE, _SAME_OVERLAP = 0.5, 0.5  # Of the boxes that are counted as mistakes and drawn.
+_MAX_DETECTIONS = 100  # Of an image, by COCO's definitions.
 _PREFIXES = {'bbox': '', 'segm': 'mask_'}
 _BATCH_OUTPUTS = ('detection_boxes', 'detection_classes', 'detection_scores', 'num_detections', 'detection_masks')
 
@@ -76,6 +78,8 @@ def of_detections(
 ) -> tuple[json_values.JsonObject, list[results.Table]]:
   """COCO's figures overall, of each class and each size of objects.
 
+  Of each image the 100 best detections count, or more if the model has more; the figures then have `max_detections`.
+
   Args:
     annotation_file: COCO's JSON.
     detections: COCO's results.
@@ -85,21 +89,31 @@ def of_detections(
   from pycocotools import coco  # pylint: disable=g-import-not-at-top
   from pycocotools import cocoeval  # pylint: disable=g-import-not-at-top
 
-  figures: json_values.JsonObject = {}
+  most = max(_MAX_DETECTIONS, *collections.Counter(each['image_id'] for each in detections).values(), 0)
+  figures: json_values.JsonObject = {'max_detections': most} if most > _MAX_DETECTIONS else {}
   classes: dict[str, json_values.JsonObject] = {}
   tables = []
   with contextlib.redirect_stdout(io.StringIO()):  # It prints its progress.
     truth = coco.COCO(annotation_file)
+    _renumber(truth)
     found = truth.loadRes(detections) if detections else coco.COCO()
     for kind in ('bbox', 'segm') if with_masks else ('bbox',):
       evaluation = cocoeval.COCOeval(truth, found, kind)
       evaluation.params.imgIds = sorted(ids)
+      evaluation.params.maxDets[-1] = most
       evaluation.evaluate()
       evaluation.accumulate()
       rows = _add_figures(figures, classes, evaluation, truth, _PREFIXES[kind])
       header = ('class', 'AP', *(f'AP {area}' for area in _AREAS[1:]), 'AP50', 'recall', 'objects')
       tables.append(results.Table('Masks' if kind == 'segm' else 'Boxes', header, rows))
   return {**figures, 'classes': classes}, tables
+
+
+def _renumber(truth: Any) -> None:
+  """Numbers the objects from 1: pycocotools takes a match with the id 0 for none."""
+  for number, each in enumerate(truth.dataset['annotations'], 1):
+    each['id'] = number
+  truth.createIndex()
 
 
 def _add_figures(

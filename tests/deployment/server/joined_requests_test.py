@@ -195,6 +195,11 @@ def test_a_model_of_one_example_computes_several_one_by_one(tmp_path):
     return {'y': 2 * x, 'names': tf.constant(['one'])}
 
   @tf.function(input_signature=[tf.TensorSpec([1, 1], tf.float32, 'x')])
+  def asserted(x):
+    with tf.control_dependencies([tf.debugging.assert_less(x, 9.0)]):
+      return {'y': 2 * x}
+
+  @tf.function(input_signature=[tf.TensorSpec([1, 1], tf.float32, 'x')])
   def without_rows(x):
     return {'y': tf.concat([x, x], 0)}
 
@@ -202,6 +207,8 @@ def test_a_model_of_one_example_computes_several_one_by_one(tmp_path):
   (found, rows), _ = answers(model, [{'inputs': [[1], [2]]}, {'instances': [[1], [2]]}])
   assert found == (200, {'outputs': {'y': [[2], [4]], 'names': ['one']}})
   assert rows[0] == 400 and 'instances: names has no batch dimension' in rows[1]['error']
+  model = served(asserted, tmp_path / 'asserted')  # Its graph does not show that rows are independent.
+  assert answers(model, [{'instances': [[1], [2]]}])[0] == [(200, {'predictions': [[2], [4]]})]
   model = served(without_rows, tmp_path / 'none')
   (one, several), _ = answers(model, [{'inputs': [[1]]}, {'inputs': [[1], [2]]}])
   assert one == (200, {'outputs': [[1], [1]]})

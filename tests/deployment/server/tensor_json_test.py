@@ -52,6 +52,7 @@ def test_several_inputs_and_bytes_are_read():
     ({}, IMAGE, 'request: expected either "instances"'),
     ({'instances': [], 'inputs': []}, IMAGE, 'request: expected either "instances"'),
     ({'instances': []}, IMAGE, 'instances: is empty'),
+    ({'instances': [[1, 1e39]]}, IMAGE, r'image: expected numbers up to 3.40282e\+38 \(float32\)'),
     ({'instances': 3}, IMAGE, 'instances: expected a list'),
     ({'instances': [[1, 2]], 'signature_name': 'x'}, IMAGE, 'signature_name: x: this server has serving_default'),
     (

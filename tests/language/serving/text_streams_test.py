@@ -66,3 +66,11 @@ def test_random_tokens_make_what_they_make_together():
     assert ''.join(stream.add(token) for token in tokens) + stream.end() == tokenizer.decode(
       tokens, skip_special_tokens=True
     )
+
+
+def test_bytes_of_an_incomplete_character_leave_the_returned_ones():
+  """The tokenizer replaces a whole run of byte tokens, and the é among them was returned."""
+  tokenizer = sentence_piece()
+  stream = writing.TextStream(tokenizer, tokenizer.encode('a'))
+  pieces = [stream.add(2 + byte) for byte in 'é日'.encode()[:4]]  # 2: the first byte's token.
+  assert [*pieces, stream.end()] == ['', 'é', '', '', '\ufffd\ufffd']

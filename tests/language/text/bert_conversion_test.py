@@ -179,6 +179,28 @@ def test_files_that_model_gardens_question_answering_reads(tmp_path):
 
 
 @pytest.mark.tensorflow
+def test_an_answer_with_other_blanks_is_kept(tmp_path):
+  """Model Garden's reader drops it without a message."""
+  questions = annotated.questions(6)
+  questions[1] |= {'context': 'red\u00a0beats blue', 'answers': [{'text': 'red\u00a0beats', 'answer_start': 0}]}
+  (tmp_path / 'a.json').write_text(annotated.squad(questions))
+  vocab_file = annotated.write_vocabulary(tmp_path / 'vocab.txt')
+  done, _ = annotated.convert(
+    tmp_path / 'a.json', tmp_path / 'out', QUESTIONS, vocab_file, seq_length=24, query_length=8, validation_share=0.0
+  )
+  assert done.rows == 6
+
+
+def test_a_vocabulary_has_as_many_tokens_as_lines(tmp_path):
+  prepared_inputs.write_lines(tmp_path / 'a.jsonl', [{'text': text, 'label': text} for text in ('red', 'blue')])
+  vocab_file = annotated.write_vocabulary(tmp_path / 'vocab.txt')
+  vocab_file.write_text(vocab_file.read_text() + '\u2028\n\nlast\n', newline='\n')
+  _, made = annotated.convert(tmp_path / 'a.jsonl', tmp_path / 'out', CLASSIFICATION, vocab_file, validation_share=0.0)
+  settings = config_text.load_file(str(tmp_path / 'out' / 'experiment.yaml'), '')
+  assert settings['task']['model']['encoder']['bert']['vocab_size'] == vocab_file.read_text().count('\n')
+
+
+@pytest.mark.tensorflow
 def test_questions_of_one_id_are_numbered_anew(tmp_path):
   """Model Garden's evaluation keeps one prediction for each id."""
   questions = annotated.questions(30)

@@ -1,6 +1,7 @@
 """New runs that start from the weights of another."""
 
 import shutil
+import types
 
 import pytest
 import tensorflow as tf
@@ -10,6 +11,7 @@ from official_ext.base import errors
 from official_ext.training.checkpoints import manager
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.config import definitions
+from official_ext.training.loop import garden
 from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -228,3 +230,13 @@ def test_a_misspelt_part_of_the_model_and_another_model_are_distinguished(module
   vars(params.task)['init_checkpoint_modules'] = modules
   with pytest.raises(errors.UserError, match=words):
     small_run.run(tmp_path / 'run', params=params, task_cls=ModulesTask)
+
+
+def test_parts_that_a_checkpoint_lacks_are_named(tmp_path, capsys):
+  parts = {name: tf_keras.Sequential([tf_keras.Input((2,)), tf_keras.layers.Dense(1)]) for name in ('encoder', 'head')}
+  model = types.SimpleNamespace(checkpoint_items=parts)
+  path = tf.train.Checkpoint(encoder=parts['encoder']).save(str(tmp_path / 'ckpt'))
+  garden.report_missing_parts(model, path)
+  assert capsys.readouterr().out == f'task.init_checkpoint: {path} has no head: initial values are kept\n'
+  garden.report_missing_parts(model, tf.train.Checkpoint(**parts).save(str(tmp_path / 'both')))
+  assert capsys.readouterr().out == ''

@@ -3,6 +3,7 @@
 import copy
 
 from official.core import base_task as official_task
+from official.nlp.tasks import tagging
 import orbit
 import pytest
 import tensorflow as tf
@@ -79,3 +80,21 @@ def test_the_librarys_trainer_has_all_of_them():
   # Made in its constructor: profiler, speed, steps_are_done, and of the evaluator length and stop_requested.
   made = {'profiler', 'speed', 'steps_are_done', 'length', 'stop_requested'}
   assert all(hasattr(base_trainer.Trainer, name) for name in set(model_garden._OF_TRAINERS) - made)
+
+
+def test_tags_are_evaluated_by_sentence():
+  """An entity at the end of one sentence, and one at the beginning of the next, are two in any batch."""
+  labels = tf.constant([[-1, 0, 1, -1], [-1, 1, 0, -1], [-1, 1, -1, -1]])
+  found = []
+  for batch_size in (1, 3):
+    config = tagging.TaggingConfig(class_names=['O', 'I-LOC'])
+    task = model_garden.adapt_task(tagging.TaggingTask(config))
+    task.inference_step = lambda inputs, model: {'logits': tf.one_hot(inputs, 2), 'predict_ids': inputs}
+    state = None
+    for start in range(0, 3, batch_size):
+      tags = labels[start : start + batch_size]
+      predicted = tf.where(tf.equal(tags, -1), 0, tags) if start else tf.concat([tags[:1] * 0, tags[1:]], 0)
+      logs = task.validation_step((predicted, tags), None)
+      state = task.aggregate_logs(state, {name: (logs[name],) for name in ('predict_ids', 'label_ids')})
+    found.append(task.reduce_aggregated_logs(state)['f1'])
+  assert found == [0.8, 0.8]  # Two of three entities are found, and no other.

@@ -64,6 +64,25 @@ def test_without_detections_all_figures_are_0(tmp_path):
   assert (figures['AP'], figures['recall'], figures['AP_medium']) == (0.0, 0.0, None)
 
 
+def test_the_object_of_the_id_0_is_found(tmp_path):
+  path = truth(tmp_path, [(1, 1, SMALL), (1, 1, LARGE)])
+  values = json.loads(open(path, encoding='utf-8').read())
+  for number, each in enumerate(values['annotations']):
+    each['id'] = number
+  (tmp_path / 'annotations.json').write_text(json.dumps(values))
+  figures, _ = boxes.of_detections(path, [detection(1, 1, SMALL), detection(1, 1, LARGE)], [1], with_masks=False)
+  assert (figures['AP'], figures['recall']) == (1.0, 1.0)
+
+
+def test_more_than_100_detections_count_if_the_model_has_them(tmp_path):
+  many = [[13 * (number % 15), 19 * (number // 15), 9, 9] for number in range(150)]
+  path = truth(tmp_path, [(1, 1, box) for box in many])
+  figures, _ = boxes.of_detections(path, [detection(1, 1, box) for box in many], [1], with_masks=False)
+  assert (figures['AP'], figures['AP_small'], figures['recall'], figures['max_detections']) == (1.0, 1.0, 1.0, 150)
+  figures, _ = boxes.of_detections(path, [detection(1, 1, box) for box in many[:100]], [1], with_masks=False)
+  assert figures['recall'] == 0.666667 and 'max_detections' not in figures
+
+
 def test_boxes_match_others_of_their_class_once():
   corners = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [50, 50, 60, 60]], float)
   assert boxes._matches(corners[:1], [1], corners, [1, 1, 1]) == 1
