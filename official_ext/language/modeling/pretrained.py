@@ -534,7 +534,7 @@ def _files_beside(origin, tokenizer):
   files = {} if origin is None else dict(origin.files)
   if tokenizer is None:
     return files
-  return {**{name: files[name] for name in files if name == GENERATION_FILE}, **tokenizer.files}
+  return {**{name: files[name] for name in files if name == GENERATION_FILE}, **tokenizer.saved_files}
 
 
 def check_saves(config: decoder_config.DecoderConfig) -> None:
