@@ -233,7 +233,7 @@ class GrpoTask(ext.FineTuningTask):
       logs['sampling/sampling_logp_difference/max'] = tf.reduce_max(difference)
     if settings.beta:
       sampled = parts['old_log_probs'] if settings.use_bias_correction_kl else None
-      divergence = ext.losses.kl_estimate(policy, reference, sampled) * parts['mask']
+      divergence = tf.where(parts['mask'] > 0, ext.losses.kl_estimate(policy, reference, sampled), 0.0)
       logs['kl'] = tf.reduce_sum(divergence) / tf.maximum(tf.reduce_sum(parts['mask']), 1)
     inputs_of_loss = {
       **parts,

@@ -176,6 +176,24 @@ def test_the_loss_of_a_rollout_by_hand(sampled):
   assert float(loss) == float(same) and float(same_logs['clip_fraction']) == 0 == float(logs['clip_fraction'])
 
 
+@pytest.mark.slow
+def test_a_token_of_padding_is_in_no_value_of_the_step(sampled, monkeypatch):
+  """Wherever its log-probability is: the divergence of such a token is infinite."""
+  task, model, _, rollout, _ = sampled
+  inputs = {**rollout, 'num_items_in_batch': tf.constant(17.0)}
+  loss, logs = task.forward(inputs, model, training=True)
+  log_probs, is_token = rollouts.log_probs, rollout['completion_mask'] > 0
+  assert not tf.reduce_all(is_token)
+  far = lambda training: -500.0 if training else 0.0
+  monkeypatch.setattr(
+    rollouts,
+    'log_probs',
+    lambda *args, training=False: tf.where(is_token, log_probs(*args, training=training), far(training)),
+  )
+  far_loss, far_logs = task.forward(inputs, model, training=True)
+  assert float(far_loss) == float(loss) and float(far_logs['kl']) == float(logs['kl'])
+
+
 # Learning.
 
 

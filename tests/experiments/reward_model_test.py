@@ -7,6 +7,7 @@ import pytest
 
 from experiments import reward_model  # noqa: F401  Registers it.
 from official_ext.language.modeling import pretrained
+from official_ext.language.text import tokenizer_training
 from tests.experiments import shrunk_run
 from tests.training.loop import harness
 
@@ -47,6 +48,19 @@ def test_the_loss_is_that_of_bradley_and_terry():
   assert float(loss) == pytest.approx(expected, rel=1e-4)
   assert float(logs['rewards/margins']) == pytest.approx((chosen - rejected).mean(), rel=1e-3)
   np.testing.assert_array_equal(logs['accuracy'][0], (chosen > rejected).astype(np.float32))
+
+
+def test_texts_that_end_with_the_padding_are_reported_before_the_training(tmp_path, caplog):
+  """transformers scores the last token that is not padding, the model the last one."""
+  task = shrunk_run.make_task(make_params())
+  model = task.build_model()
+  task.result_writers(model)
+  assert 'padding' not in caplog.text
+  task.tokenizer = tokenizer_training.train(['some words of a text'] * 9, 300)  # Its padding is its end.
+  task.result_writers(model)
+  assert caplog.text.count("the result: texts end with '<|endoftext|>', which is the padding token too") == 1
+  pretrained.save(model, str(tmp_path), tokenizer=task.tokenizer)
+  assert 'pad_token_id: 0 ends texts too' in caplog.text
 
 
 @pytest.mark.slow

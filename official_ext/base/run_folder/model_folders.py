@@ -135,6 +135,7 @@ def _is_valid_base(record):
 CONFIG_FILE = 'config.json'
 ADAPTER_CONFIG_FILE = 'adapter_config.json'
 TOKENIZER_FILE = 'tokenizer.json'
+TEMPLATE_FILE = 'chat_template.jinja'
 RUN_FILE = 'params.yaml'  # Of a run's folder.
 RESULTS = ('adapter', 'model')  # Folders that a run of fine-tuning leaves.
 
@@ -184,6 +185,11 @@ def find(folder: str, base_model: str | None = None, adapter: str | None = None)
   names = paths.names(adapter)
   if ADAPTER_CONFIG_FILE not in names:
     raise errors.UserError(f'{adapter}: holds no {ADAPTER_CONFIG_FILE}; a folder of peft has one')
+  if TEMPLATE_FILE in names and TOKENIZER_FILE not in names:
+    raise errors.UserError(
+      f'{os.path.join(adapter, TEMPLATE_FILE)}: is the chat template of the adapters, and no {TOKENIZER_FILE} is '
+      f"beside it, which it needs to be read; copy the tokenizer's files of {folder} there"
+    )
   return ModelFolders(folder, adapter, adapter if TOKENIZER_FILE in names else folder)
 
 

@@ -51,6 +51,7 @@ def signature_of(model: tf_keras.Model) -> Any | None:
 
 
 ADAPTER, MODEL = model_folders.RESULTS
+_NUM_LOOKED_AT = 64
 Writer = Callable[[str], None]
 
 
@@ -85,10 +86,27 @@ def writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
 
 
 def classifier_writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
-  """Like `writers`, for a classifier: always the whole model."""
+  """Like `writers`, for a classifier: always the whole model. Warns if texts end with the padding token."""
   pretrained.check_representable(model, 'the result')
   tokenizer = task.result_tokenizer
+  _report_last_tokens(task, pretrained.padding_token(model, tokenizer))
   return {MODEL: lambda folder: pretrained.save(task.merged_classifier(model), folder, tokenizer=tokenizer)}
+
+
+def _report_last_tokens(task: Any, padding: object) -> None:
+  """Warns if texts end with the padding token. In a folder transformers scores the last token that is another."""
+  source = task.source(task.config.train_data)
+  for row in source.fetch(range(min(_NUM_LOOKED_AT, len(source)))):
+    for name in (name for name in row if name.endswith('segment_ids')):
+      ids = row[f'{name.removesuffix("segment_ids")}input_ids'][row[name] > 0]
+      if len(ids) and int(ids[-1]) == padding:
+        logging.warning(
+          'the result: texts end with %r, which is the padding token too: transformers scores the last token that is '
+          'not padding, so another one than this model; name another pad_token in tokenizer_config.json, and its '
+          'number in config.json (pad_token_id)',
+          task.tokenizer.decode([padding]),
+        )
+        return
 
 
 def save(writers_of_model: Mapping[str, Writer], folder: str) -> Mapping[str, str]:

@@ -35,6 +35,7 @@ from official_ext.data import keyed_random
 from official_ext.language.modeling import attention
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import packed_documents
+from official_ext.language.modeling import position_encodings
 from official_ext.training.model_parts import remat
 
 _NEVER = -1e30  # A logit: finite, so that no difference of two of them is NaN.
@@ -221,6 +222,8 @@ class State(NamedTuple):
     cache: of all tokens but the last one.
     seen: bool [b, vocab_size], the tokens seen so far; [b, 0] without a repetition penalty.
     seed: int64 [2].
+    read: int32 [b, s], the tokens of the cache's columns, if they are to be read again at some length
+      (`position_encodings.switches_at`); [b, 0] otherwise.
   """
 
   step: tf.Tensor
@@ -232,6 +235,7 @@ class State(NamedTuple):
   cache: attention.KeyValueCache
   seen: tf.Tensor
   seed: tf.Tensor
+  read: tf.Tensor
 
 
 class Samples(NamedTuple):
@@ -295,8 +299,11 @@ def start(
   )
   logits, positions = model.logits(hidden[:, -1]), tf.reduce_sum(mask, axis=1) - 1
   seen = _seen(input_ids, mask, model.config.vocab_size if config.repetition_penalty != 1 else 0)
+  read = tf.concat([input_ids, tf.zeros_like(room)], axis=1) if _switches(model) else input_ids[:, :0]
   if count > 1:
-    logits, positions, segments, seen = (tf.repeat(rows, count, axis=0) for rows in (logits, positions, segments, seen))
+    logits, positions, segments, seen, read = (
+      tf.repeat(rows, count, axis=0) for rows in (logits, positions, segments, seen, read)
+    )
     cache = attention.repeated_cache(cache, count)
   batch_size = num_prompts * count
   state = State(
@@ -309,8 +316,19 @@ def start(
     cache=cache,
     seen=seen,
     seed=seed,
+    read=read,
   )
   return _drawn(logits, config, state)
+
+
+def _switches(model):
+  """The lengths at which the cached keys of a document become those of other angles."""
+  config = model.config
+  found = (
+    position_encodings.switches_at(parameters, config.max_position_embeddings)
+    for parameters in (config.rope_parameters, config.sliding_rope_parameters)
+  )
+  return sorted({length for length in found if length is not None})
 
 
 def advance(
@@ -320,14 +338,36 @@ def advance(
   run_block: RunBlock | None = None,
 ) -> State:
   """Reads the token that was drawn last, and draws the next one. Eagerly or under XLA."""
-  hidden, cache = model.decoder(
-    state.tokens[:, tf.newaxis],
-    positions=state.positions[:, tf.newaxis],
-    segments=state.segments,
-    cache=state.cache,
-    run_block=run_block,
-  )
-  return _drawn(model.logits(hidden[:, 0]), config, state._replace(cache=cache))
+
+  def read_one():
+    hidden, cache = model.decoder(
+      state.tokens[:, tf.newaxis],
+      positions=state.positions[:, tf.newaxis],
+      segments=state.segments,
+      cache=state.cache,
+      run_block=run_block,
+    )
+    return hidden[:, 0], cache
+
+  switches = _switches(model)
+  if switches:
+    columns = tf.range(state.cache.length)[tf.newaxis]
+    state = state._replace(read=tf.where(columns == state.cache.index, state.tokens[:, tf.newaxis], state.read))
+    is_crossed = tf.reduce_any([state.positions == length for length in switches])
+    hidden, cache = tf.cond(is_crossed, lambda: _read_again(model, state, columns, run_block), read_one)
+  else:
+    hidden, cache = read_one()
+  return _drawn(model.logits(hidden), config, state._replace(cache=cache))
+
+
+def _read_again(model, state, columns, run_block):
+  """(the last token's hidden state, the cache) of all tokens so far: no key has the angles of a shorter text."""
+  index = state.cache.index
+  segments = tf.where(columns <= index, state.segments, 0)
+  cache = attention.empty_cache(model.config, state.read.shape[0], state.cache.length, state.cache.keys[0].dtype)
+  positions = packed_documents.positions(segments)
+  hidden, cache = model.decoder(state.read, positions=positions, segments=segments, cache=cache, run_block=run_block)
+  return tf.gather(hidden, index, axis=1), cache._replace(index=index + 1)
 
 
 def sample(

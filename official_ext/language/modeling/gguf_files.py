@@ -108,6 +108,10 @@ def _add_special(writer, library, tokenizer, content, has_merges, where):
     with open(os.path.join(folder, 'tokenizer_config.json'), 'w', encoding='utf-8') as file:
       json.dump({**config, **tokenizer.special_tokens}, file)
     special = library.SpecialVocab(folder, load_merges=has_merges)
+  templates = tokenizer.templates  # The reader has another order of the places where they may lie.
+  special.chat_template = [{'name': name, 'template': source} for name, source in templates.items()] or None
+  if templates.keys() == {'default'}:
+    special.chat_template = templates['default']
   # As in training, not as add_bos_token of tokenizer_config.json says, which transformers does not read either.
   begin, end = _added_to_texts(tokenizer, where)
   special.add_special_token.update(bos=bool(begin), eos=bool(end))
@@ -384,6 +388,9 @@ def write(
       packed = library.quants.quantize(array, kind)
       if packed.dtype == np.float16:
         tensor_files.check_finite(packed, f'{path}: in float16, the tensor {tensor_name}')
+      if kind == library.GGMLQuantizationType.Q8_0:  # Of each block: the scale in float16, and 32 numbers.
+        scales = packed.reshape(-1, library.GGML_QUANT_SIZES[kind][1])[:, :2].copy().view(np.float16)
+        tensor_files.check_finite(scales, f'{path}: in float16, the scales of the tensor {tensor_name}')
       writer.write_tensor_data(packed)
     writer.close()
     os.replace(partial, path)

@@ -21,7 +21,9 @@ from official_ext.training.model_parts import clusters
 
 IGNORED_LABEL = -100  # Hugging Face's.
 _LOG_ONE_HALF = -0.6931471805599453
-_CERTAIN = -1e-7  # In float32, exp of a smaller value is 1, and the odds are infinite.
+# At 0 the odds are infinite. A mean over tokens that is not 0 is farther away: 6e-8, float32's distance from 1, over
+# their number.
+_CERTAIN = -1e-15
 
 
 def log_probs(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -259,7 +261,8 @@ def orpo(policy_chosen: tf.Tensor, policy_rejected: tf.Tensor, beta: float = 0.1
 
 def _log_rest(x):
   """The logarithm of 1 - exp(x) for x < 0, without cancellation."""
-  return tf.where(x < _LOG_ONE_HALF, tf.math.log1p(-tf.exp(x)), tf.math.log(-tf.math.expm1(x)))
+  low, high = tf.minimum(x, _LOG_ONE_HALF), tf.maximum(x, _LOG_ONE_HALF)  # Both branches have a finite gradient.
+  return tf.where(x < _LOG_ONE_HALF, tf.math.log1p(-tf.exp(low)), tf.math.log(-tf.math.expm1(high)))
 
 
 def grpo(
@@ -386,9 +389,16 @@ def kl_estimate(
   Returns:
     float32 [b, t].
   """
-  difference = tf.stop_gradient(tf.cast(reference_log_probs, tf.float32)) - tf.cast(log_probs, tf.float32)
-  found = tf.exp(difference) - difference - 1
-  return found if old_log_probs is None else found * _ratio(log_probs, old_log_probs)
+  reference, log_probs = tf.stop_gradient(tf.cast(reference_log_probs, tf.float32)), tf.cast(log_probs, tf.float32)
+  difference = reference - log_probs
+  near = tf.minimum(difference, 1.0)  # So that the branch that is not taken is finite.
+  found = tf.math.expm1(near) - near
+  if old_log_probs is None:
+    return tf.where(difference < 1, found, tf.exp(difference) - difference - 1)
+  # Multiplied out far from the reference, where exp(difference) may overflow, and its product with the ratio does not.
+  ratio = _ratio(log_probs, old_log_probs)
+  of_reference = _ratio(reference, old_log_probs)
+  return tf.where(difference < 1, found * ratio, of_reference - (difference + 1) * ratio)
 
 
 def clip_fraction(
@@ -425,10 +435,9 @@ def group_advantages(rewards: tf.Tensor, num_generations: int, scale_rewards: st
   if scale_rewards not in ('group', 'batch', 'none'):
     raise ValueError(f'scale_rewards: {scale_rewards!r} is not one of group, batch, none')
   groups = tf.reshape(tf.cast(rewards, tf.float32), [-1, num_generations])
-  mean, deviation = known_moments(groups, axis=1)
+  advantages, _, deviation = _centered(groups, axis=1)
   if scale_rewards == 'batch':
     _, deviation = known_moments(groups, axis=None)
-  advantages = groups - mean
   if scale_rewards != 'none':
     advantages /= deviation + 1e-4
   return tf.reshape(tf.where(tf.math.is_nan(advantages), 0.0, advantages), tf.shape(rewards))
@@ -444,11 +453,24 @@ def known_moments(values: tf.Tensor, axis: int | None) -> tuple[tf.Tensor, tf.Te
   Returns:
     Two tensors of the rank of `values`.
   """
+  return _centered(values, axis)[1:]
+
+
+def _centered(values, axis):
+  """(values less their mean, the mean, the standard deviation), see `known_moments`; exactly 0 of equal values.
+
+  The sum of values that float32 does not hold exactly, over their number, is another value; that of their distances
+  from one of them is 0.
+  """
   is_known = ~tf.math.is_nan(values)
   total = lambda x: tf.reduce_sum(tf.where(is_known, x, 0.0), axis=axis, keepdims=True)
   count = total(tf.ones_like(values))
-  mean = total(values) / tf.maximum(count, 1)
-  return mean, tf.sqrt(total(tf.square(values - mean)) / tf.maximum(count - 1, 1))
+  smallest = tf.reduce_min(tf.where(is_known, values, tf.float32.max), axis=axis, keepdims=True)
+  smallest = tf.where(count > 0, smallest, 0.0)
+  distances = values - smallest
+  mean = total(distances) / tf.maximum(count, 1)
+  centered = distances - mean
+  return centered, smallest + mean, tf.sqrt(total(tf.square(centered)) / tf.maximum(count - 1, 1))
 
 
 def _counted(labels, mask):

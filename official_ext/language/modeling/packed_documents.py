@@ -35,6 +35,22 @@ def positions(segments: tf.Tensor) -> tf.Tensor:
   return tf.where(segments > 0, columns - _running_maximum(starts), 0)
 
 
+def lengths(positions: tf.Tensor) -> tf.Tensor:
+  """How many tokens the part of each token's document has that ends in its row; 1 for padding.
+
+  Args:
+    positions: int32 [b, t], of `positions`, or of the next tokens of documents.
+
+  Returns:
+    int32 [b, t]: the last position of the document, plus 1.
+  """
+  t = tf.shape(positions)[1]
+  following = tf.concat([positions[:, 1:], tf.zeros_like(positions[:, :1])], axis=1)
+  from_end = tf.broadcast_to(t - 1 - tf.range(t)[tf.newaxis], tf.shape(positions))
+  ends = tf.reverse(tf.where(following <= positions, from_end, 0), axis=[1])
+  return positions + from_end - tf.reverse(_running_maximum(ends), axis=[1]) + 1
+
+
 def _running_maximum(values):
   """The largest so far in each row of numbers from 0 up: each step looks back twice as far as the one before."""
   t = layers.sizes(values)[1]

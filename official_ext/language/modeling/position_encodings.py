@@ -20,6 +20,7 @@ import tensorflow as tf
 from official_ext.base import base_config
 from official_ext.base import errors
 from official_ext.language.modeling import layers
+from official_ext.language.modeling import packed_documents
 from official_ext.training.model_parts import clusters
 
 
@@ -157,7 +158,8 @@ def rope_cos_and_sin(
     parameters: the kind, checked.
     head_dim: size of a head.
     max_position_embeddings: the decoder's longest context.
-    positions: int32 [b, t], from 0 on in each document. The largest of them decides the angles of dynamic and longrope.
+    positions: int32 [b, t], from 0 on in each document. Its length so far decides the angles of dynamic and longrope:
+      a text has the same ones beside any others.
 
   Returns:
     Two float32 tensors [b, t, 1, pairs], with pairs = int(head_dim * partial_rotary_factor) / 2.
@@ -213,7 +215,7 @@ _rotated_interleaved = clusters.cluster(_rotate_interleaved, num_constants=2)
 
 
 def _frequencies(parameters, head_dim, max_position_embeddings, positions):
-  """(float32 [pairs], array or tensor; attention factor)."""
+  """(float32 [pairs], or [b, t, 1, pairs] by the lengths of documents; attention factor)."""
   size = int(head_dim * parameters.partial_rotary_factor)
   original = parameters.original_max_position_embeddings or max_position_embeddings
   if parameters.rope_type == 'linear':
@@ -251,7 +253,7 @@ def _default(theta, size):
 
 def _dynamic(parameters, size, max_position_embeddings, positions):
   """The base grows with the length beyond the context, so that the slowest pair turns as far as it did there."""
-  length = tf.cast(tf.maximum(tf.reduce_max(positions) + 1, max_position_embeddings), tf.float32)
+  length = tf.cast(tf.maximum(_lengths(positions), max_position_embeddings), tf.float32)
   stretch = parameters.factor * length / max_position_embeddings - (parameters.factor - 1)
   theta = parameters.rope_theta * stretch ** (size / (size - 2))
   return 1.0 / theta ** _exponents(size)
@@ -308,4 +310,16 @@ def _longrope(parameters, size, max_position_embeddings, original, positions):
   short, long = (
     1 / (np.asarray(factors, np.float32) * periods) for factors in (parameters.short_factor, parameters.long_factor)
   )
-  return tf.where(tf.reduce_max(positions) + 1 > original, long, short), attention_factor
+  return tf.where(_lengths(positions) > original, long, short), attention_factor
+
+
+def _lengths(positions):
+  """Of each token's document: int32 [b, t, 1, 1]."""
+  return packed_documents.lengths(positions)[:, :, tf.newaxis, tf.newaxis]
+
+
+def switches_at(parameters: RopeParameters | None, max_position_embeddings: int) -> int | None:
+  """The length beyond which all tokens of a document are rotated otherwise (longrope); None for no such length."""
+  if parameters is None or parameters.rope_type != 'longrope':
+    return None
+  return parameters.original_max_position_embeddings or max_position_embeddings

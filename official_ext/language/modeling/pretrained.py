@@ -27,6 +27,7 @@ import functools
 import os
 from typing import Any, NamedTuple
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 import tf_keras
@@ -458,6 +459,13 @@ def save(
       fields[name] = getattr(tokenizer, name)
   if isinstance(model, decoder.SequenceClassifier):
     family_lib.check_classifier(family, folder)
+    if tokenizer is not None and tokenizer.eos_token_id in {padding_token(model, tokenizer)} - {None}:
+      logging.warning(
+        '%s: pad_token_id: %s ends texts too: transformers scores the last token that is not padding, and this model '
+        'the last one; name another pad_token',
+        folder,
+        tokenizer.eos_token_id,
+      )
     fields['architectures'] = [family.sequence_classifier]
     fields.update(_labels(model))
   places = _places(family, model)
@@ -474,6 +482,12 @@ def save(
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
   if tokenizer is not None:
     write_stops(folder, tokenizer.declared_stops)
+
+
+def padding_token(model: tf_keras.Model, tokenizer: tokenizer_lib.Tokenizer | None) -> object:
+  """The number of the padding token in config.json of a model's folder, as `save` writes it; None for none."""
+  declared = None if model.origin is None else model.origin.fields.get('pad_token_id')
+  return tokenizer.pad_token_id if declared is None and tokenizer is not None else declared
 
 
 def write_stops(folder: str, stop_token_ids: Sequence[int]) -> None:
@@ -535,7 +549,7 @@ def _files_beside(origin, tokenizer):
   files = {} if origin is None else dict(origin.files)
   if tokenizer is None:
     return files
-  return {**{name: files[name] for name in files if name == GENERATION_FILE}, **tokenizer.files}
+  return {**{name: files[name] for name in files if name == GENERATION_FILE}, **tokenizer.saved_files}
 
 
 def check_saves(config: decoder_config.DecoderConfig) -> None:

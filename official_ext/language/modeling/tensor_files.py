@@ -51,24 +51,26 @@ class TensorFiles:
     self._open = package_imports.import_optional('safetensors', folder).safe_open
     self._files: dict[str, list[str]] = {}
     self._local: dict[str, str] = {}  # The library opens local files alone.
-    for file in self._find():
+    for file, own in self._find().items():
       with self._opened(file) as opened:
-        self._files[file] = list(opened.keys())
+        self._files[file] = [name for name in opened.keys() if own is None or name in own]
     self.names = [name for names in self._files.values() for name in names]
 
   def _find(self):
-    """The files' names."""
+    """File -> the names of the tensors that the index has in it; None for all of the file."""
     index = os.path.join(self.folder, INDEX)
     if paths.exists(index):
-      shards = sorted(set(json_values.read_required_file(index).get('weight_map', {}).values()))
+      shards: dict[str, set[str]] = {}
+      for name, shard in json_values.read_required_file(index).get('weight_map', {}).items():
+        shards.setdefault(shard, set()).add(name)
       for shard in shards:
         if os.path.basename(shard) != shard or not shard.endswith('.safetensors'):
           raise errors.UserError(f'{index}: weight_map: {shard!r} is not a safetensors file of this folder')
         if not paths.exists(os.path.join(self.folder, shard)):
           raise errors.UserError(f'{os.path.join(self.folder, shard)}: no such file, and {INDEX} names it')
-      return shards
+      return dict(sorted(shards.items()))
     if paths.exists(os.path.join(self.folder, WEIGHTS)):
-      return [WEIGHTS]
+      return {WEIGHTS: None}
     pickles = sorted(name for name in paths.names(self.folder) if name.endswith(_PICKLES))
     if pickles:
       raise errors.UserError(

@@ -3,6 +3,9 @@
 A template comes with a model, from its publisher. So it is rendered in a sandbox, sees only plain JSON values, and may
 call only the functions named here, the same as in transformers: `raise_exception`, `strftime_now`, the filter `tojson`
 without HTML's escapes, `break` and `continue` in loops, and the tag `generation` around the assistant's text.
+
+Two values have two forms in data, of which a template knows one: the arguments of a call are an object or its JSON
+text, and a content is a text or a list of parts. Templates see a value that is both, so that none writes Python's form.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -235,10 +238,71 @@ def _prepared(message: object, where: str) -> dict[str, Any]:
   if not isinstance(message, Mapping):
     raise errors.UserError(f'{where}: a message is not a dictionary with role and content: {str(message)[:100]!r}')
   prepared = _plain({name: value for name, value in message.items() if value is not None})
+  if isinstance(prepared.get('content'), list):
+    prepared['content'] = _Parts(prepared['content'])
+  calls = prepared.get('tool_calls')
+  for call in calls if isinstance(calls, list) else ():
+    for function in (call, call.get('function')) if isinstance(call, dict) else ():
+      if isinstance(function, dict) and 'arguments' in function:
+        function['arguments'] = _arguments(function['arguments'])
   reasoning = next((prepared[name] for name in REASONING if prepared.get(name) is not None), None)
   if reasoning is None:
     return prepared
   return {'thinking': reasoning, **prepared, 'reasoning_content': reasoning}
+
+
+class _Written:
+  """A value that is joined with texts as a text."""
+
+  def __add__(self, other: Any) -> Any:
+    return str(self) + other if isinstance(other, str) else NotImplemented
+
+  def __radd__(self, other: Any) -> Any:
+    return other + str(self) if isinstance(other, str) else NotImplemented
+
+
+class _Arguments(_Written, dict):
+  """The arguments of a call: an object, and where they are written the text that they were, or its JSON."""
+
+  def __init__(self, fields: Mapping[str, Any], text: str):
+    super().__init__(fields)
+    self._text = text
+
+  def __str__(self):
+    return self._text
+
+
+def _arguments(value: Any) -> Any:
+  if isinstance(value, dict):
+    return _Arguments(value, _to_json(value))
+  try:
+    fields = json.loads(value) if isinstance(value, str) else None
+  except (ValueError, RecursionError):
+    return value
+  return _Arguments(fields, value) if isinstance(fields, dict) else value
+
+
+class _Parts(_Written, list):
+  """A content in parts: a list, and where it is written or treated as a text that of all parts."""
+
+  def _texts(self) -> list[str] | None:
+    texts = [part.get('text') if isinstance(part, dict) and part.get('type') == 'text' else part for part in self]
+    known = [text for text in texts if isinstance(text, str)]
+    return known if len(known) == len(texts) else None
+
+  def __str__(self):
+    texts = self._texts()
+    if texts is None:
+      raise TypeError('a content has other parts than texts, and the template has no place for them')
+    return ''.join(texts)
+
+  def __contains__(self, item):
+    return item in str(self) if isinstance(item, str) and self._texts() is not None else super().__contains__(item)
+
+  def __getattr__(self, name):
+    if name.startswith('_') or self._texts() is None:
+      raise AttributeError(name)
+    return getattr(str(self), name)
 
 
 def _plain(value: object) -> Any:

@@ -80,6 +80,8 @@ def messages_of_sharegpt(record: Mapping[str, Any]) -> RecordMessages:
   system = record.get('system')
   if system and messages[0]['role'] != 'system':
     messages.insert(0, {'role': 'system', 'content': system})
+  elif system and messages[0]['content'] != system:
+    raise ValueError("column 'system' and the first turn are two system messages; keep one of them")
   return messages
 
 
@@ -260,7 +262,8 @@ class TextFormat:
     num_texts: how many texts a record makes: 2 of a preference (chosen, rejected), else 1.
     is_unpaired: whether each answer is an example by itself, with a label; of a pair both are.
     writes_date: whether a chat template that writes the present date has made a text.
-    revision: 1 if records have parts of which earlier versions made other texts, so that tokens in the cache differ.
+    revision: above 0 if records have parts of which earlier versions made other texts, so that tokens in the cache
+      differ.
   """
 
   def __init__(
@@ -308,29 +311,33 @@ class TextFormat:
     self._check_end(first, path)
     self._report_unread(first, records.place(0), path)
     numbers = range(min(_NUM_LOOKED_AT, len(records)))  # Of one row group, if they are in Parquet.
-    self.revision = int(any(self._is_read_anew(records, number) for number in numbers))
+    self.revision = max(self._revision(records, number) for number in numbers)
 
   def _report_unread(self, record, place, path):
     """Reports columns that other trainers read. Rewards, which prompts alone are for, read any."""
-    fields = ('prompt_column', 'output_column', 'chosen_column', 'rejected_column', 'tools_column', 'label_column')
+    fields = ('prompt_column', 'output_column', 'chosen_column', 'rejected_column', 'label_column')
     used = {*self._columns(self.name), *_MORE_COLUMNS.get(self.name, ()), *(getattr(self._params, f) for f in fields)}
+    is_plain = not self._params.use_chat_template and isinstance(record.get(self._params.prompt_column), str)
+    known = {*_OF_OTHERS, *([self._params.tools_column] if is_plain or self.name == 'text' else [])}
     for name, value in record.items():
-      if self.name != 'prompt' and name in _OF_OTHERS and name not in used and value not in (None, '', []):
+      if self.name != 'prompt' and name in known and name not in used and value not in (None, '', []):
         logging.warning('%s: %s: the column %r is read by other trainers, and not here; drop it', path, place, name)
 
-  def _is_read_anew(self, records, number):
-    """Whether a record has marks of turns, or a prompt that its answers repeat."""
+  def _revision(self, records, number):
+    """2: contents in parts, calls of tools, or turns that a template may leave out. 1: marks, or a repeated prompt."""
     try:
       record = records.read(number)
     except ValueError:  # A bad example, reported as such.
-      return False
+      return 0
+    turns = [turn for value in record.values() for turn in _turns_in(value)]
+    roles = [turn.get('role', turn.get('from')) for turn in turns]
+    if any(isinstance(turn.get('content'), list) or turn.get('tool_calls') for turn in turns) or (
+      {*roles[1:]} & {'system', 'tool', 'observation', _CALL}
+    ):
+      return 2
     prompt, chosen = (record.get(getattr(self._params, f'{name}_column')) for name in ('prompt', 'chosen'))
-    turns = [
-      turn for value in record.values() if isinstance(value, list) for turn in value if isinstance(turn, Mapping)
-    ]
-    return (isinstance(prompt, str) and isinstance(chosen, list)) or any(
-      turn.get(name) is not None for turn in turns for name in _MARKS
-    )
+    is_repeated = isinstance(prompt, str) and isinstance(chosen, list)
+    return int(is_repeated or any(turn.get(name) is not None for turn in turns for name in _MARKS))
 
   def texts(self, record: Mapping[str, object]) -> list[Text]:
     """The texts of a record.
@@ -436,7 +443,9 @@ class TextFormat:
     if isinstance(prompt, str) and not self._params.use_chat_template:
       return [Text(prompt, len(prompt), (), True, False)]
     messages = self._with_system(_as_turns(prompt, 'user', self._params.prompt_column))
-    text = self._render(messages, True, self._tools(record))
+    tools = self._tools(record)
+    text = self._render(messages, True, tools)
+    self._check_written(text, messages, True, tools)
     return [Text(text, len(text), (), False, False)]
 
   # Parts of them.
@@ -463,6 +472,7 @@ class TextFormat:
     """The text of messages, and where in it the assistant's turns are: from `num_prompt` on, if it is given."""
     template = self._template(tools)
     text, marked = template.render_with_spans(messages, False, tools, **self._tokenizer.special_tokens)
+    self._check_written(text, messages, False, tools)
     turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
     turns = [number for number in turns if number >= (num_prompt or 0)]
     left_out = [number for number in turns if not _is_learned(messages[number], number)]
@@ -496,6 +506,32 @@ class TextFormat:
     if is_all:
       learned = _without(text, [self._turn(text, messages, number, tools) for number in left_out])
     return Text(text, spans[0][0], learned, False, False)
+
+  def _check_written(self, text, messages, add_generation_prompt, tools):
+    """Refuses a conversation of which the template leaves something out that the assistant answers to."""
+
+    def is_left_out(changed, tools):
+      try:
+        return self._render(changed, add_generation_prompt, tools) == text
+      except errors.UserError:
+        return False
+
+    for number, message in enumerate(messages):
+      content = message.get('content')
+      if message.get('role') == 'assistant' or all(part in text for part in _texts_of(content)):
+        continue
+      other = f'{content}{_MARKERS[0]}' if isinstance(content, str) else [{'type': 'text', 'text': _MARKERS[0]}]
+      if is_left_out([*messages[:number], {**message, 'content': other}, *messages[number + 1 :]], tools):
+        raise ValueError(
+          f'the chat template leaves message {number} out, a turn of the {message.get("role")}: {str(content)[:40]!r}; '
+          'name another template by chat_template_path, or change the data'
+        )
+    names = [tool.get('function', tool).get('name') for tool in tools or () if isinstance(tool, Mapping)]
+    if names and not any(str(name) in text for name in names) and is_left_out(messages, None):
+      raise ValueError(
+        f'the chat template leaves the tools out, such as {names[0]!r}; name another template by chat_template_path, '
+        "or set tools_column='' to train without tools"
+      )
 
   def _turn(self, text, messages, number, tools):
     """The assistant's turn of this number: from the generation prompt to the end of the turn."""
@@ -577,6 +613,23 @@ class _UnlocatedError(ValueError):
 
 
 _MARKERS = ('\ue000', '\ue001')  # Contents of private use, which no template has.
+
+
+def _texts_of(content: object) -> list[str]:
+  """The texts of a content, without blanks around them."""
+  parts = content if isinstance(content, list) else [content]
+  texts = [part.get('text') if isinstance(part, Mapping) else part for part in parts]
+  return [text.strip() for text in texts if isinstance(text, str)]
+
+
+def _turns_in(value: object) -> Messages:
+  """The turns in a column, which is a list of messages or its JSON text."""
+  if isinstance(value, str) and value.startswith('['):
+    try:
+      value = json.loads(value)
+    except (ValueError, RecursionError):
+      return []
+  return [turn for turn in value if isinstance(turn, Mapping)] if isinstance(value, list) else []
 
 
 def _check_others(messages: Messages) -> None:

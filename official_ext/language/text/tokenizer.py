@@ -29,12 +29,13 @@ _ADDED = 'added_tokens.json'
 _SPECIAL = 'special_tokens_map.json'
 _TEMPLATE = 'chat_template.jinja'
 _MORE_TEMPLATES = 'additional_chat_templates'
+_OF_PROCESSOR = 'chat_template.json'
 _GENERATION = 'generation_config.json'
 _MODEL = 'config.json'
 # The other files of a tokenizer, for readers of a saved folder.
 _COPIED = (
   _ADDED,
-  'chat_template.json',
+  _OF_PROCESSOR,
   'merges.txt',
   'spiece.model',
   'tekken.json',
@@ -305,7 +306,7 @@ class Tokenizer:
     """
     from official_ext.base.files import storage  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
-    for name, content in self.files.items():
+    for name, content in self.saved_files.items():
       path = os.path.join(folder, name)
       paths.make_folder(os.path.dirname(path))
       storage.write_bytes(path, content)
@@ -327,8 +328,18 @@ class Tokenizer:
 
   @property
   def files(self) -> dict[str, bytes]:
-    """From the name of each file to its content: the files of `save`."""
+    """From the name of each file to its content, as they were read."""
     return {name: content for name, content in self._files.items() if name != _GENERATION}
+
+  @property
+  def saved_files(self) -> dict[str, bytes]:
+    """The files of `save`: those of `files`, without chat templates that are not rendered."""
+    files = self.files
+    if any(name.endswith('.jinja') for name in files):
+      files.pop(_OF_PROCESSOR, None)
+      if 'chat_template' in self._config:
+        files[_CONFIG] = _as_json({name: value for name, value in self._config.items() if name != 'chat_template'})
+    return files
 
   def definition(self) -> json_values.JsonObject:
     """The content of a tokenizer.json with all added tokens, including other files'."""
@@ -436,7 +447,7 @@ class Tokenizer:
   @property
   def has_chat_template(self) -> bool:
     """Whether messages can be turned into text."""
-    return bool(self._templates)
+    return bool(self.templates)
 
   def chat_template(self, with_tools: bool = False) -> chat_templates.ChatTemplate:
     """The template for messages.
@@ -447,12 +458,12 @@ class Tokenizer:
     Raises:
       UserError: no template exists, or it is not valid Jinja.
     """
-    name = 'tool_use' if with_tools and 'tool_use' in self._templates else 'default'
-    if name not in self._templates:
+    name = 'tool_use' if with_tools and 'tool_use' in self.templates else 'default'
+    if name not in self.templates:
       raise errors.UserError(
         f'{self._where}: has no chat template: add {_TEMPLATE} to the folder, or name a file by chat_template_path'
       )
-    return chat_templates.ChatTemplate(self._templates[name], self._where)
+    return chat_templates.ChatTemplate(self.templates[name], self._where)
 
   def apply_chat_template(
     self,
@@ -470,7 +481,8 @@ class Tokenizer:
     return template.render(messages, add_generation_prompt, tools, **{**self.special_tokens, **variables})
 
   @functools.cached_property
-  def _templates(self) -> dict[str, str]:
+  def templates(self) -> dict[str, str]:
+    """Name -> chat template in Jinja: 'default', and others such as 'tool_use'."""
     found = self._config.get('chat_template')
     templates = {part['name']: part['template'] for part in found} if isinstance(found, list) else {}
     templates.update(found if isinstance(found, dict) else {})

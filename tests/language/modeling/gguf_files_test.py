@@ -420,12 +420,15 @@ def test_a_tokenizer_whose_tokens_would_be_others_is_refused(tmp_path, pieces_to
   assert not list(tmp_path.iterdir())
 
 
-def test_weights_beyond_float16_leave_no_file(tmp_path):
+@pytest.mark.parametrize(
+  'dtype, added, what', [('float16', 1e6, 'the tensor'), ('q8_0', 1e7, 'the scales of the tensor')]
+)
+def test_weights_beyond_float16_leave_no_file(tmp_path, dtype, added, what):
   tokenizer = bytes_tokenizer()
   model = tiny(tokenizer)
-  model.lm_head.kernel.assign_add(tf.ones_like(model.lm_head.kernel) * 1e6)
-  with pytest.raises(errors.UserError, match='in float16, the tensor output.weight'):
-    gguf_files.write(model, str(tmp_path / 'model.gguf'), tokenizer)
+  model.lm_head.kernel.assign_add(tf.ones_like(model.lm_head.kernel) * added)
+  with pytest.raises(errors.UserError, match=f'in float16, {what} output.weight'):
+    gguf_files.write(model, str(tmp_path / 'model.gguf'), tokenizer, dtype)
   assert not list(tmp_path.iterdir())
 
 

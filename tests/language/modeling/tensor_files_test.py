@@ -87,3 +87,13 @@ def test_new_shards_beside_old_ones_are_no_model(tmp_path):
   write(3)
   found = dict(tensor_files.TensorFiles(str(tmp_path)).tensors(lambda name: True))
   assert {name: value.tolist() for name, value in found.items()} == {'a': [3] * 10, 'b': [3] * 10}
+
+
+def test_a_tensor_is_that_of_the_file_that_the_index_names(tmp_path):
+  values = {name: (lambda: np.full([4], 1, np.float32)) for name in ('a', 'b', 'c')}
+  tensor_files.write(str(tmp_path), values, 'float32', 16)
+  other = np.full([4], 2, np.float32)
+  tensor_files.write_file(str(tmp_path / 'model-00003-of-00003.safetensors'), {'a': other, 'c': other, 'd': other})
+  tensor_files.write_file(str(tmp_path / 'model.safetensors'), {'a': other, 'b': other, 'c': other})
+  found = dict(tensor_files.TensorFiles(str(tmp_path)).tensors(lambda name: True))
+  assert {name: value[0] for name, value in found.items()} == {'a': 1, 'b': 1, 'c': 2}

@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.util
+import json
 import os
 import pathlib
 
@@ -97,6 +98,13 @@ def ours(source, messages, adds, tools, **more):
   return text, spans if template.marks_generation else []
 
 
+def with_texts(messages):
+  """The same with the arguments of calls as JSON texts."""
+  text = json.dumps(CALL['function']['arguments'], ensure_ascii=False)
+  call = {**CALL, 'function': {**CALL['function'], 'arguments': text}}
+  return [{**message, **({'tool_calls': [call]} if 'tool_calls' in message else {})} for message in messages]
+
+
 FAST = {'llama3', 'llama3_1', 'llama3_2', 'llama3_training', 'qwen2_5', 'qwen2_5_training', 'qwen3', 'gemma', 'gemma3'}
 FAST |= {'gemma_training', 'mistral', 'phi3_5', 'cohere2', 'deepseekv3', 'glm4moe_training'}
 
@@ -108,7 +116,9 @@ def test_text_and_marks_are_those_of_transformers(name):
     for adds in (False, True):
       for tools in (None, TOOLS):
         expected = theirs(source, chat, adds, tools)
-        assert ours(source, chat, adds, tools) == expected
+        if expected == 'fails: TypeError':  # Of a template that knows arguments as texts alone.
+          expected = theirs(source, with_texts(chat), adds, tools)
+        assert ours(source, chat, adds, tools) == ours(source, with_texts(chat), adds, tools) == expected
         rendered += not isinstance(expected, str)
   assert rendered >= 4
   if name.endswith('_training'):
