@@ -58,7 +58,7 @@ def csv_records(file: str) -> PlainRecords:
 
   Raises:
     UserError: it is not UTF-8, has no header, a row has more cells than the header, or quotation marks are not paired.
-      In a .tsv they also may not join lines: most writers of such files leave marks as they are.
+      In a .tsv they also may not join what may be rows: most writers of such files leave marks as they are.
     OSError: it cannot be read.
   """
   content = _content(file)
@@ -74,8 +74,8 @@ def csv_records(file: str) -> PlainRecords:
       raise errors.UserError(f'{file}, line 1: {what}; name each column once')
     end = reader.line_num
     for record in reader:
-      if delimiter == '\t' and any('\n' in value for value in record.values() if isinstance(value, str)):
-        raise csv.Error('a field has several lines')
+      if delimiter == '\t' and any(map(_may_be_rows, record.values())):
+        raise csv.Error('a field has several lines with tabs')
       if None in record:
         raise errors.UserError(f'{file}, line {reader.line_num}: has more cells than the header; quote commas in texts')
       records.append({name: value or '' for name, value in record.items()})
@@ -87,6 +87,11 @@ def csv_records(file: str) -> PlainRecords:
       'two for each inside; or write JSON lines'
     ) from error
   return PlainRecords(records, file, places, content)
+
+
+def _may_be_rows(field: object) -> bool:
+  """Whether a field may be rows between two marks that were no quotation: a doubled mark shows that it is one."""
+  return isinstance(field, str) and '\n' in field and '\t' in field and '"' not in field
 
 
 def document_records(file: str) -> PlainRecords:
