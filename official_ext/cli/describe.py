@@ -37,6 +37,14 @@ def experiment_lines() -> Iterator[str]:
     yield f'{name:{width}}  {summary}'.rstrip()
 
 
+def experiment_documents() -> list[dict[str, str]]:
+  """`name` and `summary` of each registered experiment, for --json."""
+  return [
+    {'name': name, 'summary': (inspect.getdoc(parser.factory_of(name)) or '').partition('\n')[0]}
+    for name in parser.experiment_names()
+  ]
+
+
 class Description(NamedTuple):
   """A field and its documentation.
 
@@ -86,6 +94,25 @@ def descriptions(params: base_config.Config, experiment: str) -> Iterator[Descri
       interval=ranges.interval(interval) if interval else None,
       is_secret=name in overrides.secret_fields(owner),
     )
+
+
+def field_documents(params: base_config.Config, experiment: str) -> list[dict[str, Any]]:
+  """The fields of an experiment for --json: `path`, `type`, `value`, `short_names`, `meaning`, `choices`."""
+  return [
+    {
+      'path': each.field.path,
+      'type': overrides.type_name(each.field.hint),
+      'value': None if each.is_secret else _plain(each.field.value),
+      'short_names': each.short_names,
+      'meaning': each.meaning,
+      'choices': each.choices,
+    }
+    for each in descriptions(params, experiment)
+  ]
+
+
+def _plain(value: object) -> object:
+  return value.as_dict() if isinstance(value, base_config.Config) else value
 
 
 def field_lines(params: base_config.Config, experiment: str) -> Iterator[str]:

@@ -24,6 +24,7 @@ from official_ext.base import safe_text
 from official_ext.base.files import cache
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.cli import new_settings
 
 _SUFFIXES = ('.py', '.so', '.pth', '.egg-link', '.dist-info', '.egg-info')
@@ -135,15 +136,22 @@ def run_list(arguments: list[str]) -> None:
     'file that was read changes or a package is installed.',
     takes_flags=True,
   )
+  parser.add_argument(json_output.FLAG, action='store_true', help='print JSON')
   arguments_lib.add_experiment_flags(parser, ['registry'])
-  flags = _flags_of(parser, arguments)[1]
-  _print_cached('list', flags, flags, lambda: importlib.import_module('official_ext.cli.describe').experiment_lines())
+  options, flags = _flags_of(parser, arguments)
+  module = 'official_ext.cli.describe'
+  if options.json:
+    make = lambda: [json.dumps(importlib.import_module(module).experiment_documents())]
+  else:
+    make = lambda: importlib.import_module(module).experiment_lines()
+  _print_cached('list', [*flags, *[json_output.FLAG] * options.json], flags, make, options.json)
 
 
 def run_describe(arguments: list[str]) -> None:
   """Runs `official-ext describe ARGUMENTS`."""
   parser = _parser('describe', "Prints every field of an experiment's configuration.")
   parser.add_argument('--yaml', action='store_true', help='print the values as YAML, which --config_file reads')
+  parser.add_argument(json_output.FLAG, action='store_true', help='print JSON')
   arguments_lib.add_experiment_flags(parser)
   options, flags = _flags_of(parser, arguments)
   flags_with_name = _with_experiment(options, flags)
@@ -152,15 +160,19 @@ def run_describe(arguments: list[str]) -> None:
     params, absl_flags = _params()
     if options.yaml:
       return importlib.import_module('official_ext.base.config_text').dump(params.as_dict()).splitlines()
-    return importlib.import_module('official_ext.cli.describe').field_lines(params, absl_flags.experiment)
+    describe = importlib.import_module('official_ext.cli.describe')
+    if options.json:
+      fields = describe.field_documents(params, absl_flags.experiment)
+      return [json.dumps(json_values.as_strict(fields))]
+    return describe.field_lines(params, absl_flags.experiment)
 
   # Other flags name files, or have values that are not worth a file in the cache.
   if all(flag.startswith('--registry=') for flag in flags):
-    _print_cached('describe', [options.name, *flags, *['--yaml'] * options.yaml], flags_with_name, lines)
+    form = [*['--yaml'] * options.yaml, *[json_output.FLAG] * options.json]
+    _print_cached('describe', [options.name, *flags, *form], flags_with_name, lines, options.json)
     return
   _parse(flags_with_name)
-  for line in lines():
-    print(line)
+  _print_lines(lines(), options.json)
 
 
 def run_new(arguments: list[str]) -> None:
@@ -298,7 +310,9 @@ def _port(text: str) -> int:
   return int(text)
 
 
-def _print_cached(command: str, key: list[str], flags: list[str], make: Callable[[], Iterable[str]]) -> None:
+def _print_cached(
+  command: str, key: list[str], flags: list[str], make: Callable[[], Iterable[str]], is_json: bool
+) -> None:
   """Prints the lines of a command, from an earlier process if nothing has changed since.
 
   Args:
@@ -306,6 +320,7 @@ def _print_cached(command: str, key: list[str], flags: list[str], make: Callable
     key: the arguments that the lines depend on.
     flags: the arguments for absl.
     make: the lines, once all experiments are registered.
+    is_json: whether they are a document of JSON.
   """
   cache = ExperimentCache(command, key)
   lines = cache.read()
@@ -314,6 +329,13 @@ def _print_cached(command: str, key: list[str], flags: list[str], make: Callable
     _parse(flags)
     lines = [safe_text.mask(line) for line in make()]
     cache.write(lines, importlib.import_module('official_ext.training.config.registries').ENTRY_POINTS)
+  _print_lines(lines, is_json)
+
+
+def _print_lines(lines: Iterable[str], is_json: bool) -> None:
+  if is_json:
+    json_output.print_document(json.loads('\n'.join(lines)))
+    return
   for line in lines:
     print(line)
 

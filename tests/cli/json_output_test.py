@@ -133,3 +133,13 @@ def test_a_job_is_added_listed_waited_for_and_cancelled(capsys, root):
   assert (status, found['status']) == (4, 'queued')
   assert call('queue', 'cancel', root, '1', '--json')[1]['status'] == 'cancelled'
   assert call('queue', 'list', root, '--json')[1]['num_over'] == 1
+
+
+@pytest.mark.tensorflow
+def test_experiments_and_their_fields(run):
+  status, document, _ = run('list')
+  assert status == 0 and 'digits_mlp' in [each['name'] for each in document]
+  assert all(list(each) == fields_of('list') for each in document)
+  status, document, _ = run('describe', 'digits_mlp', '--set=batch_size=32')
+  (size,) = [each for each in document if 'batch_size' in each['short_names']]
+  assert status == 0 and list(size) == fields_of('describe') and size['value'] == 32
