@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Sequence
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -21,11 +22,13 @@ from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.queue import queued_jobs
 from official_ext.operations.runs import driver
+from official_ext.operations.runs import run_processes
 
 _PLACES = ('first', 'last', 'before', 'after')
 _NUM_OVER = 10  # Finished jobs that are listed without --all.
 _NOTIFICATIONS = 'OFFICIAL_EXT_NOTIFICATIONS'  # Of the environment, which background dispatchers inherit.
 _POLL_SECONDS = 0.5
+_STOP_SECONDS = 30.0
 _JOB = "its number, or its run's folder"
 
 
@@ -64,6 +67,7 @@ def _parser() -> arguments_lib.Parser:
   limit = 'wait so long at most, for all together'
   found.add_argument('--timeout', type=arguments_lib.number_from(0), metavar='SECONDS', help=limit)
   _add_run(commands)
+  _command(commands, 'stop', _stop, 'end the dispatcher; running jobs continue, and waiting ones wait for another')
   return parser
 
 
@@ -118,6 +122,12 @@ def _add(options: argparse.Namespace) -> int:
     raise errors.UserError('--slots: is for the dispatcher that --start starts; give both, or `queue run --slots=N`')
   command = _words(options.behind, options.program)
   queue = queue_folder.Queue(options.runs_dir)
+  other = queue.dispatcher()
+  if options.slots and other is not None and other.get('slots') != options.slots:
+    raise errors.UserError(
+      f'--slots={options.slots}: a dispatcher with {other.get("slots", "?")} slots runs already; leave --slots out, or '
+      f'end it first: official-ext queue stop {options.runs_dir}'
+    )
   place, neighbour = _place(queue, options, 'last')
   job = queue_changes.add(
     queue,
@@ -227,6 +237,23 @@ def _run(options: argparse.Namespace) -> int:
   urls = notify.read_and_check([f'env:{_NOTIFICATIONS}'], 'queue run') if os.environ.get(_NOTIFICATIONS) else ()
   with output.outliving_readers():
     return dispatcher.Dispatcher(queue, slots, urls=urls).run(options.until_empty)
+
+
+def _stop(options: argparse.Namespace) -> int:
+  queue = queue_folder.Queue(options.runs_dir)
+  process = processes.parse_identity(queue.dispatcher() or {})
+  if process is None:
+    raise errors.UserError(f'{options.runs_dir}: no dispatcher runs; there is nothing to stop')
+  run_processes.send_signal(process, signal.SIGTERM, 'the dispatcher')
+  deadline = time.monotonic() + _STOP_SECONDS
+  while processes.is_alive(process):
+    if time.monotonic() > deadline:
+      raise errors.StorageError(f'{process}: still runs after {_STOP_SECONDS:g} s; {queue.log_path} has its output')
+    time.sleep(0.05)
+  running = [state.number for state in queue.states() if state.has_slot]
+  print(f'the dispatcher, {process}, has ended; running jobs: {", ".join(map(str, running)) or "none"}')
+  _print_jobs(queue, running, options)
+  return 0
 
 
 def _start_dispatcher(queue: queue_folder.Queue, slots: int | None) -> None:

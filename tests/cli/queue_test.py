@@ -87,7 +87,7 @@ def test_flags_alone_are_those_of_train_py(run, trial):
     ('move 1', 'queue move: one of the arguments --first --last --before --after is required'),
     ('move 7 --first', '7: no such job in'),
     ('cancel 7', '7: no such job in'),
-    ('walk', 'walk: queue has no such command; there are add, list, move, pause, resume, cancel, wait, run;'),
+    ('walk', 'walk: queue has no such command; there are add, list, move, pause, resume, cancel, wait, run, stop;'),
   ],
 )
 def test_a_mistake_is_one_line(run, line, expected):
@@ -111,6 +111,8 @@ def test_a_dispatcher_starts_in_the_background_and_is_the_only_one(run, trial):
   assert found['slots'] == 2
   assert os.getsid(found['pid']) == found['pid'] != os.getsid(0)
   assert run('add --start -- true')[1] == 'job 2 is queued\n'
+  status, _, stderr = run('add --start --slots=3 -- true')
+  assert status == 2 and stderr.startswith('error: --slots=3: a dispatcher with 2 slots runs already; ')
   status, _, stderr = run('run')
   assert status == 2
   assert f'process {found["pid"]} on' in stderr
@@ -118,8 +120,9 @@ def test_a_dispatcher_starts_in_the_background_and_is_the_only_one(run, trial):
   assert 'of 2 slots are in use; dispatched by process' in run('list')[1]
   run('cancel 1')
   queues.until(lambda: trial.statuses()[1] == 'cancelled')
-  os.kill(found['pid'], 15)
-  queues.until(lambda: trial.queue.dispatcher() is None)
+  status, stdout, _ = run('stop')
+  assert status == 0 and stdout.endswith('has ended; running jobs: none\n') and trial.queue.dispatcher() is None
+  assert run('stop')[0] == 2
 
 
 def test_the_list_leaves_out_old_jobs_and_reports_it(run, trial):
