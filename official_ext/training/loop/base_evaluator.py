@@ -277,6 +277,7 @@ class Evaluator(garden.ModelGardenTrainer):
     self._pictures = {}
     for metric in self.validation_metrics + [self.validation_loss]:
       metric.reset_states()
+    model_garden.reset_kept_metrics(self.task)
     self._begin_averages()
     self._use_averaged_weights(True)
 

@@ -86,6 +86,7 @@ def adapt_task(task: _Adapted) -> _Adapted:
     return task
   defaults = {name: vars(base_task.Task)[name].__get__(task) for name in _OF_TASKS}
   _separate_sentences(task)
+  _keep_first_batch(task)
   # The micro-batches of Model Garden's tasks count the same, whatever their numbers of examples.
   return _completed(task, {**defaults, 'micro_batch_weight': None})
 
@@ -96,10 +97,9 @@ def _separate_sentences(task: Any) -> None:
   Its own step joins those of a batch, and so an entity at the end of one and at the beginning of the next: the F1
   depends on the size of the batch.
   """
-  tagging = sys.modules.get('official.nlp.tasks.tagging')
-  if tagging is None or not isinstance(task, tagging.TaggingTask):
+  own = _imported('official.nlp.tasks.tagging', 'TaggingTask')
+  if not isinstance(task, own):
     return
-  own = tagging.TaggingTask
   if (type(task).validation_step, type(task).aggregate_logs) != (own.validation_step, own.aggregate_logs):
     return
 
@@ -119,6 +119,31 @@ def _separate_sentences(task: Any) -> None:
     return own.aggregate_logs(task, state, found)
 
   vars(task).update(validation_step=validation_step, aggregate_logs=aggregate_logs)
+
+
+def _keep_first_batch(task: Any) -> None:
+  """Lets a SemanticSegmentationTask keep its IoU of the first batch, after which it resets the metric.
+
+  `reset_kept_metrics` resets it before the first batch.
+  """
+  own = _imported('official.vision.tasks.semantic_segmentation', 'SemanticSegmentationTask')
+  if isinstance(task, own) and type(task).aggregate_logs is own.aggregate_logs:
+    # The loop reads no metric of a state that is empty.
+    vars(task)['aggregate_logs'] = lambda state=None, step_outputs=None: (
+      own.aggregate_logs(task, {} if state is None else state, step_outputs) or True
+    )
+
+
+def reset_kept_metrics(task: Any) -> None:
+  """Resets the metrics that a task keeps besides those of `build_metrics`: at the start of an evaluation."""
+  own = _imported('official.vision.tasks.semantic_segmentation', 'SemanticSegmentationTask')
+  if isinstance(task, own) and task.iou_metric is not None:
+    task.iou_metric.reset_states()
+
+
+def _imported(module: str, name: str) -> Any:
+  """A class of a module, which no task can have if the module is not imported: then ()."""
+  return getattr(sys.modules.get(module), name, ())
 
 
 def adapt_trainer(trainer: _Adapted) -> _Adapted:

@@ -206,7 +206,7 @@ def make_settings(
     task['evaluation'] = {'top_k': min(5, num_labels)}
   num_validation = num_images.get(image_set.VALIDATION, 0)
   if num_validation:
-    # Model Garden's segmentation task resets its metric after the first batch: one image is lost instead of a batch.
+    # In Model Garden's trainer the task resets its metric after the first batch: it loses one image instead of a batch.
     eval_batch_size = 1 if target == image_set.SEGMENTATION else min(_BATCH_SIZES[target], num_validation)
     task['validation_data'] = {
       **_data(target, folder, image_set.VALIDATION, eval_batch_size, image_format, size),

@@ -4,6 +4,8 @@ import copy
 
 from official.core import base_task as official_task
 from official.nlp.tasks import tagging
+from official.vision.configs import semantic_segmentation as segmentation_configs
+from official.vision.tasks import semantic_segmentation
 import orbit
 import pytest
 import tensorflow as tf
@@ -98,3 +100,22 @@ def test_tags_are_evaluated_by_sentence():
       state = task.aggregate_logs(state, {name: (logs[name],) for name in ('predict_ids', 'label_ids')})
     found.append(task.reduce_aggregated_logs(state)['f1'])
   assert found == [0.8, 0.8]  # Two of three entities are found, and no other.
+
+
+def test_the_first_batch_counts_in_the_iou():
+  config = segmentation_configs.SemanticSegmentationTask()
+  config.model.num_classes = 2
+  config.validation_data.resize_eval_groundtruth = True
+  task = model_garden.adapt_task(semantic_segmentation.SemanticSegmentationTask(config))
+  task.build_metrics(training=False)
+  masks = tf.constant([[0, 0, 0, 1], [1, 1, 1, 1]])  # Two batches; 1 is predicted everywhere.
+  for _ in range(2):  # Evaluations.
+    model_garden.reset_kept_metrics(task)
+    state = None
+    for mask in masks:
+      mask = tf.reshape(mask, [1, 2, 2, 1])
+      labels = {'masks': mask, 'valid_masks': tf.ones_like(mask, tf.bool), 'image_info': tf.zeros([1, 4, 2])}
+      task.iou_metric.update_state(labels, tf.one_hot(tf.ones([1, 2, 2], tf.int32), 2))
+      state = task.aggregate_logs(state, {})
+      assert state  # Else the loop reads no metric.
+    assert float(task.reduce_aggregated_logs(state)['mean_iou']) == pytest.approx((0 + 5 / 8) / 2)
