@@ -227,3 +227,26 @@ def in_steps(
     changes.update({FIELDS[name]: steps, name: 0.0})
     print(f'trainer.{FIELDS[name]}: {shown}, {float(share):g} epochs of {num_examples} examples', flush=True)
   return changes
+
+
+def position_line(params: definitions.ExperimentConfig, lengths: Lengths, step: int) -> str:
+  """Where the input of a resumed run continues, if it has another batch size than before; '' otherwise.
+
+  A step-indexed input begins at the example step x batch size, whatever earlier batches had.
+
+  Args:
+    params: of the run.
+    lengths: of the run.
+    step: the updates that it has done.
+  """
+  size = effective_batch_size(params.trainer, params.task)
+  if lengths.epochs is None or not size or not step:
+    return ''
+  seen, position = round(lengths.epochs.parts(step) * lengths.epochs.pieces[-1][2] * size), step * size
+  if seen == position:
+    return ''
+  what = f'{seen - position} examples come again' if position < seen else f'{position - seen} examples are passed over'
+  return (
+    f'task.train_data.global_batch_size: is {size} for an update, and was another: after {seen} examples the input '
+    f'continues at example {position}, step x batch size; {what}'
+  )

@@ -270,6 +270,9 @@ def build_trainer_and_actions(experiment: run_options.Experiment) -> tuple[Any, 
   run_checks.check_metrics(params.trainer, task, trainer, mode, experiment.evaluates)
   if experiment.trains:
     trainer.speed.lengths = _known_lengths(experiment, trainer)
+    line = epochs.position_line(params, trainer.speed.lengths, experiment.epochs_so_far[0])
+    if line and experiment.is_chief:
+      print(line, flush=True)
     run_checks.check_learning_rate(experiment, trainer)
     trainer.try_step()
   return trainer, build_event_actions(params.trainer, task, trainer, mode) if experiment.trains else []

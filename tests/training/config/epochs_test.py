@@ -25,6 +25,31 @@ class Unknowing(small_run.SmallTask):
     return None
 
 
+@pytest.mark.parametrize(
+  ('pieces', 'step', 'words'),
+  [
+    ([(0, 0, 33)], 4, ''),  # 32 of 33 examples in a step, all along.
+    (
+      [(0, 0, fractions.Fraction(33, 64)), (4, fractions.Fraction(256, 33), fractions.Fraction(33, 32))],
+      4,
+      'after 256 ',
+    ),
+    (
+      [(0, 0, fractions.Fraction(33, 16)), (4, fractions.Fraction(64, 33), fractions.Fraction(33, 32))],
+      6,
+      'after 128 ',
+    ),
+  ],
+)
+def test_where_the_input_continues_is_printed_if_it_is_another_place(pieces, step, words):
+  params = small_run.make_params()
+  params.task.train_data.global_batch_size = 32
+  lengths = epochs.Lengths(epochs.Ends(tuple(pieces)))
+  line = epochs.position_line(params, lengths, step)
+  assert words in line and bool(line) == bool(words)
+  assert not words or ('come again' in line) == (int(words.split()[1]) > step * 32)
+
+
 def steps_of(folder, event):
   return [line['step'] for line in small_run.events(folder, event)]
 
@@ -170,13 +195,17 @@ def test_without_evaluations_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_resumes_with_another_batch_size_takes_all_its_epochs_once(tmp_path):
+def test_a_run_that_resumes_with_another_batch_size_takes_all_its_epochs_once(tmp_path, capsys):
   """Three epochs of 33/32 steps end at step 4, after 128/33 = 3.88 epochs; from there an epoch has 33/16 steps.
 
   Epoch 4 ends (4 - 128/33) 33/16 = 0.25 steps later, at step 5; then 2.31 and 4.38 steps later, at 7 and 9.
   """
   assert run_epochs(tmp_path, train_epochs=3) == [0, 1, 2]
+  capsys.readouterr()
   assert run_epochs(tmp_path, train_epochs=6, batch_size=16) == [3, 4, 5]
+  assert 'after 128 examples the input continues at example 64, step x batch size; 64 examples come again' in (
+    capsys.readouterr().out
+  )
   assert steps_of(tmp_path, 'eval') == [2, 3, 4, 5, 7, 9]
   found = [line['epoch'] for line in small_run.events(tmp_path, 'eval')]
   start = 128 / 33
