@@ -456,7 +456,7 @@ def rewritten(folder, target, change):
     (
       'llama_tied',
       lambda tensors: tensors.update({'lm_head.weight': np.ones((67, 32), np.float32)}),
-      'folder: the tensor lm_head.weight is not the embedding, though config.json says tie_word_embeddings; set it to false',
+      'folder: the tensor lm_head.weight is not the embedding, though config.json says tie_word_embeddings; set it',
     ),
   ],
 )
