@@ -423,11 +423,12 @@ def same_op_seeds(seed: int) -> Iterator[None]:
     seed: decides the seeds.
   """
   here = context.context()
-  before, here._rng = here._rng, random.Random(f'{seed}')  # Not those of the run.
+  before = here._seed, here._rng
+  here._seed, here._rng = seed, random.Random(f'{seed}')  # Other ones than the run's.
   try:
     yield
   finally:
-    here._rng = before
+    here._seed, here._rng = before
 
 
 def is_in_map() -> bool:

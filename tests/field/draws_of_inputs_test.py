@@ -111,8 +111,22 @@ def test_a_build_of_an_input_leaves_no_trace():
   draws = lambda: (tf_internals.op_seeds.get_seed(None), np.random.rand(), random.random())
   first = draws()
   tf_keras.utils.set_random_seed(4)
-  with garden._same_at_each_build():
+  with garden._same_at_each_build(4):
     inside = draws()
   assert draws() == first
-  with garden._same_at_each_build():
+  with garden._same_at_each_build(4):
     assert draws() == inside
+
+
+def test_a_driver_without_a_seed_has_one_order(monkeypatch):
+  """Each worker shuffles before its part is taken: with other orders, examples would be read twice and never."""
+  monkeypatch.setattr(tf_internals, 'global_seed', lambda: None)
+  found = []
+  for number in range(2):
+    with monkeypatch.context() as patch:
+      patch.setattr(tf_internals.eager_context(), '_seed', None)
+      with garden._same_at_each_build(3):
+        order = random.sample(range(8), 8)
+        dataset = tf.data.Dataset.from_tensor_slices(order).shuffle(8).shard(2, number)
+    found += list(dataset.as_numpy_iterator())
+  assert sorted(found) == list(range(8))

@@ -247,7 +247,17 @@ def _multi_worker_mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.
   cluster = cluster_lib.find()
   if cluster is None:
     return tf_internals.make_strategy(tf.distribute.MultiWorkerMirroredStrategy, communication_options=options)
-  return _connected(cluster, lambda: tf.distribute.MultiWorkerMirroredStrategy(communication_options=options), runtime)
+  try:
+    return _connected(
+      cluster, lambda: tf.distribute.MultiWorkerMirroredStrategy(communication_options=options), runtime
+    )
+  except RuntimeError as error:
+    if 'must be configured at program startup' not in str(error):
+      raise
+    raise errors.UserError(
+      'TF_CONFIG: TensorFlow has set its devices up before the workers could be connected; set TF_CONFIG and call '
+      'ext.get_strategy before anything that lists devices or runs an operation'
+    ) from error
 
 
 def _mesh(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:

@@ -219,6 +219,21 @@ def are_several(strategy: tf.distribute.Strategy) -> bool:
   return isinstance(strategy, (tf.distribute.MultiWorkerMirroredStrategy, mesh_strategy.MeshStrategy))
 
 
+def check_cluster(strategy: tf.distribute.Strategy) -> None:
+  """Makes sure that a strategy has the processes of TF_CONFIG: each would train alone, in one folder.
+
+  Raises:
+    UserError: TF_CONFIG names several, and the strategy is of this one, such as one that was made before it was set.
+  """
+  jobs, _ = cluster_lib.read_tf_config()
+  count = sum(map(len, jobs.values()))
+  if count > 1 and not are_several(strategy) and not isinstance(strategy, tf.distribute.ParameterServerStrategy):
+    raise errors.UserError(
+      f'TF_CONFIG: names {count} processes, and the {type(strategy).__name__} of this one does not reach the others; '
+      'set TF_CONFIG before ext.get_strategy, or unset it'
+    )
+
+
 def on_any(strategy: tf.distribute.Strategy, here: bool) -> bool:
   """Whether it is so on any worker: they have to agree on the next action. All of them must call."""
   if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):

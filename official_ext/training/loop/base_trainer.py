@@ -257,7 +257,7 @@ class Trainer(base_evaluator.Evaluator):
     """Makes the optimizer's slots, if the model has variables already: then a restore finds all of them."""
     if not getattr(self.model, 'built', False):
       return
-    if not self._is_async and self.model.trainable_variables:
+    if self.model.trainable_variables:
       gradient_tap.build_optimizer(self.optimizer, self.model.trainable_variables)
     if self._is_async or self.model.trainable_variables:
       self.check_parameter_groups()
@@ -740,6 +740,8 @@ class Trainer(base_evaluator.Evaluator):
     if forget_skips and self._step is not None:
       self.step_state.forget_skips()
     self.num_skips_restored = self.num_skips
+    if self._is_async and self._step_now():
+      logging.warning('Parameter servers: the training input starts from its beginning, also after a resume.')
     self.restart_input()
 
 

@@ -66,7 +66,7 @@ class ModelGardenTrainer(base_trainer.Trainer):
     takes_context = 'input_context' in inspect.signature(build).parameters
 
     def noting(params, input_context=None):
-      with _same_at_each_build(), _drawing_apart(input_context):
+      with _same_at_each_build(self.config.runtime.seed), _drawing_apart(input_context):
         datasets = build(params, input_context) if takes_context else build(params)
       for dataset in tf.nest.flatten(datasets):
         if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():
@@ -151,15 +151,17 @@ def _comes_from_tensorflow(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def _same_at_each_build() -> Iterator[None]:
-  """A context in which an input gets the same seeds each time that it is built: a resumed run builds it again.
+def _same_at_each_build(seed: int) -> Iterator[None]:
+  """A context in which an input gets the same seeds each time that it is built, and on each worker.
 
-  TensorFlow's ops without a seed, NumPy and Python draw from the run's seed anew; afterwards, as if it never was.
+  A resumed run builds it again, and workers divide files after they have shuffled them. TensorFlow's ops without a
+  seed, NumPy and Python draw from the seed of this process anew; afterwards, as if it never was.
+
+  Args:
+    seed: `runtime.seed`, which counts if a driver has set none.
   """
-  seed = tf_internals.global_seed()
-  if seed is None:
-    yield
-    return
+  here = tf_internals.global_seed()
+  seed = seed if here is None else here
   of_python, of_numpy = random.getstate(), np.random.get_state()
   random.seed(seed)
   np.random.seed(seed % 2**32)

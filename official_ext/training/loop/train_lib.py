@@ -141,6 +141,7 @@ def run_experiment(
     params = params.replace(trainer={'async_checkpointing': enable_async_checkpointing})
   strategy, model_dir = distribution_strategy or tf.distribute.get_strategy(), paths.local(model_dir)
   cluster.check_mode(mode)
+  workers_lib.check_cluster(strategy)
   task = model_garden.adapt_task(task)
   return _run(run_options.Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options))
 

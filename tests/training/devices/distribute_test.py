@@ -184,3 +184,75 @@ def test_tf_config_that_is_no_json(monkeypatch):
   monkeypatch.setenv('TF_CONFIG', 'worker,ps')
   with pytest.raises(errors.UserError, match='^TF_CONFIG: '):
     distribute.get_strategy(_runtime())
+
+
+def test_workers_that_are_connected_too_late_are_one_line(start, unused_ports):
+  addresses = [f'localhost:{port}' for port in unused_ports(2)]
+  scripts = [
+    start(
+      """
+      tf.config.list_logical_devices()
+      try:
+        distribute.get_strategy(cfg.RuntimeConfig())
+      except errors.UserError as error:
+        print(error)
+    """,
+      TF_CONFIG=json.dumps({'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}),
+    )
+    for index in range(2)
+  ]
+  for script in scripts:
+    assert 'TF_CONFIG: TensorFlow has set its devices up before' in _printed(script)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('optimizer', ['adam', 'adam_experimental'])
+def test_a_resume_on_parameter_servers_restores_all_slots(start_script, unused_ports, tmp_path, optimizer):
+  """Slots must exist before they are restored; a legacy optimizer makes them at its first update."""
+  ports = unused_ports(2)
+  code = f"""
+  import numpy as np
+  import tensorflow as tf
+  from official_ext.training.loop import base_trainer
+  from official_ext.training.loop import train_lib
+  from official_ext.training.step import gradient_tap
+  from tests.training.loop import harness, small_run
+
+  spec = tf.train.ClusterSpec({{'worker': ['localhost:{ports[0]}'], 'ps': ['localhost:{ports[1]}']}})
+  servers = [tf.distribute.Server(spec, job_name=job, task_index=0, protocol='grpc') for job in ('worker', 'ps')]
+  resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer='grpc')
+  strategy = tf.distribute.ParameterServerStrategy(resolver)
+  seen = []
+
+  class Task(harness.LinearTask):
+    def build_inputs(self, params, input_context=None):
+      return tf.data.Dataset.from_tensor_slices(self.data).repeat().batch(8)
+
+  class Trainer(base_trainer.Trainer):
+    def checkpoint_restored(self, **kwargs):
+      super().checkpoint_restored(**kwargs)
+      seen.append({{variable.name: variable.numpy() for variable in gradient_tap.variables_of(self.optimizer)}})
+
+  for steps in (4, 8):
+    rate = {{'type': 'constant', 'constant': {{'learning_rate': 0.1}}}}
+    settings = {{'optimizer': {{'type': '{optimizer}'}}, 'learning_rate': rate}}
+    params = small_run.make_params(train_steps=steps, steps_per_loop=4, optimizer_config=settings)
+    with strategy.scope():
+      task = Task(params.task, harness.make_data(64))
+      trainer = Trainer(params, task, task.build_model(), task.create_optimizer(params.trainer.optimizer_config))
+    train_lib.run_experiment(strategy, task, 'train', params, {str(tmp_path / 'run')!r}, trainer=trainer)
+  reader = tf.train.load_checkpoint({str(tmp_path / 'run' / 'ckpt-4')!r})
+  kinds = ('OPTIMIZER_SLOT', 'optimizer/_variables')
+  names = [name for name in reader.get_variable_to_shape_map() if any(kind in name for kind in kinds)]
+  slots = {{name: reader.get_tensor(name) for name in names}}
+  (found,) = seen
+  assert len(slots) == 4, slots
+  for values in slots.values():
+    assert any(np.array_equal(values, each) for each in found.values())
+  print('all slots')
+  import os
+  os._exit(0)
+  """
+  process = start_script(textwrap.dedent(code)).finish()
+  assert 'all slots' in process.stdout, process.stderr[-2000:]
+  assert 'the training input starts from its beginning' in process.stderr
