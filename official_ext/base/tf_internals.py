@@ -423,7 +423,7 @@ def same_op_seeds(seed: int) -> Iterator[None]:
     seed: decides the seeds.
   """
   here = context.context()
-  before = here._seed, here._rng
+  before = here._seed, getattr(here, '_rng', None)  # A process without a seed has none.
   here._seed, here._rng = seed, random.Random(f'{seed}')  # Other ones than the run's.
   try:
     yield
