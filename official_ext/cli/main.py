@@ -119,9 +119,12 @@ def _run(command: str, arguments: list[str]) -> int:
   unlocked = contextlib.nullcontext() if gin is None else gin.unlock_config()
   own = arguments[: arguments.index('--')] if '--' in arguments else arguments
   is_unmasked = command in _UNMASKED or bool(set(own) & set(arguments_lib.HELP))
-  out = sys.stdout if is_unmasked else safe_text.MaskedStream(sys.stdout)
-  documents = json_output.alone_on_stdout() if json_output.is_wanted(arguments) else contextlib.nullcontext()
-  with unlocked, contextlib.redirect_stdout(out), documents:
+  out = sys.stderr if json_output.is_wanted(arguments) else sys.stdout
+  with (
+    unlocked,
+    json_output.documents_to(sys.stdout),
+    contextlib.redirect_stdout(out if is_unmasked else safe_text.MaskedStream(out)),
+  ):
     status = run(arguments)
     sys.stdout.flush()
     return status or 0

@@ -120,6 +120,21 @@ def test_an_error_is_one_line_of_json(run, root):
   assert json.loads(run('runs', 'lst', root)[2])['error']['code'] == 'mistake'
 
 
+@pytest.mark.parametrize(
+  'note, shown',
+  [
+    ('password="ab cd" x', 'password="***" x'),
+    ("--set=token='abcd", "--set=token='***"),
+    ('secret="', 'secret="'),
+    ('https://me:abcd@host/"x"', 'https://me:***@host/"x"'),
+  ],
+)
+def test_secrets_are_masked_and_the_document_is_valid(run, root, note, shown):
+  status, document, err = run('runs', 'tag', root, 'a', f'--note={note}')
+  assert (status, document) == (0, {'name': 'a', 'tags': [], 'note': shown})
+  assert 'abcd' not in err and 'ab cd' not in err
+
+
 def test_a_job_is_added_listed_waited_for_and_cancelled(capsys, root):
   def call(*words):
     status = cli.main([*map(str, words)])
@@ -143,3 +158,5 @@ def test_experiments_and_their_fields(run):
   status, document, _ = run('describe', 'digits_mlp', '--set=batch_size=32')
   (size,) = [each for each in document if 'batch_size' in each['short_names']]
   assert status == 0 and list(size) == fields_of('describe') and size['value'] == 32
+  status, document, err = run('describe', 'digits_mlp', '--yaml')
+  assert (status, document) == (2, None) and 'not allowed with argument' in json.loads(err)['error']['what']
