@@ -129,8 +129,9 @@ print(json.dumps([os.getsid(0), os.getpgid(0), os.getpid(), os.environ['CUDA_VIS
   assert files == {'0': '/dev/null', '1': str(model_dir / 'run.log'), '2': str(model_dir / 'run.log')} | {
     name: path for name, path in files.items() if path == f'{attempt.path}.lock'
   }
-  started = json.loads((model_dir / 'started.json').read_text())
-  assert (started['pid'], started['exit_status']) == (pid, 0)
+  read = lambda: json.loads((model_dir / 'started.json').read_text())
+  queues.until(lambda: read()['exit_status'] is not None)  # It is noted after the end of the attempt.
+  assert (read()['pid'], read()['exit_status']) == (pid, 0)
 
 
 def test_a_signal_is_passed_on_once(trial):
