@@ -3,7 +3,7 @@
 TensorFlow is imported only for patterns and remote paths.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import csv
 import dataclasses
@@ -275,6 +275,17 @@ def most_objects(data: Any) -> int:
     named = [values for split, values in splits.items() if name.startswith(f'{split}-')]
     counts += [values.get(MOST_OBJECTS) for values in named or splits.values()]
   return max((count for count in counts if json_values.is_int(count)), default=0)
+
+
+def check_labels(names: Sequence[str]) -> None:
+  """Refuses names of classes that labels.txt does not hold, a name on each line.
+
+  Raises:
+    UserError: with the first one.
+  """
+  broken = next((name for name in names if not name or '\n' in name or '\r' in name), None)
+  if broken is not None:
+    raise errors.UserError(f'INPUT: the class {broken!r} is not one line, as {LABELS} requires; rename it')
 
 
 def class_names_in(folder: str) -> ClassNames:
