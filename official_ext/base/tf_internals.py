@@ -417,7 +417,7 @@ _RANDOM_OPS = frozenset(
 
 @contextlib.contextmanager
 def same_op_seeds(seed: int) -> Iterator[None]:
-  """A context whose ops without a seed get the same ones each time; afterwards, others get theirs as if it never was.
+  """A context whose ops without a seed get the same seeds each time. Seeds of later ops are not changed by the context.
 
   Args:
     seed: decides the seeds.

@@ -129,7 +129,7 @@ class ModelGardenTrainer(base_trainer.Trainer):
 
 
 def report_missing_parts(model: Any, path: str) -> None:
-  """Prints which parts of a model of Model Garden a checkpoint lacks: its tasks leave them as they are drawn."""
+  """Prints which parts of a model of Model Garden a checkpoint lacks: its tasks keep their initial values."""
   keys = [name for name, _ in tf.train.list_variables(path)]
   parts = getattr(model, 'checkpoint_items', {})
   missing = [name for name in parts if not any(key.startswith(f'{name}/') for key in keys)]
@@ -154,7 +154,7 @@ def _comes_from_tensorflow(error: BaseException) -> bool:
 def _same_at_each_build() -> Iterator[None]:
   """A context in which an input gets the same seeds each time that it is built: a resumed run builds it again.
 
-  TensorFlow's ops without a seed, NumPy and Python draw from the run's seed anew; afterwards, as if it never was.
+  TensorFlow's ops without a seed, NumPy and Python draw from the run's seed. The context changes no later draws.
   """
   seed = tf_internals.global_seed()
   if seed is None:

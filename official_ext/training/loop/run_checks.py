@@ -229,7 +229,7 @@ def check_detection(task_config: Any) -> None:
 
 
 def object_warnings(task_config: Any) -> list[str]:
-  """Lines about objects that a detector would learn wrongly."""
+  """Warnings about objects that a detector leaves out, and about boxes that augmentation leaves out."""
   found = []
   for split in ('train_data', 'validation_data'):
     data = config_fields.data_of(task_config, split)
