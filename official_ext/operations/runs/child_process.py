@@ -248,6 +248,8 @@ def note_start(run_files: Mapping[str, str], values: Mapping[str, Any], process:
 def last_line(log: str, exit_status: int, header: str = '') -> dict[str, str]:
   """`{'last_line': TEXT}` of a command that has failed: the last line of its output; {} without one.
 
+  The text has no control characters and no passwords: terminals and notifications show it.
+
   Args:
     log: the path of its output.
     exit_status: of the command. 0, a preemption and a command that cannot be run need no other reason.
@@ -262,7 +264,11 @@ def last_line(log: str, exit_status: int, header: str = '') -> dict[str, str]:
   except OSError:
     return {}
   found = next((line.strip() for line in reversed(lines) if line.strip()), '')
-  return {'last_line': found[:_MAX_LINE]} if found and found != header.strip() else {}
+  if not found or found == header.strip():
+    return {}
+  from official_ext.base import safe_text  # pylint: disable=g-import-not-at-top  # Of a failure alone.
+
+  return {'last_line': safe_text.mask(safe_text.printable(found))[:_MAX_LINE]}
 
 
 def note_end(
