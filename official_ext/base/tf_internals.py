@@ -417,7 +417,7 @@ _RANDOM_OPS = frozenset(
 
 @contextlib.contextmanager
 def same_op_seeds(seed: int) -> Iterator[None]:
-  """A context whose ops without a seed get the same ones each time; afterwards, others get theirs as if it never was.
+  """A context whose ops without a seed get the same seeds each time. Seeds of later ops are not changed by the context.
 
   Args:
     seed: decides the seeds.
@@ -604,10 +604,18 @@ def weights_of(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
   return list(getattr(optimizer, '_weights', ()))
 
 
-def slot_number(optimizer: Any, variable: tf.Variable) -> int | None:
-  """The place at which a new optimizer of tf_keras keeps the slots of a variable; None of others, which name them."""
+def slot_numbers(optimizer: Any, variables: Mapping[str, tf.Variable]) -> dict[str, int]:
+  """The places at which a new optimizer of tf_keras keeps the slots of variables; {} of others, which name them.
+
+  Args:
+    optimizer: any object.
+    variables: name -> variable; those without slots are left out.
+  """
   numbers = getattr(optimizer, '_index_dict', None)
-  return numbers.get(optimizer._var_key(variable)) if numbers else None
+  if not numbers:
+    return {}
+  found = {name: numbers.get(optimizer._var_key(variable)) for name, variable in variables.items()}
+  return {name: number for name, number in found.items() if number is not None}
 
 
 def loss_scale_variables(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:

@@ -210,16 +210,15 @@ def at_least(least: int) -> Callable[[str], int]:
   return integer
 
 
-def number_from(least: float, kind: type = float) -> Callable[[str], float]:
-  """The `type` of an argument that is a number, and not below another."""
+def number_from(least: float) -> Callable[[str], float]:
+  """The `type` of an argument that is a finite number from `least` on."""
 
   def number(text: str) -> float:
-    value = kind(text)
+    value = float(text)
     if not least <= value < math.inf:
       raise argparse.ArgumentTypeError(f'{text}: expected a number from {least:g}')
     return value
 
-  number.__name__ = 'whole number' if kind is int else 'number'  # In messages.
   return number
 
 

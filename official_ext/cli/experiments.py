@@ -141,7 +141,7 @@ def run_list(arguments: list[str]) -> None:
   options, flags = _flags_of(parser, arguments)
   module = 'official_ext.cli.describe'
   if options.json:
-    make = lambda: [json.dumps(importlib.import_module(module).experiment_documents())]
+    make = lambda: [json.dumps(json_output.masked(importlib.import_module(module).experiment_documents()))]
   else:
     make = lambda: importlib.import_module(module).experiment_lines()
   _print_cached('list', [*flags, *[json_output.FLAG] * options.json], flags, make, options.json)
@@ -150,8 +150,9 @@ def run_list(arguments: list[str]) -> None:
 def run_describe(arguments: list[str]) -> None:
   """Runs `official-ext describe ARGUMENTS`."""
   parser = _parser('describe', "Prints every field of an experiment's configuration.")
-  parser.add_argument('--yaml', action='store_true', help='print the values as YAML, which --config_file reads')
-  parser.add_argument(json_output.FLAG, action='store_true', help='print JSON')
+  forms = parser.add_mutually_exclusive_group()
+  forms.add_argument('--yaml', action='store_true', help='print the values as YAML, which --config_file reads')
+  forms.add_argument(json_output.FLAG, action='store_true', help='print JSON')
   arguments_lib.add_experiment_flags(parser)
   options, flags = _flags_of(parser, arguments)
   flags_with_name = _with_experiment(options, flags)
@@ -162,8 +163,7 @@ def run_describe(arguments: list[str]) -> None:
       return importlib.import_module('official_ext.base.config_text').dump(params.as_dict()).splitlines()
     describe = importlib.import_module('official_ext.cli.describe')
     if options.json:
-      fields = describe.field_documents(params, absl_flags.experiment)
-      return [json.dumps(json_values.as_strict(fields))]
+      return [json.dumps(json_output.masked(describe.field_documents(params, absl_flags.experiment)))]
     return describe.field_lines(params, absl_flags.experiment)
 
   # Other flags name files, or have values that are not worth a file in the cache.
@@ -320,14 +320,14 @@ def _print_cached(
     key: the arguments that the lines depend on.
     flags: the arguments for absl.
     make: the lines, once all experiments are registered.
-    is_json: whether they are a document of JSON.
+    is_json: whether they are a JSON document, which is masked.
   """
   cache = ExperimentCache(command, key)
   lines = cache.read()
   if lines is None:
     cache.watch()
     _parse(flags)
-    lines = [safe_text.mask(line) for line in make()]
+    lines = [line if is_json else safe_text.mask(line) for line in make()]
     cache.write(lines, importlib.import_module('official_ext.training.config.registries').ENTRY_POINTS)
   _print_lines(lines, is_json)
 

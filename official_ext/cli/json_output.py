@@ -29,7 +29,7 @@ CODES: dict[str, tuple[tuple[type[BaseException], ...], str]] = {
 }
 _WHERE = re.compile(r'(?P<where>.*?[^\s:]): (?P<what>.*)', re.DOTALL)
 
-_out: list[TextIO] = []  # The stdout of the process, while that of Python is stderr.
+_out: list[TextIO] = []  # The stdout of the process, while `sys.stdout` masks text or is stderr.
 
 
 def is_wanted(arguments: Sequence[str]) -> bool:
@@ -39,21 +39,26 @@ def is_wanted(arguments: Sequence[str]) -> bool:
 
 
 @contextlib.contextmanager
-def alone_on_stdout() -> Iterator[None]:
-  """A context in which `print_document` alone writes to stdout; all other output goes to stderr."""
-  _out.append(sys.stdout)
+def documents_to(out: TextIO) -> Iterator[None]:
+  """A context in which `print_document` writes to a stream, and not to `sys.stdout`."""
+  _out.append(out)
   try:
-    with contextlib.redirect_stdout(sys.stderr):
-      yield
+    yield
   finally:
     _out.pop()
 
 
+def masked(values: object) -> json_values.Json:
+  """Strict JSON without passwords: numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity".
+
+  Each text is masked by itself: in the text of a document, the end of a password may hide the end of a string.
+  """
+  return safe_text.mask_values(json_values.as_strict(values))
+
+
 def print_document(values: object) -> None:
-  """Prints JSON in which numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"."""
-  out = _out[-1] if _out else sys.stdout
-  text = json.dumps(json_values.as_strict(values), indent=2, allow_nan=False)
-  print(safe_text.mask(text) if _out else text, file=out, flush=True)
+  """Prints a JSON document, see `masked`."""
+  print(json.dumps(masked(values), indent=2, allow_nan=False), file=_out[-1] if _out else sys.stdout, flush=True)
 
 
 def code_of(error: BaseException) -> str:

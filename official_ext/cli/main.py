@@ -106,7 +106,9 @@ def _report_as_json(report: Callable[[BaseException], int], error: BaseException
   lines = [
     line.partition(': ')[2] for line in text.getvalue().splitlines() if line.startswith(('error: ', 'preempted: '))
   ]
-  json_output.print_error(lines or [str(error)], json_output.code_of(error))
+  # Some errors of the system are reported as mistakes.
+  code = 'mistake' if status == errors.UserError.exit_status else json_output.code_of(error)
+  json_output.print_error(lines or [str(error)], code)
   return status
 
 
@@ -119,9 +121,12 @@ def _run(command: str, arguments: list[str]) -> int:
   unlocked = contextlib.nullcontext() if gin is None else gin.unlock_config()
   own = arguments[: arguments.index('--')] if '--' in arguments else arguments
   is_unmasked = command in _UNMASKED or bool(set(own) & set(arguments_lib.HELP))
-  out = sys.stdout if is_unmasked else safe_text.MaskedStream(sys.stdout)
-  documents = json_output.alone_on_stdout() if json_output.is_wanted(arguments) else contextlib.nullcontext()
-  with unlocked, contextlib.redirect_stdout(out), documents:
+  out = sys.stderr if json_output.is_wanted(arguments) else sys.stdout
+  with (
+    unlocked,
+    json_output.documents_to(sys.stdout),
+    contextlib.redirect_stdout(out if is_unmasked else safe_text.MaskedStream(out)),
+  ):
     status = run(arguments)
     sys.stdout.flush()
     return status or 0

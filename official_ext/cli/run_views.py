@@ -463,7 +463,7 @@ def add_view_commands(commands: Any) -> None:
   _add_list(commands)
   view(commands, 'show', _show, 'print all about a run, and the end of its log')
   found = add(commands, 'log', _log, takes_remote=True, text='print the output of a run that was started detached')
-  found.add_argument('--lines', type=arguments_lib.number_from(0, int), default=20, metavar='N', help='default: 20')
+  found.add_argument('--lines', type=arguments_lib.at_least(0), default=20, metavar='N', help='default: 20')
   found.add_argument('--follow', action='store_true', help='print further lines until the run ends')
   found.add_argument('--mode', default='train', metavar='MODE', help='the process beside others; default: train')
   view(commands, 'compare', _compare, 'print fields that differ, last and best metrics, versions')

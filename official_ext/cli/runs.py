@@ -204,7 +204,7 @@ def _add_process_commands(commands: Any) -> None:
   found.add_argument('--timeout', type=arguments_lib.number_from(0), metavar='SECONDS', help=limit)
   found = add(commands, 'resume', _resume, 'resume or extend runs, detached', as_json=True, takes_remote=True)
   longer = 'train to this step, also if a run has finished'
-  found.add_argument('--train_steps', type=arguments_lib.number_from(1, int), metavar='N', help=longer)
+  found.add_argument('--train_steps', type=arguments_lib.at_least(1), metavar='N', help=longer)
   found.add_argument('--print', action='store_true', help='print the command instead')
   text = 'make the folder of a similar run, and print the command that starts it'
   found = add(commands, 'clone', _clone, text, as_json=True, takes_remote=True)

@@ -19,6 +19,7 @@ with package_imports.without_gc():
   from official_ext.base import config_text
   from official_ext.base import errors
   from official_ext.base.files import paths
+  from official_ext.base.run_folder import model_folders
   from official_ext.base.run_folder import run_status
   from official_ext.cli import exit_status
   from official_ext.cli import export
@@ -37,7 +38,6 @@ with package_imports.without_gc():
   from official_ext.training.writers import writers
 
 FLAGS = flags.FLAGS
-_PARAMS = 'params.yaml'
 
 _HELP = """Usage: official-ext train --experiment=NAME --mode=MODE --model_dir=FOLDER [FLAGS]
 
@@ -162,7 +162,7 @@ def evaluate(model_dir: str, *, checkpoint: str | None = None, registry: Sequenc
   """
   model_dir = paths.absolute(model_dir)
   run = run_status.read(model_dir)
-  params = os.path.join(model_dir, _PARAMS)
+  params = os.path.join(model_dir, model_folders.RUN_FILE)
   if run is None or not run.get('experiment') or not paths.is_file(params):
     raise errors.UserError(f'{model_dir}: no run with params.yaml and run.json; name the folder of a run')
   modules = [*(run.get('registry') or ()), *registry]

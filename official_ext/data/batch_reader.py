@@ -250,7 +250,7 @@ class BatchReader:
     self._reference, self.batch = self._choose_reference()
 
   def _warn_if_it_varies(self, index: int, first: collators.Example) -> None:
-    """Warns if the batch of one example is another one when it is read again, such as by draws of NumPy in `fetch`."""
+    """Warns if the batch of one example differs when it is read again, such as by draws of NumPy in `fetch`."""
     try:
       again = self._collate(self._source.fetch([index]))
     except Exception:  # pylint: disable=broad-except  # It is reported when it is trained on.
@@ -258,8 +258,8 @@ class BatchReader:
     flat = [list(map(np.asarray, tf.nest.flatten(batch))) for batch in (first, again)]
     if not all(map(_is_equal, *flat)):
       logging.warning(
-        '%s: %s is another one when it is read again: a resumed run has other examples than an undisturbed one, and '
-        'workers may draw alike; draw in transform_per_example, by its seed',
+        '%s: %s differs when it is read again, so a resumed run has other examples than an undisturbed one, and '
+        'workers may draw the same numbers; draw in transform_per_example, by its seed',
         self._field,
         self._source.describe(index),
       )

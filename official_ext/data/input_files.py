@@ -3,7 +3,7 @@
 TensorFlow is imported only for patterns and remote paths.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import csv
 import dataclasses
@@ -62,8 +62,8 @@ def matching_files(pattern: str) -> list[str]:
 MANIFEST = 'prepared.json'  # Written after all shards.
 PLAN = 'plan.json'  # Written first.
 # Files that a conversion for Model Garden writes next to its shards.
-MOST_OBJECTS = 'most_objects'  # In a report: the largest number of objects in an image of a split.
 LABELS, REPORT, CONFIG = 'labels.txt', 'report.json', 'experiment.yaml'
+MOST_OBJECTS = 'most_objects'  # In a report: the largest number of objects in an image of a split.
 PREPARED_VERSION = 1
 JPEG_QUALITY = 100  # Of images that are encoded again: pixels change by rounding alone.
 
@@ -211,6 +211,11 @@ class ClassNames:
   def __len__(self) -> int:
     return len(self._names)
 
+  @property
+  def numbers(self) -> list[int]:
+    """The numbers of the classes that have names, in order."""
+    return sorted(self._names)
+
   def of(self, number: int) -> str:
     """The name of a class; its number if it has none."""
     return self._names.get(number, str(number))
@@ -236,35 +241,51 @@ def find_class_names(data: Any) -> ClassNames:
   return ClassNames({})
 
 
-def check_same_classes(where: str, names: ClassNames, other: str, others: ClassNames) -> None:
-  """Refuses two inputs of one model whose classes have other names, or another order.
+def check_same_classes(where: str, names: ClassNames, other: str, others: ClassNames, labels: str = '') -> None:
+  """Refuses an input with a class that another input of the model has under another number, or not at all.
+
+  The input may have fewer classes than the other one.
 
   Args:
-    where: the dotted path of an input.
+    where: the dotted path or flag of the input.
     names: of its classes; nothing is checked without names.
-    other: the path of the other input.
-    others: the names there.
+    other: the other input.
+    others: the names there; nothing is checked without names.
+    labels: the path of the labels.txt of the other input, if it is known.
 
   Raises:
     UserError: with the first class that differs.
   """
-  if not len(names) or not len(others):
+  if not len(others):
     return
-  for number in range(max(len(names), len(others))):
+  for number in names.numbers:
     if names.of(number) != others.of(number):
       raise errors.UserError(
-        f'{where}: class {number} is {names.of(number)}, and {others.of(number)} in {other}; prepare it with --labels, '
-        f'the {LABELS} of {other}'
+        f'{where}: class {number} is {names.of(number)}, and {others.of(number)} in {other}; prepare it with --labels'
+        + (f'={labels}' if labels else f', the {LABELS} of {other}')
       )
 
 
 def most_objects(data: Any) -> int:
-  """The largest number of objects in an image of the prepared folder of a data configuration; 0 if it is unknown."""
+  """The largest number of objects in an image of the prepared files of a data configuration; 0 if it is unknown."""
   pattern = config_fields.of_data(data).input_path
-  folders = [os.path.dirname(each) for each in input_patterns(pattern)] if pattern else []
-  reports = [json_values.read_file(os.path.join(folder, REPORT), max_bytes=None) or {} for folder in folders]
-  counts = [split.get(MOST_OBJECTS) for report in reports for split in (report.get('splits') or {}).values()]
+  counts = []
+  for folder, name in map(os.path.split, input_patterns(pattern) if pattern else ()):
+    splits = (json_values.read_file(os.path.join(folder, REPORT), max_bytes=None) or {}).get('splits') or {}
+    named = [values for split, values in splits.items() if name.startswith(f'{split}-')]
+    counts += [values.get(MOST_OBJECTS) for values in named or splits.values()]
   return max((count for count in counts if json_values.is_int(count)), default=0)
+
+
+def check_labels(names: Sequence[str]) -> None:
+  """Refuses names of classes that labels.txt does not hold, a name on each line.
+
+  Raises:
+    UserError: with the first one.
+  """
+  broken = next((name for name in names if not name or '\n' in name or '\r' in name), None)
+  if broken is not None:
+    raise errors.UserError(f'INPUT: the class {broken!r} is not one line, as {LABELS} requires; rename it')
 
 
 def class_names_in(folder: str) -> ClassNames:

@@ -65,7 +65,7 @@ def csv_records(file: str) -> PlainRecords:
   csv.field_size_limit(json_records.MAX_LINE_BYTES)
   delimiter = TABLE_ENDINGS[os.path.splitext(file.removesuffix('.gz'))[1].lower()]
   reader = csv.DictReader(io.StringIO(_text(content, file), newline=''), delimiter=delimiter, strict=True)
-  records, places, end = [], [], 1
+  records, places, end = [], [], 0
   try:
     names = reader.fieldnames or []
     repeated = next((name for name in names if names.count(name) > 1), None)
@@ -90,7 +90,7 @@ def csv_records(file: str) -> PlainRecords:
 
 
 def _may_be_rows(field: object) -> bool:
-  """Whether a field may be rows between two marks that were no quotation: a doubled mark shows that it is one."""
+  """Whether a field may be several rows that two unpaired marks have joined: a doubled mark in it rules that out."""
   return isinstance(field, str) and '\n' in field and '\t' in field and '"' not in field
 
 

@@ -136,7 +136,7 @@ def _in_16_bits(content: bytes) -> bytes:
       if tensor.type != schema.TensorType.FLOAT32 or data is None or number in graph.outputs:
         continue
       values = np.asarray(data, np.uint8).view(np.float32)
-      if values.size < 2 or not holds_in_16_bits(values):
+      if values.size < 2 or not _holds_in_16_bits(values):
         continue
       if tensor.buffer not in stored:
         stored[tensor.buffer] = len(model.buffers)
@@ -155,12 +155,13 @@ def _in_16_bits(content: bytes) -> bytes:
       operator.opcodeIndex = len(model.operatorCodes) - 1
       operator.inputs, operator.outputs = np.array([number], np.int32), np.array([computed_number], np.int32)
       graph.operators.insert(0, operator)
-  for number in stored:
+  used = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
+  for number in stored.keys() - used:
     model.buffers[number].data = None
   return flatbuffer_utils.convert_object_to_bytearray(model)
 
 
-def holds_in_16_bits(values: np.ndarray) -> bool:
+def _holds_in_16_bits(values: np.ndarray) -> bool:
   """Whether float16 keeps numbers finite, and not all of them become 0."""
   with np.errstate(over='ignore'):
     rounded = values.astype(np.float16)

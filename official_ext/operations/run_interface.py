@@ -54,7 +54,7 @@ class Best(NamedTuple):
 
 
 class Run:
-  """A run: a folder that train.py has written to. Each attribute and method reads it as it stands now.
+  """A run: a folder that train.py has written to. Each property and method reads its files again.
 
   Attributes:
     name: the path of its folder below the folder of runs.
@@ -154,7 +154,8 @@ class Run:
       timeout: seconds to wait at most; None for no limit.
 
     Returns:
-      Whether it is so: False if the run has ended before the condition held, or the time is over.
+      True if the run has ended or the condition holds; False if the run has ended before, or the time is over. A run
+      that has never started has not ended.
 
     Raises:
       UserError: the condition is invalid.
@@ -279,7 +280,7 @@ def get(path: str) -> Run:
     path: of the folder, such as 'runs/digits'.
 
   Raises:
-    UserError: there is no run.
+    UserError: the folder has no run.
   """
   path = os.path.abspath(paths.expanded(path))
   if not run_folders.is_run(path):

@@ -1,13 +1,16 @@
 """--json: one document on stdout, errors as JSON on stderr, statuses that tell a mistake from a state."""
 
 import json
+import os
 import pathlib
 import re
 
 import pytest
 
+from official_ext.base import errors
 from official_ext.cli import json_output
 from official_ext.cli import main as cli
+from official_ext.cli import runs
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -120,6 +123,56 @@ def test_an_error_is_one_line_of_json(run, root):
   assert json.loads(run('runs', 'lst', root)[2])['error']['code'] == 'mistake'
 
 
+@pytest.mark.parametrize(
+  'note, shown',
+  [
+    ('password="ab cd" x', 'password="***" x'),
+    ("--set=token='abcd", "--set=token='***"),
+    ('secret="', 'secret="'),
+    ('https://me:abcd@host/"x"', 'https://me:***@host/"x"'),
+  ],
+)
+def test_secrets_are_masked_and_the_document_is_valid(run, root, note, shown):
+  status, document, err = run('runs', 'tag', root, 'a', f'--note={note}')
+  assert (status, document) == (0, {'name': 'a', 'tags': [], 'note': shown})
+  assert 'abcd' not in err and 'ab cd' not in err
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+  'error, status, expected',
+  [
+    (errors.DivergedError('trainer.nonfinite: 9 updates; lower the rate'), 3, ('diverged', 'trainer.nonfinite')),
+    (errors.CheckpointError('ckpt-1: no space'), 1, ('storage', 'ckpt-1')),
+    (KeyboardInterrupt(), 1, ('failed', '')),
+  ],
+)
+def test_other_errors_have_codes_too(run, root, monkeypatch, error, status, expected):
+  def fail(arguments):
+    del arguments
+    raise error
+
+  monkeypatch.setattr(runs, 'run', fail)
+  found, document, err = run('runs', 'list', root)
+  values = json.loads(err)['error']
+  assert (found, document, values['code'], values['where']) == (status, None, *expected)
+
+
+@pytest.mark.tensorflow
+def test_a_current_folder_that_is_gone_is_a_mistake(run, tmp_path, monkeypatch):
+  def fail(arguments):
+    del arguments
+    os.getcwd()
+
+  monkeypatch.setattr(runs, 'run', fail)
+  gone = tmp_path / 'gone'
+  gone.mkdir()
+  monkeypatch.chdir(gone)
+  gone.rmdir()
+  status, _, err = run('runs', 'list')
+  assert (status, json.loads(err)['error']['code']) == (2, 'mistake')
+
+
 def test_a_job_is_added_listed_waited_for_and_cancelled(capsys, root):
   def call(*words):
     status = cli.main([*map(str, words)])
@@ -143,3 +196,5 @@ def test_experiments_and_their_fields(run):
   status, document, _ = run('describe', 'digits_mlp', '--set=batch_size=32')
   (size,) = [each for each in document if 'batch_size' in each['short_names']]
   assert status == 0 and list(size) == fields_of('describe') and size['value'] == 32
+  status, document, err = run('describe', 'digits_mlp', '--yaml')
+  assert (status, document) == (2, None) and 'not allowed with argument' in json.loads(err)['error']['what']

@@ -157,8 +157,9 @@ def test_a_run_is_named_in_the_folder_or_by_its_path(tmp_path, runs):
   assert runs('compare', tmp_path, 'a')[0] == 2
   assert runs('compare', tmp_path, 'a', tmp_path / 'a')[0] == 2
   assert [each['name'] for each in json.loads(runs('show', tmp_path, 'a', 'b', '--json')[1])] == ['a', 'b']
-  for flag in ('list --hung_minutes=nan', 'list --hung_minutes=-1', 'log --lines=-1', 'stop --wait=inf'):
+  for flag in ('list --hung_minutes=nan', 'list --hung_minutes=-1', 'stop --wait=inf'):
     assert 'expected a number from 0' in runs(flag.split()[0], tmp_path, flag.split()[1])[2]
+  assert "invalid integer of 0 or more value: '-1'" in runs('log', tmp_path, '--lines=-1')[2]
   for command in ('list --trash', 'restore a', 'delete a --forever'):
     first, *others = command.split()
     assert f'{tmp_path}/none: ' in runs(first, tmp_path / 'none', *others)[2]

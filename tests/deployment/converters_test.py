@@ -1,9 +1,13 @@
 """Conversions keep the arithmetic that no example of a verification may show."""
 
+import copy
+
 import numpy as np
 import onnxruntime
 import pytest
 import tensorflow as tf
+from tensorflow.lite.python import schema_py_generated as schema
+from tensorflow.lite.tools import flatbuffer_utils
 
 from official_ext.base import errors
 from official_ext.deployment import converters
@@ -54,6 +58,22 @@ def test_litert_keeps_the_numbers_that_16_bits_do_not_hold(tmp_path):
     for name in ('scaled', 'mapped', 'large', 'constant'):
       np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
     np.testing.assert_array_equal(found['small'], x @ small.numpy().astype(np.float16).astype(np.float32))
+
+
+def test_litert_keeps_a_buffer_that_another_tensor_has_too():
+  weight = tf.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+  content = converters.convert_to_litert(traced(lambda x: {'y': x @ weight}), 'none', None).content
+  model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
+  graph = model.subgraphs[0]
+  (shared,) = (each for each in graph.tensors if model.buffers[each.buffer].data is not None)
+  other = copy.copy(shared)
+  other.type = schema.TensorType.INT32
+  graph.tensors.append(other)
+  data = model.buffers[shared.buffer].data
+  found = converters._in_16_bits(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
+  found = flatbuffer_utils.read_model_from_bytearray(bytearray(found))
+  (kept,) = (each for each in found.subgraphs[0].tensors if each.type == schema.TensorType.INT32)
+  np.testing.assert_array_equal(found.buffers[kept.buffer].data, data)
 
 
 def test_onnx_refuses_weights_that_float16_does_not_hold(tmp_path):

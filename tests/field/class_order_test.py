@@ -6,6 +6,7 @@ import types
 import pytest
 
 from official_ext.base import errors
+from official_ext.data import input_files
 from official_ext.training.evaluation import evaluated_data
 from official_ext.training.loop import train_lib
 from tests.training.loop import harness
@@ -46,6 +47,17 @@ def test_training_and_validation_number_classes_alike(tmp_path):
   run(tmp_path / 'run', one, one)
   with pytest.raises(errors.UserError, match=r'task.train_data: class 0 is good, and bad in the data of the run \('):
     run(tmp_path / 'run', other, other)
+
+
+def test_an_input_may_have_fewer_classes_and_numbers_may_have_gaps():
+  def check(names, others):
+    input_files.check_same_classes('a', input_files.ClassNames(names), 'b', input_files.ClassNames(others))
+
+  check({0: 'bad'}, {0: 'bad', 1: 'good'})
+  check({1: 'person', 90: 'toothbrush'}, {1: 'person', 2: 'bicycle', 90: 'toothbrush'})
+  for others in ({1: 'person', 90: 'hair drier'}, {1: 'person'}):
+    with pytest.raises(errors.UserError, match='a: class 90 is toothbrush, and (hair drier|90) in b; prepare it with'):
+      check({1: 'person', 90: 'toothbrush'}, others)
 
 
 def test_an_evaluation_compares_with_the_training_data(tmp_path):

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from official_ext.base import errors
+from official_ext.data import input_files
 from official_ext.training.loop import run_checks
 from tests.vision import drawn
 
@@ -28,6 +29,7 @@ def test_another_number_of_detections_than_that_of_the_ap_is_refused():
   run_checks.check_detection(config(max_num_eval_detections=100))
   with pytest.raises(errors.UserError, match='task.max_num_eval_detections: 200: the AP would be -1'):
     run_checks.check_detection(config(max_num_eval_detections=200))
+  run_checks.check_detection(config(max_num_eval_detections=200, use_coco_metrics=False))
 
 
 def test_objects_beyond_the_number_that_is_learned_are_named(tmp_path):
@@ -44,5 +46,9 @@ def test_objects_beyond_the_number_that_is_learned_are_named(tmp_path):
     line.startswith('task.train_data.parser.max_num_instances: is 20, and an image has 21 objects') and '21' in line
   )
   assert warnings(21) == []
+  report = json.loads((tmp_path / 'out/report.json').read_text())
+  report['splits']['validation'][input_files.MOST_OBJECTS] = 50
+  (tmp_path / 'out/report.json').write_text(json.dumps(report))
+  assert warnings(21) == []  # Of the files of training alone.
   (line,) = warnings(100, config(type='randaug'))
   assert 'aug_type: translations, shears and rotations of Model Garden fill the empty area with mirrored pixels' in line

@@ -55,7 +55,7 @@ class Varies(sources.Source):
 def test_a_source_whose_examples_vary_is_reported(draw, is_reported, caplog):
   data = definitions.InMemoryDataConfig(global_batch_size=2, is_training=True)
   step_indexed.build_dataset(Varies(draw), data)
-  assert ('example 0 of Varies is another one when it is read again' in caplog.text) == is_reported
+  assert ('example 0 of Varies differs when it is read again' in caplog.text) == is_reported
 
 
 STATEFUL = lambda: tf.cond(tf.random.uniform([]) > 0.5, lambda: 1.0, lambda: 0.0)

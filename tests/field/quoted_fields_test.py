@@ -23,6 +23,12 @@ def test_a_mark_that_joins_lines_is_refused(name, lines, line, tmp_path):
     table_records.csv_records(str(tmp_path / name))
 
 
+def test_a_mark_in_the_header_is_refused(tmp_path):
+  (tmp_path / 'a.csv').write_text('text,"label\ngood,p\n')
+  with pytest.raises(errors.UserError, match='a.csv, line 1: is invalid CSV'):
+    table_records.csv_records(str(tmp_path / 'a.csv'))
+
+
 def test_other_marks_are_read(tmp_path):
   (tmp_path / 'a.tsv').write_text('text\tlabel\nsaid "hi"\tp\nlast "\tn\n"""x"" y"\tp\n')
   (tmp_path / 'a.csv').write_text('text,label\n"a, b",p\n"said ""hi""",n\n"two\nlines",p\n')

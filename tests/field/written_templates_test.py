@@ -58,5 +58,7 @@ def test_a_template_beside_adapters_without_a_tokenizer_is_refused(folder, tmp_p
   for path, name in ((folder, 'config.json'), (tmp_path, 'adapter_config.json'), (tmp_path, 'chat_template.jinja')):
     with open(os.path.join(path, name), 'w') as file:
       file.write('{}')
-  with pytest.raises(errors.UserError, match='chat_template.jinja: is the chat template of the adapters, and no token'):
+  with pytest.raises(
+    errors.UserError, match='chat_template.jinja: is the chat template of the adapters, and requires token'
+  ):
     model_folders.find(folder, adapter=str(tmp_path))

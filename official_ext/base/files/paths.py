@@ -233,7 +233,7 @@ def lines(path: str, max_bytes: int = 2**25) -> list[str]:
 
 
 def split_lines(content: bytes, on_error: str = 'strict') -> list[str]:
-  """The lines of a text in UTF-8 without a byte order mark at its beginning, divided at line feeds alone.
+  """The lines of a text in UTF-8, divided at line feeds alone. A byte order mark at its beginning is dropped.
 
   `str.splitlines` divides at U+2028, U+0085 and others too, which are parts of names and tokens.
 

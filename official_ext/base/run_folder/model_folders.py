@@ -187,8 +187,8 @@ def find(folder: str, base_model: str | None = None, adapter: str | None = None)
     raise errors.UserError(f'{adapter}: holds no {ADAPTER_CONFIG_FILE}; a folder of peft has one')
   if TEMPLATE_FILE in names and TOKENIZER_FILE not in names:
     raise errors.UserError(
-      f'{os.path.join(adapter, TEMPLATE_FILE)}: is the chat template of the adapters, and no {TOKENIZER_FILE} is '
-      f"beside it, which it needs to be read; copy the tokenizer's files of {folder} there"
+      f'{os.path.join(adapter, TEMPLATE_FILE)}: is the chat template of the adapters, and requires '
+      f"{TOKENIZER_FILE} in the same folder; copy the tokenizer's files of {folder} there"
     )
   return ModelFolders(folder, adapter, adapter if TOKENIZER_FILE in names else folder)
 

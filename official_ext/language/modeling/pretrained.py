@@ -459,7 +459,8 @@ def save(
       fields[name] = getattr(tokenizer, name)
   if isinstance(model, decoder.SequenceClassifier):
     family_lib.check_classifier(family, folder)
-    if tokenizer is not None and tokenizer.eos_token_id in {padding_token(model, tokenizer)} - {None}:
+    padding = padding_token(model, tokenizer)
+    if tokenizer is not None and padding is not None and tokenizer.eos_token_id == padding:
       logging.warning(
         '%s: pad_token_id: %s ends texts too: transformers scores the last token that is not padding, and this model '
         'the last one; name another pad_token',

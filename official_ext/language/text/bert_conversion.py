@@ -354,6 +354,7 @@ class BertConversion:
       place, reason = self._texts.dropped[0]
       raise errors.UserError(f'{place}: {reason}; repair it, or give --on_bad_example=skip')
     self._labels = list(reading.labels) or _ordered({name for text in self._texts.texts for name in text.labels})
+    input_files.check_labels(self._labels)
     if conversion.target == bert_targets.CLASSIFICATION and len(self._labels) < 2:
       raise errors.UserError(f'INPUT: all texts have the class {self._labels[0]}; a classifier needs two')
     self._by_split = {

@@ -94,9 +94,10 @@ class LoggedValues:
     return sum(each.num_added for each in self._series.values()) - len(self)
 
   def add(self, name: str, step: int, time: float, value: float, file: str, begin: float = -math.inf) -> None:
-    """Adds a value. A value at an earlier step, or at the same, supersedes later ones of its file, and those of other
-    files that were logged before its own began: a run that was restarted logs them again. The values of files that are
-    written at the same time stand together.
+    """Adds a value.
+
+    A value at an earlier step, or at the same, supersedes later ones of its file, and those that other files have from
+    before this file began: a restarted run logs steps again. Values of files from the same time are kept.
 
     A writer that is given no steps writes only zeros; such values are counted.
 

@@ -22,6 +22,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
+from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base import processes as processes_lib
 from official_ext.base.files import local_files
@@ -33,7 +34,6 @@ _END_NOTE_SECONDS = 600.0  # A starter holds the lock of a run for a moment.
 _STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for the remaining processes of a command.
 _WORKERS_SECONDS = 600.0  # The same for workers of a launcher that was killed: they save.
 _STRAYS_POLL_SECONDS = (0.02, 0.5)  # At first, and at most.
-_PREEMPTED = 75
 _NOT_FOUND = 127  # As a shell's status of a command that cannot be run.
 _MAX_LINE, _MAX_LINE_BYTES = 300, 1 << 13
 
@@ -248,12 +248,14 @@ def note_start(run_files: Mapping[str, str], values: Mapping[str, Any], process:
 def last_line(log: str, exit_status: int, header: str = '') -> dict[str, str]:
   """`{'last_line': TEXT}` of a command that has failed: the last line of its output; {} without one.
 
+  The text has no control characters and no passwords: terminals and notifications show it.
+
   Args:
     log: the path of its output.
-    exit_status: of it. 0, a preemption and a command that cannot be run say all themselves.
-    header: a line that is no output of the command.
+    exit_status: of the command. 0, a preemption and a command that cannot be run need no other reason.
+    header: the line above the output, which the starter writes.
   """
-  if exit_status in (0, _PREEMPTED, _NOT_FOUND):
+  if exit_status in (0, errors.PreemptedError.exit_status, _NOT_FOUND):
     return {}
   try:
     with local_files.open_to_read(log) as file:
@@ -262,7 +264,11 @@ def last_line(log: str, exit_status: int, header: str = '') -> dict[str, str]:
   except OSError:
     return {}
   found = next((line.strip() for line in reversed(lines) if line.strip()), '')
-  return {'last_line': found[:_MAX_LINE]} if found and found != header.strip() else {}
+  if not found or found == header.strip():
+    return {}
+  from official_ext.base import safe_text  # pylint: disable=g-import-not-at-top  # Of a failure alone.
+
+  return {'last_line': safe_text.mask(safe_text.printable(found))[:_MAX_LINE]}
 
 
 def note_end(

@@ -282,10 +282,9 @@ def _slot_owners(root: object, named: Mapping[str, tf.Variable]) -> dict[str, li
   """For each optimizer below a root that keeps slots by number, the names of their variables, in its order."""
   found = {}
   for name, each in walk(root):
-    numbers = {variable: tf_internals.slot_number(each, named[variable]) for variable in named}
-    owners = sorted((number, variable) for variable, number in numbers.items() if number is not None)
-    if owners:
-      found[name] = [variable for _, variable in owners]
+    numbers = tf_internals.slot_numbers(each, named)
+    if numbers:
+      found[name] = sorted(numbers, key=numbers.__getitem__)
   return found
 
 

@@ -35,8 +35,8 @@ def _averages_in(checkpoint: tf.train.Checkpoint) -> ema_optimizer.ExponentialMo
   return ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
 
 
-def note_weights(checkpoint: tf.train.Checkpoint) -> dict[str, object]:
-  """The entries of a manifest about a checkpoint that is written now: which weights the model has, and whose slots."""
+def manifest_entries(checkpoint: tf.train.Checkpoint) -> dict[str, object]:
+  """The entries of the manifest of a checkpoint: which weights the model has, and which variables have slots."""
   ema = _averages_in(checkpoint)
   weights = AVERAGED if ema is not None and ema.is_swapped else RAW
   return {'weights': weights, **contents_lib.note_slot_owners(checkpoint)}
@@ -121,7 +121,7 @@ def write_export(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **e
       return
     folder, name = os.path.split(path)
     end_unfinished_exports(folder, name.rpartition('-')[0])
-    entries |= note_weights(checkpoint)
+    entries |= manifest_entries(checkpoint)
     if manifests.find_damage(path) is not None:
       manifests.begin(path)
       manifests.write(checkpoint.write(path), **entries)

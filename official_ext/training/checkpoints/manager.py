@@ -295,7 +295,7 @@ class CheckpointManager:
       'time': time.time(),
       'num_rollbacks': len(self.rollbacks),
       **self._notes.entries(),
-      **exported_weights.note_weights(self.checkpoint),
+      **exported_weights.manifest_entries(self.checkpoint),
       **extra,
     }
     write_options = tf.train.CheckpointOptions(

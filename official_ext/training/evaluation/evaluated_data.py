@@ -88,7 +88,7 @@ def find(
     raise errors.UserError(f'--on: {on}: has neither validation nor test examples; --split=train takes the others')
   if not _rows(prepared, split):
     raise errors.UserError(f'--on: {on}: has no {split} examples')
-  names = _checked_names(folder, on, learned, num_classes)
+  names = _checked_names(folder, on, learned if len(input_files.find_class_names(learned)) else own, num_classes)
   changes: dict[str, Any] = {
     'input_path': os.path.join(glob.escape(folder), f'{split}-*.tfrecord'),
     'is_training': False,
@@ -119,14 +119,10 @@ def _checked_names(folder: str, on: str, learned: Any, num_classes: int) -> inpu
   found = input_files.class_names_in(folder)
   if len(found) != num_classes:
     raise errors.UserError(f'--on: {on}: has {len(found)} classes, the model of the run {num_classes}')
-  trained = input_files.find_class_names(learned)
-  if len(trained):
-    for number in range(num_classes):
-      if found.of(number) != trained.of(number):
-        raise errors.UserError(
-          f'--on: {on}: class {number} is {found.of(number)}, and {trained.of(number)} in the data of the run; prepare '
-          f'it with --labels={_folder_of(learned) or "FOLDER"}/labels.txt'
-        )
+  labels = os.path.join(_folder_of(learned) or 'FOLDER', input_files.LABELS)
+  input_files.check_same_classes(
+    f'--on: {on}', found, 'the data of the run', input_files.find_class_names(learned), labels
+  )
   return found
 
 

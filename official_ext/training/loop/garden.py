@@ -129,7 +129,7 @@ class ModelGardenTrainer(base_trainer.Trainer):
 
 
 def report_missing_parts(model: Any, path: str) -> None:
-  """Prints which parts of a model of Model Garden a checkpoint lacks: its tasks leave them as they are drawn."""
+  """Prints which parts of a model of Model Garden a checkpoint lacks: its tasks keep their initial values."""
   keys = [name for name, _ in tf.train.list_variables(path)]
   parts = getattr(model, 'checkpoint_items', {})
   missing = [name for name in parts if not any(key.startswith(f'{name}/') for key in keys)]
@@ -155,7 +155,7 @@ def _same_at_each_build(seed: int) -> Iterator[None]:
   """A context in which an input gets the same seeds each time that it is built, and on each worker.
 
   A resumed run builds it again, and workers divide files after they have shuffled them. TensorFlow's ops without a
-  seed, NumPy and Python draw from the seed of this process anew; afterwards, as if it never was.
+  seed, NumPy and Python draw from the run's seed. The context changes no later draws.
 
   Args:
     seed: `runtime.seed`, which counts if a driver has set none.

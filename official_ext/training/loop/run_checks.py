@@ -210,6 +210,8 @@ _COCO_DETECTIONS = 100
 
 def check_detection(task_config: Any) -> None:
   """Refuses evaluations of detectors whose figures would be wrong, by pycocotools' rules."""
+  if not getattr(task_config, 'use_coco_metrics', True):
+    return
   most = getattr(task_config, 'max_num_eval_detections', _COCO_DETECTIONS)
   if most != _COCO_DETECTIONS:
     raise errors.UserError(
@@ -227,7 +229,7 @@ def check_detection(task_config: Any) -> None:
 
 
 def object_warnings(task_config: Any) -> list[str]:
-  """Lines about objects that a detector would learn wrongly."""
+  """Warnings about objects that a detector leaves out, and about boxes that augmentation leaves out."""
   found = []
   for split in ('train_data', 'validation_data'):
     data = config_fields.data_of(task_config, split)

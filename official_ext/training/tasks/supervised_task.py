@@ -19,8 +19,7 @@ from official_ext.training.config import definitions
 from official_ext.training.tasks import base_task
 
 FEATURES, LABELS, WEIGHTS = 'features', 'labels', 'weights'
-# The log of `forward` that goes to all metrics.
-PREDICTIONS = 'predictions'
+PREDICTIONS = 'predictions'  # The log of `forward` that goes to all metrics.
 
 
 @dataclasses.dataclass
@@ -51,7 +50,7 @@ class SupervisedConfig(definitions.TaskConfig):
 class SupervisedTask(base_task.Task):
   """A task of examples with labels: `examples`, `build_model` and `build_loss` make it.
 
-  Batches, the number of examples and the handling of labels `[b]` beside outputs `[b, 1]` are the library's.
+  The library makes the batches, counts the examples, and gives labels `[b]` the shape of outputs `[b, 1]`.
 
   Example:
 
@@ -106,8 +105,19 @@ class SupervisedTask(base_task.Task):
   def forward(
     self, inputs: Mapping[str, Any], model: tf_keras.Model, training: bool
   ) -> tuple[tf.Tensor, Mapping[str, Any]]:
-    """The mean loss over the examples, weighted if they have weights (their sum over the number of examples, as in
-    Keras), and labels and outputs for all metrics: see base class.
+    """Computes the loss of one replica's batch, and the labels and outputs for all metrics.
+
+    Args:
+      inputs: a batch with the keys `features` and `labels`, and `weights` if the examples have them.
+      model: the model of `build_model`.
+      training: whether the pass is for an update.
+
+    Returns:
+      (loss, logs). `loss` is the sum of the examples' losses, each times its weight, over their number, as in Keras.
+      `logs` has labels, outputs and weights under `predictions`, for each metric without a log of its name.
+
+    Raises:
+      UserError: the model has several outputs, or `build_loss` returns one number for a batch.
     """
     outputs = model(inputs[FEATURES], training=training)
     if not tf.is_tensor(outputs):

@@ -403,9 +403,7 @@ class Conversion:
     self._labels = list(labels) or self._images.labels
     if conversion.target != image_set.SEGMENTATION and not self._labels:
       raise errors.UserError(f'INPUT: no class has an example; expected {input_formats.expected(conversion.target)}')
-    broken = next((name for name in self._labels if name.splitlines() != [name]), None)
-    if broken is not None:
-      raise errors.UserError(f'INPUT: the class {broken!r} is not one line, as labels.txt requires; rename it')
+    input_files.check_labels(self._labels)
     self.report: json_values.JsonObject = {}
 
   def plan(self, check: Callable[[], None]) -> planning.Plan:

@@ -111,7 +111,7 @@ def of_detections(
 
 def _renumber(truth: Any) -> None:
   """Numbers the objects from 1: pycocotools takes a match with the id 0 for none."""
-  for number, each in enumerate(truth.dataset['annotations'], 1):
+  for number, each in enumerate(truth.dataset.get('annotations', ()), 1):
     each['id'] = number
   truth.createIndex()
 

@@ -7,6 +7,7 @@ import pytest
 
 from official_ext.base import config_text
 from official_ext.base import errors
+from official_ext.data import input_files
 from official_ext.language.text import bert_conversion
 from official_ext.language.text import bert_targets
 from tests.data.prepare import prepared_inputs
@@ -245,6 +246,14 @@ def test_vocabularies_that_do_not_fit_are_refused(tokens, message, tmp_path):
   (tmp_path / 'vocab.txt').write_text('\n'.join(tokens))
   with pytest.raises(errors.UserError, match=message):
     annotated.convert(tmp_path / 'a.jsonl', tmp_path / 'out', CLASSIFICATION, tmp_path / 'vocab.txt')
+
+
+def test_a_class_of_several_lines_is_refused(tmp_path):
+  prepared_inputs.write_lines(tmp_path / 'a.jsonl', [{'text': each, 'label': each} for each in ('good\nbad', 'other')])
+  vocab_file = annotated.write_vocabulary(tmp_path / 'vocab.txt')
+  with pytest.raises(errors.UserError, match=r"the class 'good\\nbad' is not one line, as labels.txt requires"):
+    annotated.convert(tmp_path / 'a.jsonl', tmp_path / 'out', CLASSIFICATION, vocab_file)
+  input_files.check_labels(['good\u2028bad'])
 
 
 def test_one_class_and_bad_records_are_refused(tmp_path):

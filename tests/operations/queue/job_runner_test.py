@@ -129,8 +129,9 @@ print(json.dumps([os.getsid(0), os.getpgid(0), os.getpid(), os.environ['CUDA_VIS
   assert files == {'0': '/dev/null', '1': str(model_dir / 'run.log'), '2': str(model_dir / 'run.log')} | {
     name: path for name, path in files.items() if path == f'{attempt.path}.lock'
   }
-  started = json.loads((model_dir / 'started.json').read_text())
-  assert (started['pid'], started['exit_status']) == (pid, 0)
+  read = lambda: json.loads((model_dir / 'started.json').read_text())
+  queues.until(lambda: read()['exit_status'] is not None)  # It is noted after the end of the attempt.
+  assert (read()['pid'], read()['exit_status']) == (pid, 0)
 
 
 def test_a_signal_is_passed_on_once(trial):
@@ -242,8 +243,14 @@ def test_what_cannot_be_run_has_failed_with_a_reason(trial):
 
 def test_what_has_failed_says_why(trial):
   """The last line of its output, in the queue and in the list of runs."""
-  for number, words in enumerate((['echo "error: task.name: no"; echo; exit 2'], ['exit 1'], ['echo saved; exit 3'])):
-    queue_changes.add(trial.queue, ['sh', '-c', *words], model_dir=str(trial.folder / f'run{number}'))
+  commands = (
+    'echo "error: task.name: no"; echo; exit 2',
+    'exit 1',
+    'echo saved; exit 3',
+    "printf '\\033[2J: token=abcd\\n'; exit 1",
+  )
+  for number, command in enumerate(commands):
+    queue_changes.add(trial.queue, ['sh', '-c', command], model_dir=str(trial.folder / f'run{number}'))
   trial.finish()
   line = 'error: task.name: no'
   meaning = 'a mistake in the command or its configuration'
@@ -251,6 +258,7 @@ def test_what_has_failed_says_why(trial):
     f'ended with status 2 ({meaning}): {line}',
     'ended with status 1',
     'ended with status 3 (diverged): saved',
+    r'ended with status 1: \x1b[2J: token=***',
   ]
   assert [state.reason for state in trial.states().values()] == expected
   found = statuses.of_run(run_folders.Run(str(trial.folder / 'run0'), 'run0'))
