@@ -106,7 +106,9 @@ def _report_as_json(report: Callable[[BaseException], int], error: BaseException
   lines = [
     line.partition(': ')[2] for line in text.getvalue().splitlines() if line.startswith(('error: ', 'preempted: '))
   ]
-  json_output.print_error(lines or [str(error)], json_output.code_of(error))
+  # Some errors of the system are reported as mistakes.
+  code = 'mistake' if status == errors.UserError.exit_status else json_output.code_of(error)
+  json_output.print_error(lines or [str(error)], code)
   return status
 
 

@@ -1,13 +1,16 @@
 """--json: one document on stdout, errors as JSON on stderr, statuses that tell a mistake from a state."""
 
 import json
+import os
 import pathlib
 import re
 
 import pytest
 
+from official_ext.base import errors
 from official_ext.cli import json_output
 from official_ext.cli import main as cli
+from official_ext.cli import runs
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -133,6 +136,41 @@ def test_secrets_are_masked_and_the_document_is_valid(run, root, note, shown):
   status, document, err = run('runs', 'tag', root, 'a', f'--note={note}')
   assert (status, document) == (0, {'name': 'a', 'tags': [], 'note': shown})
   assert 'abcd' not in err and 'ab cd' not in err
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+  'error, status, expected',
+  [
+    (errors.DivergedError('trainer.nonfinite: 9 updates; lower the rate'), 3, ('diverged', 'trainer.nonfinite')),
+    (errors.CheckpointError('ckpt-1: no space'), 1, ('storage', 'ckpt-1')),
+    (KeyboardInterrupt(), 1, ('failed', '')),
+  ],
+)
+def test_other_errors_have_codes_too(run, root, monkeypatch, error, status, expected):
+  def fail(arguments):
+    del arguments
+    raise error
+
+  monkeypatch.setattr(runs, 'run', fail)
+  found, document, err = run('runs', 'list', root)
+  values = json.loads(err)['error']
+  assert (found, document, values['code'], values['where']) == (status, None, *expected)
+
+
+@pytest.mark.tensorflow
+def test_a_current_folder_that_is_gone_is_a_mistake(run, tmp_path, monkeypatch):
+  def fail(arguments):
+    del arguments
+    os.getcwd()
+
+  monkeypatch.setattr(runs, 'run', fail)
+  gone = tmp_path / 'gone'
+  gone.mkdir()
+  monkeypatch.chdir(gone)
+  gone.rmdir()
+  status, _, err = run('runs', 'list')
+  assert (status, json.loads(err)['error']['code']) == (2, 'mistake')
 
 
 def test_a_job_is_added_listed_waited_for_and_cancelled(capsys, root):
