@@ -58,6 +58,11 @@ def test_an_input_may_have_fewer_classes_and_numbers_may_have_gaps():
   for others in ({1: 'person', 90: 'hair drier'}, {1: 'person'}):
     with pytest.raises(errors.UserError, match='a: class 90 is toothbrush, and (hair drier|90) in b; prepare it with'):
       check({1: 'person', 90: 'toothbrush'}, others)
+  one, other = input_files.ClassNames({0: 'bad'}), input_files.ClassNames({0: 'good'})
+  with pytest.raises(
+    errors.UserError, match='a: class 0 is bad, and good in b; prepare it with --labels=b/labels.txt$'
+  ):
+    input_files.check_same_classes('a', one, 'b', other, 'b/labels.txt')
 
 
 def test_an_evaluation_compares_with_the_training_data(tmp_path):

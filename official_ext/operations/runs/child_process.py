@@ -246,9 +246,7 @@ def note_start(run_files: Mapping[str, str], values: Mapping[str, Any], process:
 
 
 def last_line(log: str, exit_status: int, header: str = '') -> dict[str, str]:
-  """`{'last_line': TEXT}` of a command that has failed: the last line of its output; {} without one.
-
-  The text has no control characters and no passwords: terminals and notifications show it.
+  """`{'last_line': TEXT}` of a command that has failed: the last line of its output, see `reason_of`; {} without one.
 
   Args:
     log: the path of its output.
@@ -264,11 +262,14 @@ def last_line(log: str, exit_status: int, header: str = '') -> dict[str, str]:
   except OSError:
     return {}
   found = next((line.strip() for line in reversed(lines) if line.strip()), '')
-  if not found or found == header.strip():
-    return {}
+  return {'last_line': reason_of(found)} if found and found != header.strip() else {}
+
+
+def reason_of(line: str) -> str:
+  """A line of output as a part of a reason, which terminals and notifications show: harmless, masked and short."""
   from official_ext.base import safe_text  # pylint: disable=g-import-not-at-top  # Of a failure alone.
 
-  return {'last_line': safe_text.mask(safe_text.printable(found))[:_MAX_LINE]}
+  return safe_text.mask(safe_text.printable(line.strip(), keep='\t'))[:_MAX_LINE]
 
 
 def note_end(

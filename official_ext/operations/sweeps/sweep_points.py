@@ -18,6 +18,7 @@ from official_ext.base.files import local_files
 from official_ext.base.files import paths
 from official_ext.base.run_folder import run_files
 from official_ext.operations.queue import queued_jobs
+from official_ext.operations.runs import child_process
 from official_ext.operations.runs import event_log
 from official_ext.operations.runs import run_folders
 from official_ext.operations.runs import run_processes
@@ -122,7 +123,6 @@ OVER = ('finished', 'failed', 'diverged', 'pruned', 'stopped')
 STATUSES = (NEW, *UNDER_WAY, *OVER, 'unreadable', 'deleted')
 _OF_RECORD = {'finished': 'finished', 'failed': 'failed', 'diverged': 'diverged'}
 _DIVERGED = 3
-_MAX_LINE = 300  # Of the log, as a reason.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,8 +211,10 @@ class PointReader:
     if known is not None and known[0] == key:
       return known[1]
     found = point_status(job, run, pruned)
-    if found[0] == 'failed' and (lines := run_processes.log_tail(run, 1)) and lines[0].strip() not in found[1]:
-      found = found[0], ': '.join(filter(None, [found[1], lines[0].strip()[:_MAX_LINE]]))
+    if found[0] == 'failed' and (lines := run_processes.log_tail(run, 1)):
+      line = child_process.reason_of(lines[0])
+      if line not in found[1]:
+        found = found[0], ': '.join(filter(None, [found[1], line]))
     if found[0] in OVER:
       self._over[record.number] = key, found
     return found

@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from official_ext.operations.queue import queued_jobs
+from official_ext.operations.runs import child_process
 from official_ext.operations.sweeps import sweep_points
 from tests.operations.runs import folders as run_folders
 from tests.operations.sweeps import folders
@@ -38,6 +39,17 @@ def test_a_failed_point_has_the_last_line_of_its_log(tmp_path):
   with log.open('a') as file:
     file.write('another line\n')
   assert {point.number: point.reason for point in reader.read(sweep)}[2] == 'it has failed: another line'
+
+
+def test_a_reason_has_the_last_line_once(tmp_path, monkeypatch):
+  folder = folders.make(tmp_path, count=3, failed=(2,))
+  log = pathlib.Path(folders.points(folder)[2].record.folder, 'run.log')
+  log.write_text('ValueError: token=abcd ' + 'x' * 1000 + '\n')
+  line = child_process.last_line(str(log), 1)['last_line']
+  assert line == ('ValueError: token=*** ' + 'x' * 1000)[:300]
+  monkeypatch.setattr(sweep_points, 'point_status', lambda *_: ('failed', f'ended with status 1: {line}'))
+  reasons = {point.number: point.reason for point in sweep_points.PointReader(folder).read(folder.load())}
+  assert reasons[2] == f'ended with status 1: {line}'
 
 
 def test_a_repeated_step_is_one_iteration(tmp_path):
