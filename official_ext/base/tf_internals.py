@@ -588,6 +588,12 @@ def variables_of(owner: object) -> Sequence[tf.Variable]:
   return [each for each in (found() if callable(found) else found) if hasattr(each, 'dtype')]
 
 
+def is_variable_handle(resource: tf.Tensor) -> bool:
+  """Whether a resource is a variable's: the handle of one knows dtype and shape; that of a lookup table does not."""
+  data = getattr(resource, '_handle_data', None)
+  return data is not None and data.is_set
+
+
 def checkpoint_items_of(model: object) -> Mapping[str, Any]:
   """The further items that Model Garden's checkpoints hold of a model, by name; {} for a model that states none."""
   return getattr(model, 'checkpoint_items', {})

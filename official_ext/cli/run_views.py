@@ -313,7 +313,8 @@ def _list(options: argparse.Namespace) -> None:
 
 def _best_of(runs: run_index.RunIndex, each: run_index.RunSummary) -> json_values.JsonObject | None:
   """The best value of the metric of a run's best checkpoint."""
-  found = run_comparison.best_of(run_folders.get_run(runs.root, each.name))
+  run = run_folders.find_run(runs.root, each.name)  # None: it was deleted meanwhile.
+  found = None if run is None else run_comparison.best_of(run)
   return found and dict(zip(('metric', 'value', 'step'), found))
 
 

@@ -25,6 +25,7 @@ from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
+from official_ext.operations.queue import queued_jobs
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver
 from official_ext.operations.runs import event_log
@@ -155,7 +156,7 @@ class Run:
 
     Returns:
       True if the run has ended or the condition holds; False if the run has ended before, or the time is over. A run
-      that has never started has not ended.
+      that has never started has not ended, unless its job of the queue is over.
 
     Raises:
       UserError: the condition is invalid.
@@ -174,7 +175,13 @@ class Run:
       time.sleep(min(left, _POLL_SECONDS))
 
   def _has_ended(self) -> bool:
-    return self.status not in ('submitted', 'starting', 'unknown') and not self.is_alive
+    status = self.status
+    if status == 'unknown' and not self.is_alive:  # It has not begun: its job may be over.
+      jobs = [
+        state for state in queue_folder.Queue(self._root).states() if state.job and state.job.model_dir == self.path
+      ]
+      return bool(jobs) and jobs[-1].status in queued_jobs.OVER
+    return status not in ('submitted', 'starting') and not self.is_alive
 
   def _holds(self, condition: selection.Condition) -> bool:
     summary = self.summary()

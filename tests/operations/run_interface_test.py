@@ -8,6 +8,7 @@ import pytest
 
 import official_ext as ext
 from official_ext.base import json_values
+from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
@@ -88,6 +89,8 @@ def test_clones_and_new_runs_wait_in_a_queue(tmp_path):
     '--set=train_steps=5',
   ]
   assert new.status == 'unknown' and not new.wait(timeout=0)
+  queue_changes.cancel(queue_folder.Queue(str(tmp_path)), 2)
+  assert new.wait(timeout=60)  # It will not begin.
 
 
 def test_what_does_not_run_is_not_stopped_and_what_is_over_not_resumed(tmp_path):

@@ -454,8 +454,7 @@ def compiler_error(function: Callable[[Any], object], specs: object) -> str:
     with tf.init_scope():
       # XLA would print a stack trace of C++ for a resource that is no variable.
       graph = compiled.get_concrete_function(*tf.nest.flatten(specs)).graph
-      handles = {id(variable.handle) for variable in graph.variables}
-      if any(outer.dtype == tf.resource and id(outer) not in handles for outer, _ in graph.captures):
+      if any(outer.dtype == tf.resource and not tf_internals.is_variable_handle(outer) for outer, _ in graph.captures):
         return 'it reads a lookup table, such as the vocabulary of a StringLookup layer'
       compiled.experimental_get_compiler_ir(*tf.nest.flatten(specs))(stage='hlo')
   except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
