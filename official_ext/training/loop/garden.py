@@ -16,6 +16,7 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
 from official_ext.base import tf_internals
+from official_ext.base.files import storage
 from official_ext.data import config_fields
 from official_ext.data import pipelines
 from official_ext.training.checkpoints import warm_start
@@ -130,7 +131,7 @@ class ModelGardenTrainer(base_trainer.Trainer):
 
 def report_missing_parts(model: Any, path: str) -> None:
   """Prints which parts of a model of Model Garden a checkpoint lacks: its tasks keep their initial values."""
-  keys = [name for name, _ in tf.train.list_variables(path)]
+  keys = list(storage.open_checkpoint(path).get_variable_to_shape_map())
   parts = getattr(model, 'checkpoint_items', {})
   missing = [name for name in parts if not any(key.startswith(f'{name}/') for key in keys)]
   if missing and tf.distribute.get_strategy().extended.should_checkpoint:

@@ -50,8 +50,8 @@ def test_steps_after_the_end_of_a_schedule_are_refused_and_a_longer_schedule_is_
     run(tmp_path, 8, decay_steps=4, warmup_steps=2)
   assert json.loads((tmp_path / 'run.json').read_text())['status'] == 'finished'
   run(tmp_path, 8, decay_steps=8, warmup_steps=2)
-  # The rate that is logged after n steps is that of the next one.
-  expected = {step: rate(step, 4 if step <= 4 else 8, 2) for step in range(1, 9)}
+  # The rate that is logged after n steps is that of the last one, number n - 1.
+  expected = {step: rate(step - 1, 4 if step <= 4 else 8, 2) for step in range(1, 9)}
   assert logged_rates(tmp_path) == pytest.approx(expected, abs=1e-7)
 
 
