@@ -40,8 +40,8 @@ def found(tmp_path_factory):
   array = 'ext.ArraySource(make_examples(bool(params.is_training), params.noise))'
   planted = {
     'wrong_rings.py': [
-      replaced(script, 'task=RingsConfig()', 'task=RingsConfig(hiden_size=8)'),
-      replaced(script, "ext.ArraySource({'point': point, 'label': label})", 'ext.ArraySource(3)'),
+      replaced(script, 'experiment(RingsConfig()', 'experiment(RingsConfig(hiden_size=8)'),
+      replaced(script, 'ext.register_task(RingsConfig)', 'ext.register_task()'),
     ],
     'configs.py': [replaced(package / 'configs.py', 'num_steps = 1000', 'num_steps = WrongSpiralsConfig().steps')],
     'task.py': [replaced(package / 'task.py', array, 'ext.ArraySource(params.noise)')],
