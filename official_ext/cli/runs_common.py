@@ -377,8 +377,7 @@ def root_of(options: argparse.Namespace) -> str:
   root = paths.expanded(options.root)
   if paths.is_remote(root):
     _check_takes_remote(argparse.Namespace(command=options.command, takes_remote=False), root)
-  if not os.path.isdir(root):
-    raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
+  run_folders.check_root(root)
   return root
 
 

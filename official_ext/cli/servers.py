@@ -230,9 +230,10 @@ def run_mcp(arguments: list[str]) -> None:
   text = 'add tools that start, stop, resume and clone runs; none deletes'
   parser.add_argument('--allow_changes', action='store_true', help=text)
   options = parser.parse_args(arguments)
+  from official_ext.operations.runs import run_folders  # pylint: disable=g-import-not-at-top  # Not for `serve`.
+
   root = paths.expanded(options.root)
-  if not os.path.isdir(root):
-    raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
+  run_folders.check_root(root)
   package_imports.require('mcp', 'mcp', 'mcp')
   from official_ext.operations import mcp_server  # pylint: disable=g-import-not-at-top  # The extra `mcp`.
 

@@ -118,14 +118,13 @@ class Run:
       [] if the run has no such metric. Values may be NaN or infinite.
     """
     kind, slash, metric = name.partition('/')
-    if not slash or kind not in ('train', 'eval'):
-      return self.metrics(f'eval/{name}') or self.metrics(f'train/{name}')
-    found = []
+    kinds, metric = ((kind,), metric) if slash and kind in ('train', 'eval') else (('eval', 'train'), name)
+    found: dict[str, builtins.list[tuple[int, float]]] = {kind: [] for kind in kinds}
     for event in event_log.standing_events(self._folder):
-      value = event_log.metrics_of(event).get(metric) if event['event'] == kind else None
+      value = event_log.metrics_of(event).get(metric) if event['event'] in found else None
       if value is not None:
-        found.append((event['step'], float(value)))
-    return found
+        found[event['event']].append((event['step'], float(value)))
+    return next((values for values in found.values() if values), [])
 
   def best(self, metric: str = '') -> Best | None:
     """The best evaluation.
@@ -342,6 +341,5 @@ def _checked_root(root: str) -> str:
   root = paths.expanded(root)
   if paths.is_remote(root):
     raise errors.UserError(f'{root}: is remote; `official-ext runs` takes copies of remote runs')
-  if not os.path.isdir(root):
-    raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
+  run_folders.check_root(root)
   return os.path.abspath(root)

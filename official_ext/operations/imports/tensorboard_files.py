@@ -64,9 +64,12 @@ class _Series:
     self.parts: dict[str, _Part] = {}
     self.has_steps = False  # Whether a step is not zero.
     self.num_added = 0
+    self._columns: tuple[int, list[np.ndarray]] = -1, []  # As of so many values.
 
   def columns(self) -> list[np.ndarray]:
     """Steps, times and values that stand, by step. A value of an unknown time counts as logged before later files."""
+    if self._columns[0] == self.num_added:
+      return self._columns[1]
     found = [np.empty(0, np.int64), np.empty(0), np.empty(0)]
     for part in sorted(self.parts.values(), key=lambda part: part.begin):
       steps, times, _ = found
@@ -75,6 +78,7 @@ class _Series:
       order = np.argsort(columns[0], kind='stable')
       is_last = np.append(np.diff(columns[0][order]) > 0, True)
       found = [column[order][is_last] for column in columns]
+    self._columns = self.num_added, found
     return found
 
 

@@ -168,6 +168,12 @@ def find_run(root: str, name: str) -> Run | None:
   return None
 
 
+def check_root(root: str) -> None:
+  """Raises UserError if a folder of runs does not exist."""
+  if not os.path.isdir(root):
+    raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
+
+
 def checked_folder(root: str, name: str) -> str:
   """The path of a new run in a folder, which need not exist.
 
