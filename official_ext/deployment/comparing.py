@@ -23,6 +23,7 @@ CLASS_OUTPUTS = ('logits', 'outputs', 'probs', 'probabilities')
 # the border of the image clipped it.
 _SCORE_ERROR, _MOST_SCORE_ERROR = 1e-5, 1e-4
 _CORNER_ERROR, _MOST_CORNER_ERROR = 1e-5, 1e-4
+_MOST_CLASS_ERROR = 1e-3  # Of the largest value of a class.
 _OVERLAP_ERROR = 1e-3  # Of intersections over union, added to the error of corners.
 _MARGIN = 2  # A decision may meet errors that are larger than the errors of matched boxes.
 
@@ -30,6 +31,7 @@ SCORE = 'a score at pre_nms_score_threshold'
 NUMBER = 'a score at the limit of max_num_detections'
 OVERLAP = 'an overlap at nms_iou_threshold'
 EQUAL_SCORES = 'equal scores of overlapping boxes'
+EQUAL_CLASSES = 'equal values of the two highest classes'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +243,7 @@ def overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 # The intersection over union of boxes that are the same: with the arithmetic of float32, and quantized.
 _CLOSE_OVERLAP, _LEAST_OVERLAP = 0.99, 0.5
 _CLOSE_TOLERANCE = 0.001
-_MOST_BORDERLINE = 0.05  # Of the boxes of both.
+_MOST_BORDERLINE = 0.05  # Of the boxes of both; of examples or pixels, at least one.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,11 +255,11 @@ class Comparison:
     difference: the largest absolute difference of an output; of boxes: of the scores of matched ones.
     relative: the largest difference of an output, relative to the largest absolute value that the model has for it.
     agreement: the share of examples or pixels with the same highest class. Of boxes: twice the number of matches over
-      the number of boxes of both, without borderline ones. None for outputs that are not classes.
+      the number of boxes of both. Borderline ones are left out. None for outputs that are not classes.
     compared: the number of examples, pixels or boxes of the model in `agreement`.
     overlap: of boxes: the least intersection over union of matched ones that have an area. None for other outputs.
-    borderline: of boxes: the number of boxes that only a rounding error took from the model or the export, by reason:
-      see `match_boxes`.
+    borderline: the number of examples, pixels or boxes that only a rounding error made different, by reason: see
+      `_compare_classes` and `match_boxes`.
     reason: why the outputs cannot be compared; ''.
   """
 
@@ -273,11 +275,11 @@ class Comparison:
   def is_within(self, tolerance: float) -> bool:
     """Whether the relative difference is at most `tolerance`, and the agreement at least 1 - tolerance.
 
-    Of boxes, at most one in 20 may be borderline.
+    Of boxes, at most one in 20 may be borderline; `compare` counts more examples or pixels as differences.
     """
     if self.reason or not np.isfinite(self.relative) or self.relative > tolerance:
       return False
-    if sum(self.borderline.values()) > _MOST_BORDERLINE * 2 * self.compared:
+    if self.kind == BOXES and sum(self.borderline.values()) > _MOST_BORDERLINE * 2 * self.compared:
       return False
     return self.agreement is None or self.agreement >= 1 - tolerance
 
@@ -308,12 +310,11 @@ def compare(
     least_overlap = _CLOSE_OVERLAP if tolerance <= _CLOSE_TOLERANCE else _LEAST_OVERLAP
     return _compare_boxes(expected, found, least_overlap, thresholds)
   difference, relative = _differences(expected, found)
-  agreement, compared = None, 0
   classes = _classes(kind, expected)
-  if classes is not None:
-    highest = [arrays[classes].argmax(-1) for arrays in (expected, found)]
-    agreement, compared = float(np.mean(highest[0] == highest[1])), highest[0].size
-  return Comparison(kind, difference, relative, agreement, compared)
+  if classes is None:
+    return Comparison(kind, difference, relative)
+  agreement, borderline = _compare_classes(expected[classes], found[classes])
+  return Comparison(kind, difference, relative, agreement, expected[classes][..., 0].size, borderline=borderline)
 
 
 def incomparable(kind: str, reason: str) -> Comparison:
@@ -326,6 +327,25 @@ def _classes(kind: str, expected: Mapping[str, np.ndarray]) -> str | None:
   if kind not in (CLASSES, PIXELS):
     return None
   return next((name for name in CLASS_OUTPUTS if name in expected), next(iter(expected)))
+
+
+def _compare_classes(expected: np.ndarray, found: np.ndarray) -> tuple[float, dict[str, int]]:
+  """(agreement, borderline) of values for each class, `[..., classes]`.
+
+  An example is borderline if the export has another highest class, and the model's value of that class is below its
+  highest by at most twice the largest difference among the other examples. That difference counts up to 0.001 of the
+  largest value, the rounding of float16. More than 5 % of such examples, and more than one, are differences.
+  """
+  expected, found = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in (expected, found))
+  rows, highest = np.arange(len(expected)), found.argmax(-1)
+  is_same = expected.argmax(-1) == highest
+  rounding = _MOST_CLASS_ERROR * float(np.abs(expected).max(initial=0))
+  error = _MARGIN * min(float(np.abs(expected - found)[is_same].max(initial=0)), rounding)
+  is_borderline = ~is_same & (expected.max(-1) - expected[rows, highest] <= error)
+  number = int(is_borderline.sum())
+  if number > max(1, _MOST_BORDERLINE * len(expected)):
+    return float(is_same.mean()), {}
+  return float(is_same[~is_borderline].mean()), {EQUAL_CLASSES: number} if number else {}
 
 
 def _differences(expected, found) -> tuple[float, float]:

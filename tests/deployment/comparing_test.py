@@ -115,6 +115,31 @@ def test_borderline_boxes_are_counted_apart_and_bounded():
   assert not compared.is_within(0.001)  # 5 of 85.
 
 
+def class_values(number, *flipped, error=0.0001, margin=0.00015):
+  """(model, export) of `number` examples with 3 classes: in the examples `flipped`, the export has another one."""
+  model = np.tile([[0.9, 0.1, 0.0]], (number, 1))
+  model[list(flipped), 1] = 0.9 - margin
+  export = model + error * np.array([-1, 1, 0])
+  return {'logits': model}, {'logits': export}
+
+
+def test_an_example_with_two_equal_classes_is_borderline():
+  """The errors of the other examples, 0.0001 on both classes, explain a margin of up to 0.0002."""
+  compared = comparing.compare(comparing.CLASSES, *class_values(24, 5))
+  assert compared.agreement == 1 and compared.borderline == {comparing.EQUAL_CLASSES: 1} and compared.is_within(0.01)
+  model, export = class_values(24, 5, margin=0.0003)
+  export['logits'][5] = [0.8999, 0.8999 + 1e-6, 0.0]
+  compared = comparing.compare(comparing.CLASSES, model, export)
+  assert compared.agreement == 23 / 24 and compared.borderline == {} and not compared.is_within(0.01)
+
+
+@pytest.mark.parametrize('number, flipped, agreement', [(40, 2, 1), (40, 3, 37 / 40), (4, 1, 1), (4, 2, 0.5)])
+def test_many_examples_with_two_equal_classes_are_differences(number, flipped, agreement):
+  compared = comparing.compare(comparing.CLASSES, *class_values(number, *range(flipped)))
+  assert compared.agreement == agreement and sum(compared.borderline.values()) == (flipped if agreement == 1 else 0)
+  assert compared.is_within(0.3) == (agreement > 0.7)
+
+
 def test_a_model_without_boxes_verifies_nothing():
   compared = comparing.compare(comparing.BOXES, boxes(), boxes())
   assert compared.reason.startswith('the model finds no box in the examples') and not compared.is_within(1.0)
