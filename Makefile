@@ -40,7 +40,13 @@ MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-test .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check newer-tensorflow pythons smoke manifests soak powercut bench bench-quick experiments docs clean
+# The compiler of benchmarks.gpu: JAX's plugin for CUDA, which needs no GPU, but Python 3.12 or newer.
+GPU := .venv-gpu-compiler
+GPU_PYTHON ?= $(or $(firstword $(foreach python,python3.13 python3.12,$(if $(call version_of,$(python)),$(python)))),python3)
+GPU_NEED := benchmarks/gpu/requirements.txt
+GPU_STAMP := $(GPU)/.installed-$(shell cat $(GPU_NEED) | cksum | cut -d ' ' -f 1)
+
+.PHONY: .venv .venv-test .venv-peers .venv-manifests .venv-gpu-compiler gpu-programs demo console test test-fast coverage test-all test-slow check newer-tensorflow pythons smoke manifests soak powercut bench bench-quick experiments docs clean
 
 .venv: $(CORE_STAMP)
 
@@ -69,6 +75,14 @@ $(PEERS_STAMP):
 	@rm -rf $(PEERS)
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --disable-pip-version-check --requirement $(PEERS_NEED)
+	@touch $@
+
+.venv-gpu-compiler: $(GPU_STAMP)
+
+$(GPU_STAMP):
+	@rm -rf $(GPU)
+	$(GPU_PYTHON) -m venv $(GPU)
+	$(GPU)/bin/python -m pip install --disable-pip-version-check --requirement $(GPU_NEED)
 	@touch $@
 
 .venv-manifests: $(MANIFESTS_STAMP)
@@ -100,6 +114,10 @@ FAST := tests/base tests/operations tests/cli tests/data tests/docs tests/langua
 TEST_FAST := $(PYTEST) --no-tensorflow --ignore=tests/operations/console/browser $(FAST)
 test-fast: .venv-test
 	$(TEST_FAST)
+
+# Compiles training steps for an H100 without one, in some minutes, and fails if one has grown: see benchmarks/gpu.
+gpu-programs: .venv-test .venv-gpu-compiler
+	$(BIN)/python -m benchmarks.gpu --compiler=$(GPU)/bin/python
 
 # The same, and fails if they cover less than the floor in pyproject.toml. Child processes are not counted.
 coverage: .venv-test

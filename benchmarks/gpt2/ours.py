@@ -25,7 +25,24 @@ def device() -> tuple[str, int]:
 
 
 def measurement(sizes: sizes_lib.Sizes, batch_size: int, **model_options: Any) -> protocol.Measurement:
-  """Tokens, in whole loops.
+  """Tokens, in whole loops. Arguments: see `make_trainer`."""
+  strategy, trainer = make_trainer(sizes, batch_size, **model_options)
+  multiple = sizes.steps_per_loop * batch_size * sizes.length
+
+  def run(num_tokens: int) -> Mapping[str, float]:
+    with strategy.scope():
+      for _ in range(num_tokens // multiple):
+        logs = trainer.train(tf.constant(sizes.steps_per_loop))
+    return {'loss': float(logs['training_loss'])}
+
+  parameters = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
+  return protocol.Measurement(run, multiple, parameters, note=lambda: str(trainer.plan), is_reduced=True)
+
+
+def make_trainer(
+  sizes: sizes_lib.Sizes, batch_size: int, **model_options: Any
+) -> tuple[tf.distribute.Strategy, base_trainer.Trainer]:
+  """The trainer of GPT-2 on random rows, in bfloat16 with AdamW, and its strategy.
 
   Args:
     sizes: the network.
@@ -71,20 +88,13 @@ def measurement(sizes: sizes_lib.Sizes, batch_size: int, **model_options: Any) -
       logits = model(inputs['ids'][:, :-1], training=training)
       return ext.losses.label(logits, inputs['ids'][:, 1:]), {}
 
-  strategy, trainer = _trainer(Task, sizes, batch_size)
-  multiple = sizes.steps_per_loop * batch_size * sizes.length
-
-  def run(num_tokens: int) -> Mapping[str, float]:
-    with strategy.scope():
-      for _ in range(num_tokens // multiple):
-        logs = trainer.train(tf.constant(sizes.steps_per_loop))
-    return {'loss': float(logs['training_loss'])}
-
-  parameters = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
-  return protocol.Measurement(run, multiple, parameters, note=lambda: str(trainer.plan), is_reduced=True)
+  return language_trainer(Task, batch_size, sizes.steps_per_loop)
 
 
-def _trainer(task_cls, sizes, batch_size):
+def language_trainer(
+  task_cls: type[ext.Task], batch_size: int, steps_per_loop: int, **runtime: Any
+) -> tuple[tf.distribute.Strategy, base_trainer.Trainer]:
+  """The trainer of a task of rows with AdamW, in bfloat16 unless `runtime` says otherwise, and its strategy."""
   adamw = {
     'weight_decay': sizes_lib.WEIGHT_DECAY,
     'beta_1': sizes_lib.BETA_1,
@@ -96,7 +106,7 @@ def _trainer(task_cls, sizes, batch_size):
     task=ext.TaskConfig(train_data=ext.InMemoryDataConfig(global_batch_size=batch_size, is_training=True)),
     trainer=ext.TrainerConfig(
       train_steps=10**9,
-      steps_per_loop=sizes.steps_per_loop,
+      steps_per_loop=steps_per_loop,
       optimizer_config=ext.OptimizationConfig(
         {
           'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': adamw},
@@ -105,7 +115,8 @@ def _trainer(task_cls, sizes, batch_size):
       ),
     ),
   )
-  params.runtime.mixed_precision_dtype = 'bfloat16'
+  for name, value in {'mixed_precision_dtype': 'bfloat16', **runtime}.items():
+    setattr(params.runtime, name, value)
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
   with strategy.scope():
