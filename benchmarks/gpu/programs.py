@@ -96,7 +96,7 @@ def lower_step(strategy: tf.distribute.Strategy, trainer: base_trainer.Trainer, 
   if several:
     count = plan.steps_per_execution
     stacked = tf.nest.map_structure(lambda spec: tf.TensorSpec([count, *spec.shape], spec.dtype), specs)
-    function, arguments = execution._run_steps, [stacked, tf.TensorSpec([], tf.int32)]
+    function, arguments = execution._run_steps, [stacked]
   found = []
 
   def of_replica():

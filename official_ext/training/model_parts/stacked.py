@@ -209,7 +209,8 @@ def _keeping_loop(run, x, shared, stacks, fixed, num_layers, specs):
 def _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers):
   """Gradients of the input, of the shared values and of the stacks, from the last block to the first."""
 
-  def body(i, dy, shared_gradients, stack_gradients):
+  def body(number, dy, shared_gradients, stack_gradients):
+    i = num_layers - 1 - number
     x, rows = inputs[i], [stack[i] for stack in stacks]
     with tf.GradientTape() as tape:
       tape.watch([x, shared, rows])
@@ -222,21 +223,22 @@ def _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers):
     )
     dx.set_shape(inputs.shape[1:])
     return (
-      i - 1,
+      number + 1,
       dx,
       tuple(total + part for total, part in zip(shared_gradients, of_shared)),
       tuple(total.write(i, part) for total, part in zip(stack_gradients, of_rows)),
     )
 
   start = (
-    tf.constant(num_layers - 1),
+    tf.constant(0),
     dy,
     tuple(tf.zeros_like(value) for value in shared),
     tuple(tf.TensorArray(stack.dtype, num_layers, element_shape=stack.shape[1:]) for stack in stacks),
   )
+  # It counts up: of a loop that counts down, XLA does not know the length, and waits for the device in each round.
   # The inputs of all layers are known: without XLA each further iteration would keep another layer's values.
   _, dx, shared_gradients, stack_gradients = tf.while_loop(
-    lambda i, *_: i >= 0, body, start, maximum_iterations=num_layers, parallel_iterations=1
+    lambda number, *_: number < num_layers, body, start, maximum_iterations=num_layers, parallel_iterations=1
   )
   return dx, shared_gradients, [total.stack() for total in stack_gradients]
 

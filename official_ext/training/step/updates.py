@@ -447,7 +447,7 @@ class FusedExecution:
       return
     flat = [micro_batch for micro_batches in batches for micro_batch in micro_batches]
     stacked = tf.nest.map_structure(lambda *tensors: tf.stack(tensors), *flat)
-    self._strategy.run(self._many, args=(stacked, tf.constant(len(batches))))
+    self._strategy.run(self._many, args=(stacked,))
 
   @do_not_convert
   def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:
@@ -459,9 +459,13 @@ class FusedExecution:
     """
     self._strategy.run(self._many, args=(first_batch, num_steps))
 
-  def _run_steps(self, inputs, num_steps):
-    """Runs `num_steps` steps on micro-batches stacked, or from a number on. Replica context."""
+  def _run_steps(self, inputs, num_steps=None):
+    """Runs steps on micro-batches stacked, or `num_steps` steps from a number on. Replica context.
+
+    The number of stacked ones is a constant: XLA waits for the device in each round of a loop of unknown length.
+    """
     micro_steps = self._num_micro_steps
+    num_steps = self._plan.steps_per_execution if num_steps is None else num_steps
     gather = lambda part: part
     if self._in_memory is not None:
       gather = self._in_memory.gather
