@@ -381,8 +381,13 @@ def sample(
 ) -> Samples:
   """Continues prompts up to their ends; part of a larger program, such as a training step. Eagerly or under XLA.
 
-  For the arguments see `start`.
+  Weights are cast to the compute dtype once, not for each token. For the arguments see `start`.
   """
+  with remat.cast_once():
+    return _sample(model, config, input_ids, mask, seed, run_block, count)
+
+
+def _sample(model, config, input_ids, mask, seed, run_block, count):
   state = start(model, config, input_ids, mask, seed, run_block, count)
   batch_size, length = state.tokens.shape[0], config.max_new_tokens
   arrays = [tf.TensorArray(dtype, length, element_shape=[batch_size]) for dtype in (tf.int32, tf.float32, tf.int32)]

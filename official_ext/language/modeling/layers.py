@@ -260,11 +260,14 @@ class Part(tf_keras.layers.Layer):
 
   def value(self, variable: tf.Variable, dtype: tf.DType | str | None = None) -> tf.Tensor:
     """The value of a variable, in the compute dtype or another."""
-    return tf.cast(remat.value_of(variable), dtype or self.compute_dtype)
+    return remat.cast_of(variable, dtype or self.compute_dtype)
 
   def product_of(self, x: tf.Tensor, variable: tf.Variable, transpose_b: bool = False) -> tf.Tensor:
-    """See `product`, with a variable as the matrix. Frozen weights are not kept in the compute dtype as well."""
-    if not self.is_frozen or variable.dtype == self.compute_dtype:
+    """See `product`, with a variable as the matrix.
+
+    Frozen weights are not kept in the compute dtype as well, except within `remat.cast_once`.
+    """
+    if not self.is_frozen or variable.dtype == self.compute_dtype or remat.is_cast_once():
       return product(x, self.value(variable), transpose_b=transpose_b)
     matrix, axis = remat.value_of(variable), 0 if transpose_b else 1
     size = matrix.shape[axis]

@@ -56,6 +56,8 @@ class _Weights(threading.local):
 
   def __init__(self):
     self.values: dict[int, tf.Tensor] = {}
+    self.casts: dict[tuple[int, tf.DType], tf.Tensor] | None = None
+    self.graph: tf.Graph | None = None  # Where casts are made.
     self.seed: tf.Tensor | None = None
 
 
@@ -77,6 +79,38 @@ def value_of(variable: tf.Variable) -> tf.Tensor:
   """The value of a variable here, in its own dtype."""
   handed = _WEIGHTS.values.get(id(variable))
   return tf.convert_to_tensor(variable) if handed is None else handed
+
+
+@contextlib.contextmanager
+def cast_once() -> Iterator[None]:
+  """Within, `cast_of` casts each weight once: what it has cast outside of a loop is not cast in each round of it.
+
+  The weights must not change within.
+  """
+  before = _WEIGHTS.casts, _WEIGHTS.graph
+  _WEIGHTS.casts, _WEIGHTS.graph = {}, tf.compat.v1.get_default_graph()
+  try:
+    yield
+  finally:
+    _WEIGHTS.casts, _WEIGHTS.graph = before
+
+
+def is_cast_once() -> bool:
+  """Whether weights are read within `cast_once`."""
+  return _WEIGHTS.casts is not None
+
+
+def cast_of(variable: tf.Variable, dtype: tf.DType | str) -> tf.Tensor:
+  """The value of a variable here, in a dtype."""
+  dtype, casts = tf.as_dtype(dtype), _WEIGHTS.casts
+  key = id(variable), dtype
+  if casts is not None and id(variable) not in _WEIGHTS.values:
+    if key in casts:
+      return casts[key]
+    if tf.compat.v1.get_default_graph() is _WEIGHTS.graph:
+      casts[key] = tf.cast(value_of(variable), dtype)
+      return casts[key]
+  return tf.cast(value_of(variable), dtype)
 
 
 @contextlib.contextmanager
