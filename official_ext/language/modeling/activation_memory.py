@@ -101,11 +101,18 @@ def _attention(config, shapes, size):
   widths = 2 * config.hidden_size + 2 * queries + 2 * keys + config.post_norms * config.hidden_size
   if config.qk_norm:
     widths += queries + keys
-  if config.attn_implementation == decoder_config.CUDNN:  # The result, and a number of each row of scores.
+  if _is_fused(config, size):  # The result, and a number of each row of scores.
     return tokens * ((widths + queries) * size + heads * 4)
   scores = shapes.sequences * heads * shapes.length**2
   of_scores = 2 * size + (4 if config.attn_logit_softcapping else 0) + (size if config.attention_dropout else 0)
   return tokens * widths * size + scores * of_scores
+
+
+def _is_fused(config, size):
+  """Whether attention is fused, as far as the configuration and the devices say."""
+  if config.attn_implementation != decoder_config.AUTO:
+    return config.attn_implementation == decoder_config.CUDNN
+  return size == 2 and not decoder_config.fused_problem(config) and bool(tf.config.list_logical_devices('GPU'))
 
 
 def _mlp(config, tokens, size):

@@ -14,6 +14,7 @@ import functools
 import json
 from typing import Any, NamedTuple
 
+from absl import logging
 import tensorflow as tf
 import tf_keras
 
@@ -134,6 +135,25 @@ def fused_attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: t
   if mask is None:
     return _fused(queries, keys, values)
   return _fused(queries, keys, values, tf.where(mask, tf.zeros([], queries.dtype), _masked_score(queries.dtype)))
+
+
+def _is_fused(config, queries, keys) -> bool:
+  """Whether a step fuses its attention, of queries [b, t, heads, head_dim] and keys; says so once for each reason."""
+  if config.attn_implementation != decoder_config.AUTO:
+    return config.attn_implementation == decoder_config.CUDNN
+  heads_first = tf.TensorSpec([queries.shape[0], queries.shape[2], queries.shape[1], queries.shape[3]], queries.dtype)
+  problem = decoder_config.fused_problem(config) or _problem(heads_first, keys)
+  if device_types.device_type(tf.distribute.get_strategy()) == 'GPU':
+    _report_choice(problem)
+  return not problem
+
+
+@functools.cache
+def _report_choice(problem):
+  if problem:
+    logging.info('attn_implementation: auto is eager on this GPU: cudnn %s', problem)
+  else:
+    logging.info('attn_implementation: auto is cudnn on this GPU: attention is fused')
 
 
 def _problem(queries, keys) -> str:
@@ -353,7 +373,7 @@ class Attention(layers.Part):
     shared = heads // groups
     queries *= tf.cast(decoder_config.attention_multiplier(config), queries.dtype)
     is_in_step = step_random.current_key() is not None
-    if config.attn_implementation == decoder_config.CUDNN and is_in_step and context.cache is None:
+    if is_in_step and context.cache is None and _is_fused(config, queries, keys):
       mask = None if context.is_causal else context.mask
       y = fused_attend(tf.transpose(queries, [0, 2, 1, 3]), keys, values, mask)
       return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, t, heads * size])

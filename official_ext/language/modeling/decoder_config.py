@@ -13,7 +13,7 @@ NORMS = ('rms_norm', 'layer_norm')
 QK_NORM_OVER = ('head', 'separate_heads', 'projection')
 SEQUENTIAL, PARALLEL, PARALLEL_NORMS = 'sequential', 'parallel', 'parallel_norms'
 POSITIONS = ('rope', 'learned', 'alibi')
-EAGER, CUDNN = 'eager', 'cudnn'
+AUTO, EAGER, CUDNN = 'auto', 'eager', 'cudnn'
 REMATS = ('none', 'block', 'attention', 'mlp')
 _COUNTS = ('vocab_size', 'hidden_size', 'intermediate_size', 'num_hidden_layers', 'num_attention_heads')
 _ANY = '[0, inf)'
@@ -85,7 +85,8 @@ class DecoderConfig(base_config.Config):
       is in the model's `losses`.
     attn_implementation: of the steps of training and evaluation. eager computes all scores. cudnn computes attention
       fused, on NVIDIA GPUs in bfloat16 or float16: its memory grows with the length of rows, not with its square. See
-      `attention.fused_attend`. Generation and exports are eager.
+      `attention.fused_attend`. auto is cudnn wherever it can compute the attention, else eager. Generation and exports
+      are eager.
     attention_dropout: rate on the shares of attention, in training.
     residual_dropout: rate after attention and MLP.
     embedding_dropout: rate after the embedding.
@@ -103,7 +104,7 @@ class DecoderConfig(base_config.Config):
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
-    'attn_implementation': (EAGER, CUDNN),
+    'attn_implementation': (AUTO, EAGER, CUDNN),
     'hidden_act': ACTIVATIONS,
     'norm_type': NORMS,
     'qk_norm_over': QK_NORM_OVER,
@@ -175,7 +176,7 @@ class DecoderConfig(base_config.Config):
   decoder_sparse_step: int = 1
   mlp_only_layers: tuple[int, ...] = ()
   router_aux_loss_coef: float = 0.001
-  attn_implementation: str = EAGER
+  attn_implementation: str = AUTO
   attention_dropout: float = 0.0
   residual_dropout: float = 0.0
   embedding_dropout: float = 0.0
@@ -272,16 +273,18 @@ def _check_heads(config):
     config.head_dim or config.hidden_size % heads == 0,
     f'num_attention_heads: {heads} does not divide hidden_size {config.hidden_size}; set head_dim',
   )
-  _require(
-    config.attn_implementation == EAGER or not (config.attn_logit_softcapping or config.attention_dropout),
-    f'attn_implementation: {config.attn_implementation} has neither attn_logit_softcapping nor attention_dropout; set '
-    f'them to 0, or attn_implementation={EAGER}',
-  )
-  _require(
-    config.attn_implementation == EAGER or config.position_embedding_type != 'alibi',
-    f'attn_implementation: {config.attn_implementation} adds no ALiBi to scores; set attn_implementation={EAGER}',
-  )
+  problem = fused_problem(config)
+  _require(config.attn_implementation != CUDNN or not problem, f'attn_implementation: {CUDNN} {problem}')
   _require(head_dim(config) % 2 == 0, f'head_dim: {head_dim(config)} is odd; heads are rotated in pairs')
+
+
+def fused_problem(config: DecoderConfig) -> str:
+  """Why no GPU fuses this attention, and the setting for it; '' if one may."""
+  if config.attn_logit_softcapping or config.attention_dropout:
+    return f'has neither attn_logit_softcapping nor attention_dropout; set them to 0, or attn_implementation={EAGER}'
+  return (
+    f'adds no ALiBi to scores; set attn_implementation={EAGER}' if config.position_embedding_type == 'alibi' else ''
+  )
 
 
 def _check_layers(config):

@@ -6,10 +6,12 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import official_ext as ext
 from official_ext.base import errors
 from official_ext.language.modeling import attention
+from official_ext.training.devices import device_types
 from official_ext.training.step import step_random
 
 BATCH, HEADS, GROUPS, LENGTH, SIZE = 2, 6, 3, 32, 16
@@ -101,6 +103,35 @@ def test_a_step_without_a_gpu_refuses_it_in_one_line_and_other_calls_are_eager()
   with step_random.step_key(step_random.StepKey(seed=0, step=tf.constant(0, tf.int64), replica=0, num_replicas=1)):
     with pytest.raises(errors.UserError, match='attn_implementation: cudnn needs an NVIDIA GPU.*; or set eager'):
       fused(IDS)
+
+
+@pytest.mark.skipif(bool(GPUS), reason='there is a GPU')
+def test_auto_is_eager_without_a_gpu_and_cudnn_where_it_can(monkeypatch):
+  """The compiled programs with a GPU's plan are those of tests/benchmarks/gpu."""
+  assert model(num_key_value_heads=2).config.attn_implementation == 'auto'
+  key = step_random.StepKey(seed=0, step=tf.constant(0, tf.int64), replica=0, num_replicas=1)
+  chosen, eager = model(num_key_value_heads=2), model(attn_implementation='eager', num_key_value_heads=2)
+  chosen(IDS), eager(IDS)
+  chosen.set_weights(eager.get_weights())
+  with step_random.step_key(key):
+    np.testing.assert_array_equal(chosen(IDS), eager(IDS))
+
+  reports, fused = [], []
+  monkeypatch.setattr(device_types, 'device_type', lambda strategy: 'GPU')
+  monkeypatch.setattr(attention, '_capability', lambda: (9, 0))
+  monkeypatch.setattr(attention, '_report_choice', reports.append)
+  monkeypatch.setattr(attention, 'fused_attend', lambda queries, *rest: fused.append(queries.dtype) or queries)
+  with step_random.step_key(key):
+    chosen(IDS)  # In float32.
+    model(attention_dropout=0.5, num_key_value_heads=2)(IDS)
+    assert not fused and 'needs bfloat16 or float16' in reports[0] and 'attention_dropout' in reports[1]
+    tf_keras.mixed_precision.set_global_policy('mixed_bfloat16')
+    try:
+      model(num_key_value_heads=2)(IDS)
+      model(attn_implementation='eager', num_key_value_heads=2)(IDS)
+    finally:
+      tf_keras.mixed_precision.set_global_policy('float32')
+  assert fused == [tf.bfloat16] and reports[2:] == ['']
 
 
 @pytest.mark.parametrize('field', ['attn_logit_softcapping', 'attention_dropout'])
