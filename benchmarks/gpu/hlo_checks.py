@@ -4,12 +4,13 @@ It reads HLO before optimisation, as TensorFlow lowers it, so that a check takes
 """
 
 from collections.abc import Iterator
+import math
 import re
 
 from benchmarks.gpu import hlo_text
 
 MAX_ROUNDS = 256  # More are a loop over tokens or a vocabulary, not over layers, steps or new tokens.
-LARGE_PRODUCT = 2**16  # Numbers in the result of a product that must be bfloat16.
+LARGE_PRODUCT = 2**22  # Multiplications of a product that must be in bfloat16.
 LARGE_SORT = 2**20
 LARGE_RESULT = 2**16  # Bytes of a result that must alias an argument.
 LARGE_CONSTANT = 2**20  # Bytes.
@@ -61,7 +62,12 @@ def _of_line(module, line, by_name, is_bfloat16) -> Iterator[str]:
       yield f'{place}: a loop of unknown length; give it a constant number of rounds'
     elif rounds > MAX_ROUNDS:
       yield f'{place}: {rounds} rounds; replace it by an operation on the whole array'
-  if line.opcode == 'dot' and is_bfloat16 and results[0].dtype == 'f32' and results[0].count >= LARGE_PRODUCT:
+  if (
+    line.opcode == 'dot'
+    and is_bfloat16
+    and results[0].dtype == 'f32'
+    and _multiplications(line, by_name) >= LARGE_PRODUCT
+  ):
     operands = [by_name[name].type for name in line.operands if name in by_name]
     if not all(operand.startswith('bf16') for operand in operands):
       yield f'{place}: {line.type} in float32; cast its operands to bfloat16'
@@ -75,6 +81,12 @@ def _of_line(module, line, by_name, is_bfloat16) -> Iterator[str]:
     shape.dtype == 'f64' and shape.count > 1 for shape in results
   ):
     yield f'{place}: {line.type[:60]} in float64; use float32'
+
+
+def _multiplications(dot, by_name) -> int:
+  (left, *_) = hlo_text.shapes(by_name[dot.operands[0]].type)
+  contracted = [int(axis) for axis in dot.attribute(r'lhs_contracting_dims=\{([\d,]*)\}').split(',') if axis]
+  return hlo_text.shapes(dot.type)[0].count * math.prod(left.dims[axis] for axis in contracted)
 
 
 def _rounds(module, loop, by_name) -> int | None:

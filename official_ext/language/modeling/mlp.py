@@ -1,7 +1,8 @@
 """The MLP of a block, and the mixture of experts in its place.
 
 Each token goes through the k likeliest experts of a softmax, as in Qwen3-MoE: no capacity, no token dropped (Shazeer et
-al., 2017, https://arxiv.org/abs/1701.06538). Shapes are static, so that all of it is part of an XLA program.
+al., 2017, https://arxiv.org/abs/1701.06538). Shapes are static, so that all of it is part of an XLA program: tokens are
+sorted by expert into blocks of one expert each: see grouped.py.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import tf_keras
 
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import layers
+from official_ext.training.model_parts import grouped
 from official_ext.training.model_parts import remat
 
 
@@ -94,9 +96,9 @@ class Experts(layers.Part):
   def call(self, x: tf.Tensor, numbers: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
     """The sum of the outputs of each token's experts, weighted by their shares.
 
-    If the tokens need fewer experts than there are, as the next token of a text does, only their weights are
-    read. Otherwise all experts compute all tokens, with shares of 0 for experts that a token does not use: exact, and
-    of experts / experts of a token times the work.
+    Of many tokens, each is computed by its experts alone, in blocks of rows. If the tokens need fewer experts than
+    there are, as the next token of a text does, only their weights are read. Otherwise, and on a mesh, all experts
+    compute all tokens, with shares of 0 for experts that a token does not use.
 
     Args:
       x: [tokens, hidden_size].
@@ -112,6 +114,14 @@ class Experts(layers.Part):
       gate, up, down = (tf.gather(weight, numbers) for weight in (gate, up, down))
       inner = self._activation(tf.einsum('th,tkhi->tki', x, gate)) * tf.einsum('th,tkhi->tki', x, up)
       return tf.einsum('tki,tkih->th', inner * shares[:, :, tf.newaxis], down)
+    rows = 0 if num_tokens is None else grouped.rows_of_block(num_tokens, k, self.num_slices)
+    if rows:
+      blocks = grouped.blocks_of(numbers, self.num_slices, rows)
+      parts = grouped.dispatched(x, blocks)
+      gate, up, down = (grouped.of_blocks(weight, blocks.groups) for weight in (gate, up, down))
+      inner = self._activation(tf.matmul(parts, gate)) * tf.matmul(parts, up)
+      outputs = grouped.collected(tf.matmul(inner, down), blocks)
+      return tf.reduce_sum(outputs * shares[:, :, tf.newaxis], axis=1)
     of_all = tf.reduce_sum(tf.one_hot(numbers, self.num_slices, dtype=x.dtype) * shares[:, :, tf.newaxis], axis=1)
     inner = self._activation(tf.einsum('th,ehi->tei', x, gate)) * tf.einsum('th,ehi->tei', x, up)
     return tf.einsum('tei,eih->th', inner * of_all[:, :, tf.newaxis], down)

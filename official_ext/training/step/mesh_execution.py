@@ -19,6 +19,7 @@ TensorFlow 2.20's DTensor fails on these operations, takes the process with it, 
 | FusedBatchNormV3 | batch and layer normalisation of Keras | means and variances, and their effect on the tensor |
 | TopKV2, of which a gradient is asked | tf.math.top_k(x, 2) | its indices, and a sum over what they choose |
 | a loop over stacked layers | scan_layers | the layers one by one: DTensor has no layout for TensorLists |
+| Sort | experts of many tokens | all experts compute all tokens |
 | random numbers that are split | dropout, `tf.random.*` | all of them on every device, of which each takes its part |
 
 It also loses the order of operations on one variable if a value has to be gathered first: a read after an assignment
@@ -42,6 +43,7 @@ from official_ext.base import tf_internals
 from official_ext.data import keyed_random
 from official_ext.training.config import mesh_config
 from official_ext.training.devices import mesh as mesh_lib
+from official_ext.training.model_parts import grouped
 from official_ext.training.model_parts import stacked
 from official_ext.training.optimization import groups
 from official_ext.training.step import observers
@@ -332,6 +334,7 @@ _PATCHES: Sequence[observers.MethodPatch] = (
   observers.MethodPatch(tf_internals.nn_ops, 'top_kv2', _top_k),
   observers.MethodPatch(tf_internals.nn_ops, 'fused_batch_norm_v3', _fused_batch_norm),
   observers.MethodPatch(stacked, 'scan', lambda original: stacked.unrolled),
+  observers.MethodPatch(grouped, 'rows_of_block', lambda original: lambda *arguments: 0),
 )
 
 
