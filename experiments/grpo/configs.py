@@ -162,6 +162,7 @@ def grpo() -> ext.ExperimentConfig:
   """
   return ext.ExperimentConfig(
     task=GrpoTaskConfig(),
+    runtime=ext.RuntimeConfig(mixed_precision_dtype='auto'),
     trainer=ext.TrainerConfig(
       train_steps=NUM_STEPS,
       steps_per_loop=10,

@@ -60,6 +60,7 @@ def language_model() -> ext.ExperimentConfig:
   task.losses.label.weight = 1.0
   return ext.ExperimentConfig(
     task=task,
+    runtime=ext.RuntimeConfig(mixed_precision_dtype='auto'),
     trainer=ext.TrainerConfig(
       train_steps=800,
       steps_per_loop=50,

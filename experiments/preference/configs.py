@@ -108,6 +108,7 @@ def preference() -> ext.ExperimentConfig:
   task.losses.dpo.weight = 1.0
   return ext.ExperimentConfig(
     task=task,
+    runtime=ext.RuntimeConfig(mixed_precision_dtype='auto'),
     trainer=ext.TrainerConfig(
       train_steps=NUM_STEPS,
       steps_per_loop=20,

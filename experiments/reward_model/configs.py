@@ -49,6 +49,7 @@ def reward_model() -> ext.ExperimentConfig:
   task.validation_data.global_batch_size = 64
   return ext.ExperimentConfig(
     task=task,
+    runtime=ext.RuntimeConfig(mixed_precision_dtype='auto'),
     trainer=ext.TrainerConfig(
       train_steps=NUM_STEPS,
       steps_per_loop=20,

@@ -77,6 +77,7 @@ def sft() -> ext.ExperimentConfig:
   """
   return ext.ExperimentConfig(
     task=SftTaskConfig(),
+    runtime=ext.RuntimeConfig(mixed_precision_dtype='auto'),
     trainer=ext.TrainerConfig(
       train_steps=NUM_STEPS,
       steps_per_loop=20,

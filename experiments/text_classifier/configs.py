@@ -87,6 +87,7 @@ def text_classifier() -> ext.ExperimentConfig:
   task.model.residual_dropout = 0.1
   return ext.ExperimentConfig(
     task=task,
+    runtime=ext.RuntimeConfig(mixed_precision_dtype='auto'),
     trainer=ext.TrainerConfig(
       train_steps=num_steps,
       steps_per_loop=50,

@@ -55,6 +55,7 @@ from official_ext.training.config import overrides
 from official_ext.training.config import parser
 from official_ext.training.config import registries
 from official_ext.training.config import short_names
+from official_ext.training.devices import distribute
 from official_ext.training.loop import run_checks
 from official_ext.training.loop import run_options
 from official_ext.training.record import run_record
@@ -169,6 +170,7 @@ def _check_run(params: definitions.ExperimentConfig) -> definitions.ExperimentCo
   waits = params.runtime.distribution_strategy.lower() not in _LOCAL_STRATEGIES or flags.FLAGS.tpu
   if hardware.visible_gpus() or 'TF_CONFIG' in os.environ or waits or flags.FLAGS.mode == 'export':
     return params
+  params = distribute.with_precision(params, flags.FLAGS.model_dir)
   strategy, task = ext_flags.strategy_and_task(params, flags.FLAGS.model_dir)
   options = run_options.RunOptions(checkpoint=flags.FLAGS.checkpoint, branch=flags.FLAGS.branch)
   experiment = run_options.Experiment(strategy, task, flags.FLAGS.mode, params, flags.FLAGS.model_dir, options=options)

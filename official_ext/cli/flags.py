@@ -270,5 +270,8 @@ def strategy_and_task(
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
   print(f'Devices: {distribute.describe(strategy, params.runtime)}', flush=True)
+  hint = distribute.float32_hint(params.runtime)
+  if hint:
+    print(hint, flush=True)
   with strategy.scope():
     return strategy, model_garden.make_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))

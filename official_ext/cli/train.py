@@ -29,6 +29,7 @@ with package_imports.without_gc():
   from official_ext.training.config import parser
   from official_ext.training.config import registries
   from official_ext.training.devices import cluster
+  from official_ext.training.devices import distribute
   from official_ext.training.devices import signals
   from official_ext.training.diagnosis import dry_run
   from official_ext.training.diagnosis import finite_checks
@@ -71,6 +72,7 @@ def _run(
   params: definitions.ExperimentConfig, mode: str, model_dir: str, options: train_lib.RunOptions
 ) -> Mapping[str, Any]:
   """Sets up the devices, makes the task, and runs it. Returns the logs of the last evaluation."""
+  params = distribute.with_precision(params, model_dir)
   strategy, task = ext_flags.strategy_and_task(params, model_dir)
   with exit_status.saving_gin_config(mode, model_dir, strategy):
     return train_lib.run_experiment(strategy, task, mode, params, model_dir, options=options)[1]

@@ -72,7 +72,7 @@ class MeshConfig(base_config.Config):
         (
           'runtime.mixed_precision_dtype',
           runtime.mixed_precision_dtype,
-          (None, 'float32', 'bfloat16'),
+          (None, 'auto', 'float32', 'bfloat16'),
           'does not scale losses, as float16 needs it',
         ),
         ('trainer.inspect.every', trainer.inspect.every, (0,), 'cannot rehearse steps'),

@@ -1,6 +1,7 @@
 """Sets up devices, and chooses the `tf.distribute` strategy for them."""
 
 from collections.abc import Callable, Iterable, Mapping
+import os
 import signal
 import sys
 import threading
@@ -10,9 +11,11 @@ from official.modeling import performance
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import config_text
 from official_ext.base import errors
 from official_ext.base import hardware as hardware_lib
 from official_ext.base import tf_internals
+from official_ext.base.files import paths
 from official_ext.training.config import definitions
 from official_ext.training.config import mesh_config
 from official_ext.training.config import ranges
@@ -161,12 +164,52 @@ def _set_mixed_precision(runtime: definitions.RuntimeConfig) -> None:
   if runtime.mixed_precision_dtype not in dtypes:
     known = ', '.join(str(dtype) for dtype in dtypes if dtype)
     raise errors.UserError(f'runtime.mixed_precision_dtype: {runtime.mixed_precision_dtype!r} is not one of {known}')
-  dtype = runtime.mixed_precision_dtype or 'float32'
+  dtype = policy_dtype(runtime)
   if runtime.loss_scale is not None and dtype != 'float16':
     raise errors.UserError(
       f'runtime.loss_scale: {runtime.loss_scale!r} needs runtime.mixed_precision_dtype=float16, which is {dtype}'
     )
   performance.set_mixed_precision_policy(tf.as_dtype(dtype))
+
+
+def policy_dtype(runtime: definitions.RuntimeConfig) -> str:
+  """The dtype that `runtime.mixed_precision_dtype` means on this machine: 'float32', 'float16' or 'bfloat16'."""
+  if runtime.mixed_precision_dtype != 'auto':
+    return runtime.mixed_precision_dtype or 'float32'
+  if runtime.tpu is not None or tf.config.list_physical_devices('TPU') or _multiply_bfloat16():
+    return 'bfloat16'
+  return 'float32'
+
+
+def _multiply_bfloat16() -> bool:
+  """Whether there are GPUs, and all of them multiply bfloat16 in their tensor cores: compute capability 8.0."""
+  found = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices('GPU')]
+  return bool(found) and all(details.get('compute_capability', (0, 0)) >= (8, 0) for details in found)
+
+
+def with_precision(params: definitions.ExperimentConfig, model_dir: str) -> definitions.ExperimentConfig:
+  """`params` with the dtype in the place of `runtime.mixed_precision_dtype: auto`: that of the run in the folder.
+
+  A new run has `policy_dtype`.
+  """
+  if params.runtime.mixed_precision_dtype != 'auto':
+    return params
+  path = os.path.join(model_dir, 'params.yaml')
+  if model_dir and paths.is_file(path):
+    runtime = config_text.load_file(path, path).get('runtime')
+    dtype = isinstance(runtime, dict) and runtime.get('mixed_precision_dtype') or 'float32'
+  else:
+    dtype = policy_dtype(params.runtime)
+  chosen = params.replace(runtime={'mixed_precision_dtype': dtype})
+  definitions.lock(chosen)
+  return chosen
+
+
+def float32_hint(runtime: definitions.RuntimeConfig) -> str:
+  """A line for a run whose layers compute in float32 on devices with fast bfloat16; ''."""
+  if runtime.mixed_precision_dtype is None and not runtime.mesh.sizes() and _multiply_bfloat16():
+    return 'note: layers compute in float32 on this GPU; runtime.mixed_precision_dtype=bfloat16 is faster'
+  return ''
 
 
 def _choose(runtime: definitions.RuntimeConfig) -> str:

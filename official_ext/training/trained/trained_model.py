@@ -34,6 +34,7 @@ from official_ext.training.checkpoints import training_lines
 from official_ext.training.config import definitions
 from official_ext.training.config import parser as parser_lib
 from official_ext.training.config import registries
+from official_ext.training.devices import distribute
 from official_ext.training.step import keras_version
 from official_ext.training.tasks import model_garden
 
@@ -98,7 +99,7 @@ def load_model(
     UserError: there is no such checkpoint, it is damaged, or it is not one of this model.
   """
   path = find_checkpoint(model_dir, params, which)
-  with _mixed_precision(dtype or params.runtime.mixed_precision_dtype or 'float32'):
+  with _mixed_precision(dtype or distribute.policy_dtype(params.runtime)):
     task = model_garden.make_task(params.task)
     task.weights_folder = manifests.folder_of(path)
     with keras_version.building(task):

@@ -76,7 +76,7 @@ def test_values_that_mean_nothing_are_refused(changes, message):
     ),
     (
       {'runtime': {'mesh': {'data': 2}, 'mixed_precision_dtype': 'float16'}},
-      "runtime.mixed_precision_dtype: 'float16': a mesh .* set it to null or float32 or bfloat16",
+      "runtime.mixed_precision_dtype: 'float16': a mesh .* set it to null or auto or float32 or bfloat16",
     ),
     ({'runtime': {'mesh': {'data': 2}}, 'trainer': {'inspect': {'every': 5}}}, 'trainer.inspect.every: 5: a mesh'),
     (

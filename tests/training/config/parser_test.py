@@ -212,7 +212,7 @@ BAD_OVERRIDES = [
     'parameter_server, off; did you mean mirrored?',
   ),
   ('runtime.enable_xla=maybe', "runtime.enable_xla: 'maybe' is not one of true, false, auto"),
-  ('runtime.mixed_precision_dtype=fp16', "runtime.mixed_precision_dtype: 'fp16' is not one of null, float32, float16,"),
+  ('runtime.mixed_precision_dtype=fp16', "runtime.mixed_precision_dtype: 'fp16' is not one of null, auto, float32,"),
   ('runtime.loss_scale=-2', "runtime.loss_scale: expected null, 'dynamic' or a number above 0, got -2.0"),
   ('runtime.num_gpus=-1', 'runtime.num_gpus: expected at least 0, got -1'),
   ('runtime.seed=-1', 'runtime.seed: expected 0 to 4294967295, got -1'),

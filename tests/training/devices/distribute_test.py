@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+import types
 
 import pytest
 import tensorflow as tf
@@ -9,6 +10,7 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.training.config import definitions
+from official_ext.training.config import parser
 from official_ext.training.devices import distribute
 
 
@@ -256,3 +258,36 @@ def test_a_resume_on_parameter_servers_restores_all_slots(start_script, unused_p
   process = start_script(textwrap.dedent(code)).finish()
   assert 'all slots' in process.stdout, process.stderr[-2000:]
   assert 'the training input starts from its beginning' in process.stderr
+
+
+def _language_params():
+  import experiments.language_model.configs  # noqa: F401  # pylint: disable=g-import-not-at-top
+
+  return parser.parse_configuration(types.SimpleNamespace(experiment='language_model'), print_return=False)
+
+
+@pytest.mark.parametrize('has_bfloat16, expected', [(False, 'float32'), (True, 'bfloat16')])
+def test_auto_precision_of_a_new_run_follows_the_devices(tmp_path, monkeypatch, has_bfloat16, expected):
+  monkeypatch.setattr(distribute, '_multiply_bfloat16', lambda: has_bfloat16)
+  params = _language_params()
+  assert params.runtime.mixed_precision_dtype == 'auto'
+  chosen = distribute.with_precision(params, str(tmp_path / 'new'))
+  assert chosen.runtime.mixed_precision_dtype == expected and params.runtime.mixed_precision_dtype == 'auto'
+  assert distribute.policy_dtype(params.runtime) == expected
+
+
+@pytest.mark.parametrize(
+  'recorded, expected', [('bfloat16', 'bfloat16'), ('null', 'float32'), ('float32', 'float32'), ('float16', 'float16')]
+)
+def test_auto_precision_of_a_resumed_run_is_the_recorded_one(tmp_path, monkeypatch, recorded, expected):
+  monkeypatch.setattr(distribute, '_multiply_bfloat16', lambda: recorded != 'bfloat16')
+  (tmp_path / 'params.yaml').write_text(f'runtime:\n  mixed_precision_dtype: {recorded}\n')
+  assert distribute.with_precision(_language_params(), str(tmp_path)).runtime.mixed_precision_dtype == expected
+
+
+def test_a_run_in_float32_on_a_gpu_with_fast_bfloat16_names_the_setting(monkeypatch):
+  monkeypatch.setattr(distribute, '_multiply_bfloat16', lambda: True)
+  assert 'runtime.mixed_precision_dtype=bfloat16' in distribute.float32_hint(definitions.RuntimeConfig())
+  assert not distribute.float32_hint(definitions.RuntimeConfig(mixed_precision_dtype='float32'))
+  monkeypatch.setattr(distribute, '_multiply_bfloat16', lambda: False)
+  assert not distribute.float32_hint(definitions.RuntimeConfig())
