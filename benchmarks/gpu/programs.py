@@ -34,6 +34,7 @@ from official_ext.training.config import definitions
 from official_ext.training.devices import device_types
 from official_ext.training.devices import distribute
 from official_ext.training.loop import base_trainer
+from official_ext.training.step import step_random
 
 _H100 = (9, 0)  # Compute capability.
 
@@ -216,10 +217,12 @@ def _evaluation(scale):
   strategy, trainer = _rows_trainer(scale, _decoder(scale, **_LLAMA))
   with strategy.scope():
     trainer.prepare_training()
-  return lower(
-    lambda inputs: trainer.task.validation_step(inputs, trainer.model, [])[trainer.task.loss],
-    [trainer.training_step._task_step.input_specs],
-  )
+
+  def loss(inputs):
+    with step_random.step_key(step_random.StepKey(seed=0, step=tf.constant(0, tf.int64), replica=0, num_replicas=1)):
+      return trainer.task.validation_step(inputs, trainer.model, [])[trainer.task.loss]
+
+  return lower(loss, [trainer.training_step._task_step.input_specs])
 
 
 def _generation(scale, count=1, **options):

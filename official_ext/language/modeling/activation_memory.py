@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import model_weights
+from official_ext.training.model_parts import grouped
 
 _UNPACKING = int(4e6)  # Of each packed kernel, forward and backward.
 _LOGITS = 4  # Float32 arrays of the logits' shape: logits, the learned tokens' logits, softmax, gradient.
@@ -115,6 +116,13 @@ def _is_fused(config, size):
   return size == 2 and not decoder_config.fused_problem(config) and bool(tf.config.list_logical_devices('GPU'))
 
 
+def _experts(config, tokens):
+  """The experts that compute each token: all, or its experts with the rows that pad their blocks."""
+  k, count = config.num_experts_per_tok, config.num_experts
+  rows = grouped.rows_of_block(tokens, k, count)
+  return (tokens * k + count * (rows - 1)) / tokens if rows else count
+
+
 def _mlp(config, tokens, size):
   """The bytes that the MLPs of dense and of sparse layers keep, whichever there are: inputs of norm and products."""
   inner = 3 if config.gated_mlp else 2
@@ -123,6 +131,6 @@ def _mlp(config, tokens, size):
   sparse = decoder_config.sparse_layers(config)
   if not all(sparse):
     widths.append(config.intermediate_size)
-  if any(sparse):  # All experts compute all tokens.
-    widths.append(config.num_experts * config.moe_intermediate_size + config.shared_expert_intermediate_size)
-  return [tokens * (outside + inner * width) * size for width in widths]
+  if any(sparse):
+    widths.append(_experts(config, tokens) * config.moe_intermediate_size + config.shared_expert_intermediate_size)
+  return [round(tokens * (outside + inner * width)) * size for width in widths]

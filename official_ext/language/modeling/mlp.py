@@ -6,6 +6,7 @@ sorted by expert into blocks of one expert each: see grouped.py.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -118,9 +119,9 @@ class Experts(layers.Part):
     if rows:
       blocks = grouped.blocks_of(numbers, self.num_slices, rows)
       parts = grouped.dispatched(x, blocks)
-      gate, up, down = (grouped.of_blocks(weight, blocks.groups) for weight in (gate, up, down))
-      inner = self._activation(tf.matmul(parts, gate)) * tf.matmul(parts, up)
-      outputs = grouped.collected(tf.matmul(inner, down), blocks)
+      product = functools.partial(grouped.products, groups=blocks.groups)
+      inner = self._activation(product(parts, gate)) * product(parts, up)
+      outputs = grouped.collected(product(inner, down), blocks)
       return tf.reduce_sum(outputs * shares[:, :, tf.newaxis], axis=1)
     of_all = tf.reduce_sum(tf.one_hot(numbers, self.num_slices, dtype=x.dtype) * shares[:, :, tf.newaxis], axis=1)
     inner = self._activation(tf.einsum('th,ehi->tei', x, gate)) * tf.einsum('th,ehi->tei', x, up)

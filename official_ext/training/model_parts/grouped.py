@@ -5,13 +5,15 @@ rest is padding (Gale et al., 2022, MegaBlocks, https://arxiv.org/abs/2211.15841
 products then. Gradients are sums in a fixed order.
 
     blocks = blocks_of(numbers, num_experts, rows)
-    y = tf.matmul(dispatched(x, blocks), of_blocks(weights, blocks.groups))
+    y = products(dispatched(x, blocks), weights, blocks.groups)
     by_token = collected(y, blocks)
 """
 
 from typing import NamedTuple
 
 import tensorflow as tf
+
+from official_ext.training.model_parts import clusters
 
 _LEAST_ROWS = 16  # Of a block: a smaller one reads its weights for too few tokens.
 _PADDING = 0.25  # At most, relative to the tokens' rows.
@@ -117,16 +119,29 @@ def collected(y: tf.Tensor, blocks: Blocks) -> tf.Tensor:
   return collect(y)
 
 
-def of_blocks(weight: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
-  """The weights [groups, ...] of each block's group: [blocks, ...]."""
-  count = weight.shape[0]
+def products(x: tf.Tensor, weight: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
+  """The rows of each block times the matrix of its group.
+
+  The matrices are gathered for the gradient again: they are not kept with the activations.
+
+  Args:
+    x: [blocks, rows, in].
+    weight: [groups, in, out].
+    groups: int32 [blocks].
+
+  Returns:
+    [blocks, rows, out].
+  """
+  num_groups = weight.shape[0]
 
   @tf.custom_gradient
-  def select(weight):
+  def multiply(x, weight):
     def gradient(dy):
-      hits = tf.one_hot(groups, count, axis=0, dtype=dy.dtype)
-      return tf.reshape(tf.matmul(hits, tf.reshape(dy, [groups.shape[0], -1])), weight.shape)
+      again = tf.gather(weight, clusters.after(groups, dy))
+      of_blocks = tf.reshape(tf.matmul(x, dy, transpose_a=True), [groups.shape[0], -1])
+      hits = tf.one_hot(groups, num_groups, axis=0, dtype=dy.dtype)
+      return tf.matmul(dy, again, transpose_b=True), tf.reshape(tf.matmul(hits, of_blocks), weight.shape)
 
-    return tf.gather(weight, groups), gradient
+    return tf.matmul(x, tf.gather(weight, groups)), gradient
 
-  return select(weight)
+  return multiply(x, weight)

@@ -48,7 +48,7 @@ def test_products_and_gradients(jit_compile):
     with tf.GradientTape() as tape:
       tape.watch([x, weights, shares])
       blocks = grouped.blocks_of(tf.constant(numbers), num_groups, rows)
-      parts = tf.matmul(grouped.dispatched(x, blocks), grouped.of_blocks(weights, blocks.groups))
+      parts = grouped.products(grouped.dispatched(x, blocks), weights, blocks.groups)
       y = tf.reduce_sum(grouped.collected(parts, blocks) * shares[:, :, tf.newaxis], axis=1)
       total = tf.reduce_sum(y * dy)
     return y, *tape.gradient(total, [x, weights, shares])
