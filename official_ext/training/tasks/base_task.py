@@ -144,6 +144,14 @@ class Task(base_task.Task):
     return ()
 
   @property
+  def mixes_examples(self) -> bool:
+    """Whether the loss of an example depends on the others of its batch, as in contrastive learning. If it does not,
+    `official-ext check` reports a loss of a batch that is not a weighted mean of its examples' losses. A class states
+    it by `mixes_examples = True`.
+    """
+    return False
+
+  @property
   def trainer_cls(self) -> type | None:
     """A subclass of `ext.Trainer` that trains the task, if one of its override points is needed, such as
     `next_train_inputs`. None: the library's own. A subclass of Model Garden's trainer is refused.
