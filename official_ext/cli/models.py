@@ -90,12 +90,15 @@ _EVALUATORS = {
   ),
 }
 
+_OF_OWN_TASKS = _Evaluator('official_ext.training.evaluation.own_tasks', ())
+
 
 def _evaluate_parser() -> arguments_lib.Parser:
   found = arguments_lib.Parser(
     'official-ext evaluate',
-    "Evaluates the model of a run of Model Garden's image classification, detection, segmentation or text "
-    'classification. Prints figures of each class, and writes them with pictures into RUN/evaluations. '
+    "Evaluates the model of a run: of Model Garden's image classification, detection, segmentation or text "
+    'classification, or of a custom regression or classification. Prints figures and the worst mistakes, and writes '
+    'them with pictures into RUN/evaluations. '
     'docs/how_to/evaluate.md.',
   )
   kind = arguments_lib.tensorflow_folder
@@ -137,8 +140,11 @@ def _evaluate(params: 'definitions.ExperimentConfig', model_dir: str, known: arg
   from official_ext.training.trained import trained_model  # pylint: disable=g-import-not-at-top
 
   evaluator = _evaluator_of(params)
-  model = params.task.model
-  data = evaluated_data_lib.find(params, evaluator.kinds, model.num_classes, known.on or '', known.split or '')
+  on, split = known.on or '', known.split or ''
+  if evaluator is _OF_OWN_TASKS:
+    data = importlib.import_module(evaluator.module).find_data(params, on, split)
+  else:
+    data = evaluated_data_lib.find(params, evaluator.kinds, params.task.model.num_classes, on, split)
   trained = trained_model.load_model(params, model_dir, known.which, known.ema == 'true')
   result = importlib.import_module(evaluator.module).evaluate(trained, data, known.mistakes)
   name = known.name or _evaluation_name(data)
@@ -149,7 +155,7 @@ def _evaluate(params: 'definitions.ExperimentConfig', model_dir: str, known: arg
     'step': trained.step,
     'weights': trained.weights,
     'data': data.title,
-    'input_path': str(data.config.input_path),
+    'input_path': str(data.config.input_path or ''),
   }
   title = f'{os.path.basename(os.path.abspath(model_dir))}: {data.title}'
   results.write_report(folder, title, facts, result, trained.step)
@@ -165,12 +171,18 @@ def _evaluate(params: 'definitions.ExperimentConfig', model_dir: str, known: arg
 def _evaluator_of(params: 'definitions.ExperimentConfig') -> _Evaluator:
   names = [f'{cls.__module__}.{cls.__qualname__}' for cls in type(params.task).__mro__]
   found = next((_EVALUATORS[name] for name in names if name in _EVALUATORS), None)
-  if found is None:
+  if found is not None:
+    return found
+  from official.core import task_factory  # pylint: disable=g-import-not-at-top  # TensorFlow, as the next.
+
+  from official_ext.training.tasks import base_task  # pylint: disable=g-import-not-at-top
+
+  if not issubclass(task_factory.get_task_cls(type(params.task)), base_task.Task):
     raise errors.UserError(
-      f"task: {type(params.task).__name__} is unsupported; evaluate reads runs of Model Garden's image "
-      'classification, RetinaNet, Mask R-CNN, semantic segmentation and sentence prediction'
+      f"task: {type(params.task).__name__} is unsupported; evaluate reads runs of Model Garden's image classification, "
+      'RetinaNet, Mask R-CNN, semantic segmentation and sentence prediction, and of tasks that derive from ext.Task'
     )
-  return found
+  return _OF_OWN_TASKS
 
 
 def _evaluation_name(data: 'evaluated_data_lib.EvaluatedData') -> str:
