@@ -518,6 +518,14 @@ def layer_names_given_back() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def layer_names_from_start() -> Iterator[None]:
+  """A context: layers that are made in it have the names of a fresh process. After it, as `layer_names_given_back`."""
+  with layer_names_given_back():
+    keras_backend.reset_uids()
+    yield
+
+
+@contextlib.contextmanager
 def softmax_mask(value: float) -> Iterator[None]:
   """A context: tf_keras's Softmax adds `value` to masked entries in place of -1e9, for which it has no argument."""
   own = keras_softmax._large_compatible_negative

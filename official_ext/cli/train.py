@@ -18,6 +18,7 @@ from official_ext.base import package_imports
 with package_imports.without_gc():
   from official_ext.base import config_text
   from official_ext.base import errors
+  from official_ext.base import tf_internals
   from official_ext.base.files import paths
   from official_ext.base.run_folder import model_folders
   from official_ext.base.run_folder import run_status
@@ -136,7 +137,8 @@ def train(
     run_record.check_writable(model_dir)
     origin = ext_flags.origin(params, experiment, registry)
     options = train_lib.RunOptions(checkpoint=checkpoint, watch=watch, origin=origin)
-    return writers.flatten(_run(params, mode, model_dir, options))
+    with tf_internals.layer_names_from_start():  # Of the cells before, none changes a name in the checkpoint.
+      return writers.flatten(_run(params, mode, model_dir, options))
 
 
 def evaluate(model_dir: str, *, checkpoint: str | None = None, registry: Sequence[str] = ()) -> dict[str, Any]:
