@@ -61,6 +61,7 @@ import tf_keras
 from tf_keras.src import backend as keras_backend
 from tf_keras.src.layers.activation import softmax as keras_softmax
 from tf_keras.src.saving.legacy.saved_model import utils as keras_saved_model_utils
+from tf_keras.src.utils import generic_utils as keras_generic_utils
 
 FunctionT = TypeVar('FunctionT', bound=Callable[..., object])
 
@@ -498,6 +499,13 @@ def call_values(layer: tf.Module) -> list[Any]:
   """The values other than its inputs that the calls of a layer in a functional model have; [] without such values."""
   nodes = getattr(layer, '_inbound_nodes', ())
   return tf.nest.flatten([[node.call_args, node.call_kwargs] for node in nodes])
+
+
+def has_numbered_name(layer: Any) -> bool:
+  """Whether Keras has named a layer: by its class, as `dense_1`, or by an operation, as `tf.__operators__.add`."""
+  if layer.name.startswith('tf.'):
+    return True
+  return re.sub(r'_\d+$', '', layer.name) == keras_generic_utils.to_snake_case(type(layer).__name__)
 
 
 @contextlib.contextmanager

@@ -154,6 +154,14 @@ class Task(base_task.Task):
     return ()
 
   @property
+  def output_names(self) -> Sequence[str]:
+    """The names of the model's outputs in exports, in their order; (): of the layers, or `output`.
+
+    The keys of a model that returns a dictionary are its names.
+    """
+    return ()
+
+  @property
   def mixes_examples(self) -> bool:
     """Whether the loss of an example depends on the others of its batch, as in contrastive learning. If it does not,
     `official-ext check` reports a loss of a batch that is not a weighted mean of its examples' losses. A class states
