@@ -20,6 +20,7 @@ with package_imports.without_gc():
   from official_ext.base import errors
   from official_ext.base import json_values
   from official_ext.base import tf_internals
+  from official_ext.base import tracebacks
   from official_ext.base.files import paths
   from official_ext.base.run_folder import model_folders
   from official_ext.base.run_folder import run_status
@@ -136,6 +137,7 @@ def train(
     Devices: ...
     (['accuracy', 'validation_loss'], 'accuracy')
   """
+  tracebacks.shorten_uncaught()
   ext_flags.set_verbosity()
   registries.import_experiments(list(registry), experiment)
   model_dir = paths.absolute(model_dir)
