@@ -8,6 +8,7 @@ too, such as means over tokens: the weights are those of `Task.micro_batch_weigh
 from collections.abc import Callable
 import dataclasses
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from official_ext.training.tasks import base_task
 MIXES_EXAMPLES = 'mixes_examples'  # The attribute of a task.
 
 _NUM_EXAMPLES = 8
+_SECONDS = 10.0  # The longest step: some ten follow.
 _TOLERANCE = 1e-3
 _TOLERANCE_OF_HALVES = 3e-2
 _MOST_UNEQUAL = 1e5  # Of two weights.
@@ -67,7 +69,8 @@ def find(
       tasks, only layers are reported.
 
   Returns:
-    The findings; None if the losses cannot be compared, such as those of a task that needs whole batches.
+    The findings; None if the losses cannot be compared, such as those of a task that needs whole batches, or
+    take long, as an evaluation that generates texts.
   """
   if getattr(task, MIXES_EXAMPLES, False):
     return []
@@ -78,8 +81,12 @@ def find(
     return None
   examples = [_taken(batch, axes, [number]) for number in range(min(size, _NUM_EXAMPLES))]
   batch = _taken(batch, axes, list(range(len(examples))))
+  begin = time.monotonic()
   try:
-    whole, other = loss_of(batch, 0), loss_of(batch, 1)
+    whole = loss_of(batch, 0)
+    if time.monotonic() - begin > _SECONDS:
+      return None
+    other = loss_of(batch, 1)
     alone = np.array([loss_of(example, 0) for example in examples])
     weights = _declared_weights(task, examples)
   except Exception:  # pylint: disable=broad-except  # The task needs whole batches, or has no loss.

@@ -1,6 +1,8 @@
 """A loss of a batch that is no mean of its examples' losses is found; weighted means are none."""
 
+import itertools
 import re
+import types
 
 import numpy as np
 import pytest
@@ -177,3 +179,10 @@ def test_a_task_without_a_loss_is_not_compared(find):  # noqa: F811
 
   (finding,) = find(NoLoss)
   assert 'the layer center' in finding.what
+
+
+def test_a_step_that_takes_long_is_not_repeated(find, monkeypatch):  # noqa: F811
+  """The clock jumps by a minute at each call."""
+  clock = itertools.count(0, 60)
+  monkeypatch.setattr(batch_checks, 'time', types.SimpleNamespace(monotonic=lambda: next(clock)))
+  assert find(Leaks) == []
