@@ -2,6 +2,7 @@
 # ruff: noqa: F401
 
 from experiments import contrastive
+from experiments import diabetes
 from experiments import digits
 from experiments import digits_mlp
 from experiments import distillation

@@ -21,6 +21,8 @@ _NUM_VIEWS = 2
 class ContrastiveTask(ext.Task):
   """Learns features of 8x8 images without labels."""
 
+  mixes_examples = True  # Each view is compared with all others of the batch.
+
   def build_model(self) -> tf_keras.Model:
     """A model from pixels, [b, 64], to {'features': [b, d], 'projection': float32 [b, e] of length 1}."""
     config = self.config.model

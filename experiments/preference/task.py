@@ -24,6 +24,11 @@ class PreferenceTask(ext.FineTuningTask):
     """DPO, IPO and KTO compare the model with its initial weights; SimPO, CPO and ORPO do not."""
     return bool(set(_WITH_REFERENCE) & set(ext.weighted_losses.selected(self.config.weighted_losses)))
 
+  @property
+  def mixes_examples(self) -> bool:
+    """KTO estimates a divergence by the answers of the batch to the prompts of others: see base class."""
+    return self.config.is_unpaired
+
   def built_in_records(self, split: str) -> ext.TextRecords:
     """Docstrings, each with another function's as the rejected answer."""
     return ext.python_docstrings.preference_records(split)

@@ -15,6 +15,7 @@ from typing import Any
 
 from gin import config
 from official.core import exp_factory
+from official.core import task_factory
 from official.modeling.hyperparams import base_config
 
 from official_ext.base import protocols
@@ -70,6 +71,11 @@ _REGISTERS = re.compile(r"^@exp_factory\.register_config_factory\(\s*['\"]([^'\"
 def registered_configs() -> dict[str, object]:
   """The experiments by name, nested at each '/' of a name; exp_factory has no public list of them."""
   return exp_factory._REGISTERED_CONFIGS
+
+
+def registered_tasks() -> dict[type, object]:
+  """The tasks by the classes of their configurations; task_factory has no public list of them."""
+  return task_factory._REGISTERED_TASK_CLS
 
 
 def replace_registered_configs(configs: Mapping[str, object]) -> None:

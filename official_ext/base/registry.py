@@ -48,7 +48,7 @@ class Registry(Mapping[str, T]):
 
     def decorate(function: F) -> F:
       known = self._functions.get(name, self._values.get(name))
-      if known is not None and not _is_same(known, function):
+      if known is not None and not is_same(known, function):
         raise taken(f'the {self._kind} {name!r}', known, function)
       self._values[name], self._functions[name] = make(function), function
       return function
@@ -94,7 +94,8 @@ def place_of(function: Any) -> str:
     return _name(function)
 
 
-def _is_same(known: object, function: object) -> bool:
+def is_same(known: object, function: object) -> bool:
+  """Whether a function or class is another one again: of a module that is reloaded, or of a notebook's cell."""
   name = _name(function)  # Functions that one function makes share it, and may differ.
   return _name(known) == name and '<locals>' not in name and not name.endswith('<lambda>')
 

@@ -61,6 +61,7 @@ import tf_keras
 from tf_keras.src import backend as keras_backend
 from tf_keras.src.layers.activation import softmax as keras_softmax
 from tf_keras.src.saving.legacy.saved_model import utils as keras_saved_model_utils
+from tf_keras.src.utils import generic_utils as keras_generic_utils
 
 FunctionT = TypeVar('FunctionT', bound=Callable[..., object])
 
@@ -500,6 +501,13 @@ def call_values(layer: tf.Module) -> list[Any]:
   return tf.nest.flatten([[node.call_args, node.call_kwargs] for node in nodes])
 
 
+def has_numbered_name(layer: Any) -> bool:
+  """Whether Keras has named a layer: by its class, as `dense_1`, or by an operation, as `tf.__operators__.add`."""
+  if layer.name.startswith('tf.'):
+    return True
+  return re.sub(r'_\d+$', '', layer.name) == keras_generic_utils.to_snake_case(type(layer).__name__)
+
+
 @contextlib.contextmanager
 def layer_names_given_back() -> Iterator[None]:
   """A context: layers that are made after it have the names that they would have without the layers made in it.
@@ -515,6 +523,14 @@ def layer_names_given_back() -> Iterator[None]:
     for graph, names in numbers.items():
       keras_backend.PER_GRAPH_OBJECT_NAME_UIDS[graph] = collections.defaultdict(int, names)
     keras_backend.OBSERVED_NAMES.update(observed)
+
+
+@contextlib.contextmanager
+def layer_names_from_start() -> Iterator[None]:
+  """A context: layers that are made in it have the names of a fresh process. After it, as `layer_names_given_back`."""
+  with layer_names_given_back():
+    keras_backend.reset_uids()
+    yield
 
 
 @contextlib.contextmanager

@@ -263,3 +263,38 @@ def _package(filename: str) -> str:
     return 'official_ext'
   installed = _INSTALLED.search(path)
   return installed.group(1) if installed else ''
+
+
+_FORESEEN = (
+  errors.UserError,
+  errors.CheckpointError,
+  errors.StorageError,
+  errors.WorkerError,
+  errors.DivergedError,
+  errors.PreemptedError,
+)
+
+
+def shorten_uncaught() -> None:
+  """Lets a script that an error of this library ends print its line and exit with its status, without a traceback.
+
+  For drivers other than this library's: `run_experiment` and `ext.train` call it. Other errors are printed as before.
+  An interactive interpreter is unchanged; a notebook has its own display.
+  """
+  before = sys.excepthook
+  if getattr(before, 'is_of_official_ext', False):
+    return
+
+  def show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+    if not isinstance(error, _FORESEEN) or hasattr(sys, 'ps1') or sys.flags.interactive:
+      before(kind, error, trace)
+      return
+    lines = errors.lines_of(error) if isinstance(error, errors.UserErrors) else [text_of(error)]
+    label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
+    sys.stdout.flush()
+    for line in lines:
+      print(f'{label}: {safe_text.mask(line)}', file=sys.stderr)
+    raise SystemExit(error.exit_status)  # The interpreter exits with it, and prints nothing more.
+
+  show.is_of_official_ext = True  # type: ignore[attr-defined]
+  sys.excepthook = show

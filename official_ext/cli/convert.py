@@ -8,11 +8,13 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.base import package_imports
 from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.data import config_fields
 from official_ext.language.serving import model_loading
 from official_ext.training.devices import signals
@@ -57,6 +59,7 @@ def _parser() -> arguments_lib.Parser:
   size = 'the largest file of weights, such as 200MB or 4GiB; default: 5GB'
   found.add_argument('--max_shard_size', default='5GB', metavar='SIZE', help=size)
   arguments_lib.add_run_arguments(found.add_argument_group('of a run'))
+  json_output.add_flag(found)
   return found
 
 
@@ -69,7 +72,9 @@ def run(arguments: list[str]) -> None:
   known = _parser().parse_args(arguments)
   with signals.interrupting(), tempfile.TemporaryDirectory(prefix='convert-') as folder:
     known.adapter = _one_adapter(known, folder)
-    _convert(known)
+    found = _convert(known)
+  if known.json:
+    json_output.print_document(found)
 
 
 def _numbers(text: str) -> list[float]:
@@ -94,7 +99,8 @@ def _one_adapter(known: argparse.Namespace, folder: str) -> str | None:
   return folder
 
 
-def _convert(known: Any) -> None:
+def _convert(known: Any) -> json_values.JsonObject:
+  """Converts; returns {source, target, model_type, dtype}."""
   source, target = paths.expanded(known.source), paths.expanded(known.target)
   max_shard_bytes = arguments_lib.size_of(known.max_shard_size, '--max_shard_size')
   _check_target(known, target)
@@ -126,7 +132,7 @@ def _convert(known: Any) -> None:
   if known.to == 'gguf':
     _write_gguf(model, target, dtype, tokenizer, os.path.basename(os.path.abspath(source)))
     print(f'Converted {source} to {target}: {model.config.model_type}, {dtype}')
-    return
+    return {'source': source, 'target': target, 'model_type': model.config.model_type, 'dtype': dtype}
   from official_ext.base.files import whole_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   model_type, origin = model.config.model_type, model.origin
@@ -138,6 +144,7 @@ def _convert(known: Any) -> None:
   if not has_tokenizer:
     print('no tokenizer went along: there is none beside the weights; --tokenizer=FOLDER names one', file=sys.stderr)
   print(f'Converted {source} to {target}: {model_type}, {dtype}')
+  return {'source': source, 'target': target, 'model_type': model_type, 'dtype': dtype}
 
 
 def _check_target(known: argparse.Namespace, target: str) -> None:

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_ext.base import errors
 from official_ext.base import json_values
@@ -26,6 +26,9 @@ from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import json_output
 from official_ext.cli import new_settings
+
+if TYPE_CHECKING:
+  from official_ext.training.config import definitions
 
 _SUFFIXES = ('.py', '.so', '.pth', '.egg-link', '.dist-info', '.egg-info')
 
@@ -198,6 +201,7 @@ def run_new(arguments: list[str]) -> None:
   parser.add_argument('--data', metavar='FOLDER', type=arguments_lib.folder, help=data)
   checkpoint = 'of these: a checkpoint with trained weights, or a folder with one: docs/how_to/checkpoints.md'
   parser.add_argument('--init_checkpoint', metavar='PATH', type=arguments_lib.folder, help=checkpoint)
+  json_output.add_flag(parser)
   options, unknown = parser.parse_known_args(arguments)
   if unknown or len(options.names) != 1:
     named = f'{unknown[0]}: no such flag;' if unknown else f'{" ".join(options.names) or "new"}:'
@@ -205,13 +209,17 @@ def run_new(arguments: list[str]) -> None:
   if options.like in new_settings.KINDS:
     if options.package:
       raise errors.UserError(f'--package: has no meaning for --like={options.like}, which writes a file of settings')
-    new_settings.run(options.names[0], options.like, options.data or '', options.init_checkpoint or '')
+    written = new_settings.run(options.names[0], options.like, options.data or '', options.init_checkpoint or '')
+    if options.json:
+      json_output.print_document(written)
     return
   for name in ('data', 'init_checkpoint'):
     if getattr(options, name):
       raise errors.UserError(f'--{name}: requires --like={"|".join(new_settings.KINDS)}')
   _parse([])
-  importlib.import_module('official_ext.cli.new').run(options.names[0], options.like, options.package)
+  written = importlib.import_module('official_ext.cli.new').run(options.names[0], options.like, options.package)
+  if options.json:
+    json_output.print_document(written)
 
 
 def run_check(arguments: list[str]) -> None:
@@ -222,9 +230,34 @@ def run_check(arguments: list[str]) -> None:
     'evaluation, save, restore, compare. The result of a fine-tuning is saved, loaded, and compared by its logits. '
     'docs/how_to/check.md lists the mistakes.',
   )
+  json_output.add_flag(parser)
   arguments_lib.add_experiment_flags(parser)
-  _parse([*_with_experiment(*_flags_of(parser, arguments)), '--dry_run'])
-  importlib.import_module('official_ext.training.diagnosis.dry_run').run(_params()[0])
+  options, flags = _flags_of(parser, arguments)
+  _parse([*_with_experiment(options, flags), '--dry_run'])
+  check(_params()[0], options.name, options.json)
+
+
+def check(params: 'definitions.ExperimentConfig', experiment: str, as_json: bool) -> None:
+  """Looks for mistakes in an experiment, and rehearses it: see dry_run.py.
+
+  Args:
+    params: the experiment.
+    experiment: its name.
+    as_json: whether to print a document with the mistakes.
+
+  Raises:
+    UserError: there are mistakes.
+  """
+  dry_run = importlib.import_module('official_ext.training.diagnosis.dry_run')
+  if not as_json:
+    dry_run.run(params)
+    return
+  found = dry_run.rehearse(params)
+  lines = {'error': found.mistakes, 'warning': [str(finding) for finding in found.warnings]}
+  document = {name: [json_output.parts(line, name) for line in each] for name, each in lines.items()}
+  json_output.print_document({'experiment': experiment, **{f'{name}s': each for name, each in document.items()}})
+  if found.mistakes:
+    raise errors.UserErrors(found.mistakes)
 
 
 def run_preview(arguments: list[str]) -> None:
@@ -244,6 +277,7 @@ def run_preview(arguments: list[str]) -> None:
   parser.add_argument('--output', default='', metavar='FILE', help=output)
   split = 'show training or validation examples; default: train'
   parser.add_argument('--split', choices=('train', 'validation'), default='train', help=split)
+  json_output.add_flag(parser)
   arguments_lib.add_experiment_flags(parser)
   options, flags = _flags_of(parser, arguments)
   named = [flag for flag in flags if flag.startswith('--experiment=')]
@@ -253,12 +287,16 @@ def run_preview(arguments: list[str]) -> None:
   if texts.is_for(params):
     terminal = sys.stdout.isatty() and not os.environ.get('NO_COLOR')
     shown = texts.Options(options.rows or texts.Options.rows, options.split, options.output, terminal)
-    texts.run(params, absl_flags.experiment, shown)
+    found = texts.run(params, absl_flags.experiment, shown)
+    if options.json:
+      json_output.print_document(found)
     return
   images = importlib.import_module('official_ext.vision.preview.previewing')
   output = options.output or images.Options.output
   drawn = images.Options(options.rows or images.Options.rows, options.columns, options.split, output, options.tile)
-  images.run(params, absl_flags.experiment, drawn)
+  found = images.run(params, absl_flags.experiment, drawn)
+  if options.json:
+    json_output.print_document(found)
 
 
 def run_data_service(arguments: list[str]) -> None:

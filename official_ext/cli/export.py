@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.deployment import export_options
 from official_ext.training.devices import signals
 
@@ -43,6 +44,7 @@ def _parser() -> arguments_lib.Parser:
   tolerance = f'accepted difference, relative to the largest output; default: {defaults}'
   found.add_argument('--tolerance', type=float, metavar='SHARE', help=tolerance)
   arguments_lib.add_run_arguments(found)
+  json_output.add_flag(found)
   return found
 
 
@@ -69,6 +71,8 @@ def run(arguments: list[str]) -> int:
 
     params = trained_model.read_params(model_dir, known.experiment, known.registry)
     found = export_run(params, model_dir, known.which, known.ema == 'true', known.output_dir, options)
+  if known.json:
+    json_output.print_document(found.as_dict())
   return 1 if found.verification is not None and found.verification.is_verified is False else 0
 
 

@@ -18,6 +18,7 @@ from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base import protocols
 from official_ext.base.files import paths
+from official_ext.cli import json_output
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
 from official_ext.training.config import parser
@@ -45,6 +46,7 @@ _NAMES = (
   'checkpoint',
   'branch',
   'dry_run',
+  'json',
   'debug',
   'debug_step',
   'profile_steps',
@@ -80,6 +82,11 @@ def define_flags() -> None:
     'Let training start at --checkpoint although --model_dir holds other checkpoints, which are set aside.',
   )
   flags.DEFINE_bool('dry_run', False, 'Run the whole life of the experiment once, small, in a temporary folder.')
+  flags.DEFINE_bool(
+    'json',
+    False,
+    'Print one JSON document with the result on stdout, and errors as JSON on stderr, with all other output.',
+  )
   flags.DEFINE_bool('debug', False, 'Run one step eagerly, and name the first operation that is not finite.')
   flags.DEFINE_integer(
     'debug_step',
@@ -121,7 +128,10 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   try:
     return parse_for_driver(argv)
   except errors.UserError as error:
-    print(f'error: {error}', file=sys.stderr)
+    if json_output.is_wanted(argv):
+      json_output.print_error(list(errors.lines_of(error)), json_output.code_of(error))
+    else:
+      print(f'error: {error}', file=sys.stderr)
     sys.exit(errors.UserError.exit_status)
 
 
@@ -194,6 +204,8 @@ def _check_read(runs_once: bool) -> None:
   """Refuses flags that nothing reads."""
   if flags.FLAGS.dry_run and flags.FLAGS.debug:
     raise errors.UserError('--debug: not together with --dry_run')
+  if flags.FLAGS.debug and flags.FLAGS.json:
+    raise errors.UserError('--json: not together with --debug')
   if flags.FLAGS.debug_step is not None and not flags.FLAGS.debug:
     raise errors.UserError('--debug_step: only --debug reads it')
   if flags.FLAGS.branch and (runs_once or 'train' not in flags.FLAGS.mode or not flags.FLAGS.checkpoint):

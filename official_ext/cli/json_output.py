@@ -3,9 +3,12 @@
 Everything else that a command prints goes to stderr then. docs/reference/json_output.md lists documents and codes.
 """
 
-from collections.abc import Iterator, Sequence
+import argparse
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import io
 import json
+import os
 import re
 import sys
 from typing import TextIO
@@ -36,6 +39,11 @@ def is_wanted(arguments: Sequence[str]) -> bool:
   """Whether the arguments of a command, before `--`, ask for JSON."""
   own = arguments[: arguments.index('--')] if '--' in arguments else arguments
   return FLAG in own
+
+
+def add_flag(parser: argparse._ActionsContainer, text: str = 'print JSON') -> None:
+  """Adds `--json`, which becomes `options.json`."""
+  parser.add_argument(FLAG, action='store_true', help=text)
 
 
 @contextlib.contextmanager
@@ -81,7 +89,7 @@ def error_document(lines: Sequence[str], code: str) -> json_values.JsonObject:
     >>> error_document(['trainer.train_steps: is 0; set it'], 'mistake')
     {'error': {'code': 'mistake', 'where': 'trainer.train_steps', 'what': 'is 0', 'hint': 'set it'}}
   """
-  first, *others = [_parts(line, code) for line in lines]
+  first, *others = [parts(line, code) for line in lines]
   return {'error': {**first, **({'others': others} if others else {})}}
 
 
@@ -90,7 +98,37 @@ def print_error(lines: Sequence[str], code: str) -> None:
   print(json.dumps(error_document([safe_text.mask(line) for line in lines], code)), file=sys.stderr, flush=True)
 
 
-def _parts(line: str, code: str) -> json_values.JsonObject:
+def report(report_text: Callable[[BaseException], int], error: BaseException) -> int:
+  """Reports an error as JSON.
+
+  Args:
+    report_text: prints the error on stderr, in lines that begin with `error: ` or `preempted: `.
+    error: the error.
+
+  Returns:
+    The exit status, the result of `report_text`.
+  """
+  text = io.StringIO()
+  with contextlib.redirect_stderr(text):
+    status = report_text(error)
+  lines = [
+    line.partition(': ')[2] for line in text.getvalue().splitlines() if line.startswith(('error: ', 'preempted: '))
+  ]
+  # Some errors of the system are reported as mistakes.
+  code = 'mistake' if status == errors.UserError.exit_status else code_of(error)
+  print_error(lines or [str(error)], code)
+  return status
+
+
+def divert() -> None:
+  """Lets `print_document` alone write to the stdout of this process; the rest, also of its children, goes to stderr."""
+  sys.stdout.flush()
+  _out.append(os.fdopen(os.dup(1), 'w'))
+  os.dup2(2, 1)
+
+
+def parts(line: str, code: str) -> json_values.JsonObject:
+  """`code`, `where`, `what` and `hint` of a message."""
   match = _WHERE.fullmatch(line)
   where, rest = (match['where'], match['what']) if match else ('', line)
   what, _, hint = rest.partition('; ')

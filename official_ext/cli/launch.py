@@ -6,6 +6,7 @@ import sys
 
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.cli import output
 from official_ext.operations import launch
 from official_ext.operations.runs import driver
@@ -44,6 +45,7 @@ def _main(arguments: Sequence[str]) -> int:
   parser.add_argument('--private_network', action='store_true', help=network)
   program = 'the program of a worker (default: train.py of this folder, or else `official-ext train`)'
   parser.add_argument('--program', default=driver.DEFAULT_PROGRAM, metavar='PATH', help=program)
+  json_output.add_flag(parser, 'print the exit status as JSON; the output of the workers goes to stderr')
   try:
     options = parser.parse_args(arguments)
     for name, least in (('num_workers', 1), ('max_restarts', 0), ('grace_seconds', 0)):
@@ -56,8 +58,14 @@ def _main(arguments: Sequence[str]) -> int:
       launch.enter_private_network('--private_network')
     command = [sys.executable, *driver.program_words(program), *options.behind]
     launcher = launch.Launcher(command, options.num_workers, options.max_restarts, options.grace_seconds)
-    return launcher.run()
+    status = launcher.run()
+    if options.json:
+      json_output.print_document({'exit_status': status, 'workers': options.num_workers})
+    return status
   except errors.UserError as error:
+    if json_output.is_wanted(arguments):
+      json_output.print_error(list(errors.lines_of(error)), json_output.code_of(error))
+      return error.exit_status
     print(f'error: {error}', file=sys.stderr)
     return error.exit_status
 

@@ -3,10 +3,9 @@
 Each command imports its modules when it runs: TensorFlow takes seconds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import contextlib
 import importlib
-import io
 import os
 import sys
 
@@ -94,22 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
     report = importlib.import_module('official_ext.cli.exit_status').report
-    return _report_as_json(report, error) if json_output.is_wanted(arguments) else report(error)
+    return json_output.report(report, error) if json_output.is_wanted(arguments) else report(error)
   return 0
-
-
-def _report_as_json(report: Callable[[BaseException], int], error: BaseException) -> int:
-  """Reports an unforeseen error by its lines as JSON."""
-  text = io.StringIO()
-  with contextlib.redirect_stderr(text):
-    status = report(error)
-  lines = [
-    line.partition(': ')[2] for line in text.getvalue().splitlines() if line.startswith(('error: ', 'preempted: '))
-  ]
-  # Some errors of the system are reported as mistakes.
-  code = 'mistake' if status == errors.UserError.exit_status else json_output.code_of(error)
-  json_output.print_error(lines or [str(error)], code)
-  return status
 
 
 def _run(command: str, arguments: list[str]) -> int:

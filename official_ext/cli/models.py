@@ -17,6 +17,7 @@ from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.language.serving import model_loading
 from official_ext.language.text import bert_targets
 from official_ext.training.devices import signals
@@ -90,12 +91,15 @@ _EVALUATORS = {
   ),
 }
 
+_OF_OWN_TASKS = _Evaluator('official_ext.training.evaluation.own_tasks', ())
+
 
 def _evaluate_parser() -> arguments_lib.Parser:
   found = arguments_lib.Parser(
     'official-ext evaluate',
-    "Evaluates the model of a run of Model Garden's image classification, detection, segmentation or text "
-    'classification. Prints figures of each class, and writes them with pictures into RUN/evaluations. '
+    "Evaluates the model of a run: of Model Garden's image classification, detection, segmentation or text "
+    'classification, or of a custom regression or classification. Prints figures and the worst mistakes, and writes '
+    'them with pictures into RUN/evaluations. '
     'docs/how_to/evaluate.md.',
   )
   kind = arguments_lib.tensorflow_folder
@@ -109,6 +113,7 @@ def _evaluate_parser() -> arguments_lib.Parser:
   number = 'how many of the worst mistakes to show; default: 16'
   found.add_argument('--mistakes', type=arguments_lib.at_least(0), default=16, metavar='N', help=number)
   arguments_lib.add_run_arguments(found)
+  json_output.add_flag(found)
   return found
 
 
@@ -137,8 +142,11 @@ def _evaluate(params: 'definitions.ExperimentConfig', model_dir: str, known: arg
   from official_ext.training.trained import trained_model  # pylint: disable=g-import-not-at-top
 
   evaluator = _evaluator_of(params)
-  model = params.task.model
-  data = evaluated_data_lib.find(params, evaluator.kinds, model.num_classes, known.on or '', known.split or '')
+  on, split = known.on or '', known.split or ''
+  if evaluator is _OF_OWN_TASKS:
+    data = importlib.import_module(evaluator.module).find_data(params, on, split)
+  else:
+    data = evaluated_data_lib.find(params, evaluator.kinds, params.task.model.num_classes, on, split)
   trained = trained_model.load_model(params, model_dir, known.which, known.ema == 'true')
   result = importlib.import_module(evaluator.module).evaluate(trained, data, known.mistakes)
   name = known.name or _evaluation_name(data)
@@ -149,7 +157,7 @@ def _evaluate(params: 'definitions.ExperimentConfig', model_dir: str, known: arg
     'step': trained.step,
     'weights': trained.weights,
     'data': data.title,
-    'input_path': str(data.config.input_path),
+    'input_path': str(data.config.input_path or ''),
   }
   title = f'{os.path.basename(os.path.abspath(model_dir))}: {data.title}'
   results.write_report(folder, title, facts, result, trained.step)
@@ -160,17 +168,26 @@ def _evaluate(params: 'definitions.ExperimentConfig', model_dir: str, known: arg
     print('\n'.join(results.table_lines(table)))
   print('')
   print(f'{folder}: {results.PAGE}, {results.REPORT}, {len(result.pictures)} pictures', flush=True)
+  if known.json:
+    tables = [{'title': each.title, 'header': each.header, 'rows': each.rows} for each in result.tables]
+    json_output.print_document({'folder': folder, **facts, 'figures': result.figures, 'tables': tables})
 
 
 def _evaluator_of(params: 'definitions.ExperimentConfig') -> _Evaluator:
   names = [f'{cls.__module__}.{cls.__qualname__}' for cls in type(params.task).__mro__]
   found = next((_EVALUATORS[name] for name in names if name in _EVALUATORS), None)
-  if found is None:
+  if found is not None:
+    return found
+  from official.core import task_factory  # pylint: disable=g-import-not-at-top  # TensorFlow, as the next.
+
+  from official_ext.training.tasks import base_task  # pylint: disable=g-import-not-at-top
+
+  if not issubclass(task_factory.get_task_cls(type(params.task)), base_task.Task):
     raise errors.UserError(
-      f"task: {type(params.task).__name__} is unsupported; evaluate reads runs of Model Garden's image "
-      'classification, RetinaNet, Mask R-CNN, semantic segmentation and sentence prediction'
+      f"task: {type(params.task).__name__} is unsupported; evaluate reads runs of Model Garden's image classification, "
+      'RetinaNet, Mask R-CNN, semantic segmentation and sentence prediction, and of tasks that derive from ext.Task'
     )
-  return found
+  return _OF_OWN_TASKS
 
 
 def _evaluation_name(data: 'evaluated_data_lib.EvaluatedData') -> str:
@@ -207,6 +224,7 @@ def _predict_parser() -> arguments_lib.Parser:
   )
   found.add_argument('--signature', metavar='NAME', help='default: serving_default')
   arguments_lib.add_load_in_4bit(found, 'the expected base of a language model; another than the exported is refused')
+  json_output.add_flag(found, 'print errors as JSON too')
   return found
 
 
@@ -234,6 +252,9 @@ def run_predict(arguments: list[str]) -> None:
   signatures = model.signatures()
   signature = known.signature or next(iter(signatures))
   found = model.predict(signature, inputs) if inputs else signatures
+  if known.json:
+    json_output.print_document(found)
+    return
   print(json.dumps(json_values.as_strict(found), indent=None if inputs else 2))
 
 
@@ -281,6 +302,7 @@ def _generate_parser() -> arguments_lib.Parser:
     default='false',
     help="true: make it a message of the user, by the folder's chat template",
   )
+  json_output.add_flag(found)
   return found
 
 
@@ -308,14 +330,18 @@ def run_generate(arguments: list[str]) -> None:
   from official_ext.language.serving import writing  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   writer = writing.Writer(model, tokenizer, config, by_block=config.max_new_tokens <= _BY_BLOCK_TOKENS)
+  texts: list[json_values.JsonObject] = []
   for name in adapters.names if adapters is not None else ('',):
     if adapters is not None:
       adapters.set_adapter(name)
       if len(named) > 1:
         print(f'[{name}]', flush=True)
     written = writer.write(tokens, known.seed, sys.stdout, sys.stdout.isatty())
+    texts.append({'adapter': name, 'text': written.text, 'tokens': written.num_tokens, 'ended_by': written.ended_by})
     if written.ended_by == writing.FULL:
       print(f'stopped after {written.num_tokens} tokens (--max_new_tokens)', file=sys.stderr)
+  if known.json:
+    json_output.print_document({'prompt': known.prompt, 'texts': texts})
 
 
 def _prompt_tokens(tokenizer: 'tokenizer_lib.Tokenizer', known: argparse.Namespace) -> list[int]:

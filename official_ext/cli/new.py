@@ -26,6 +26,7 @@ import types
 
 from official_ext.base import config_text
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.base.files import paths as paths_lib
 from official_ext.training.config import parser
 
@@ -107,13 +108,16 @@ _NAME = re.compile(r'[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*')
 Files = dict[str, str]
 
 
-def run(name: str, like: str = '', as_package: bool = False) -> None:
+def run(name: str, like: str = '', as_package: bool = False) -> json_values.JsonObject:
   """Runs the command in the current folder, after importing the modules that register experiments.
 
   Args:
     name: of the new experiment.
     like: the experiment to copy; '' for the template.
     as_package: whether to make a package in this folder.
+
+  Returns:
+    {name, files, commands}: for a program.
 
   Raises:
     UserError: the name cannot be used, or a file that it would write exists already. Nothing was written.
@@ -122,8 +126,7 @@ def run(name: str, like: str = '', as_package: bool = False) -> None:
   file = _folders().get(like, folder) / f'{_FILE}.py'
   if like and not as_package and file.exists():
     _check_name(name)
-    _write_file(folder / f'{name}.py', file.read_text())
-    return
+    return _as_document(name, *_write_file(folder / f'{name}.py', file.read_text()))
   is_checkout = all((folder / part).exists() for part in ('train.py', 'registry_imports.py', 'experiments/__init__.py'))
   if not as_package and not is_checkout:
     raise errors.UserError(
@@ -132,10 +135,12 @@ def run(name: str, like: str = '', as_package: bool = False) -> None:
     )
   _check_name(name)
   code, test = _files(name, like, as_package)
-  if as_package:
-    _write_package(folder, name, code, test)
-  else:
-    _write_experiment(folder, name, code, test)
+  write = _write_package if as_package else _write_experiment
+  return _as_document(name, *write(folder, name, code, test))
+
+
+def _as_document(name: str, files: Sequence[str], commands: Sequence[str]) -> json_values.JsonObject:
+  return {'name': name, 'files': list(files), 'commands': list(commands)}
 
 
 def _check_name(name: str) -> None:
@@ -237,8 +242,12 @@ def _template_files(name: str) -> Files:
 # Writing everything or nothing.
 
 
-def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -> None:
-  """Writes experiments/NAME, its test, its golden configuration, its line in registry_imports.py."""
+def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -> tuple[list[str], list[str]]:
+  """Writes experiments/NAME, its test, its golden configuration, its line in registry_imports.py.
+
+  Returns:
+    (files, next commands), as the other functions below.
+  """
   _check_unused_in_core(folder, name)
   experiment, test_path = folder / 'experiments' / name, folder / f'tests/experiments/{name}_test.py'
   registry = folder / 'registry_imports.py'
@@ -249,13 +258,15 @@ def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -
     lines = _with_import(registry.read_text(), name)
     paths_lib.write_atomically(str(registry), lines.encode())
   _lay_out([experiment, test_path])
-  for path in (experiment, test_path):
-    print(f'wrote  {path.relative_to(folder)}{os.sep if path.is_dir() else ""}')
+  files = [f'{path.relative_to(folder)}{os.sep if path.is_dir() else ""}' for path in (experiment, test_path)]
+  for file in files:
+    print(f'wrote  {file}')
   print(f'wrote  registry_imports.py: from experiments import {name}')
-  _print_next_steps(f'.venv/bin/python -m pytest tests/experiments/{name}_test.py', 'python train.py', name)
+  test = f'.venv/bin/python -m pytest tests/experiments/{name}_test.py'
+  return [*files, 'registry_imports.py'], _print_next_steps(test, 'python train.py', name)
 
 
-def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> None:
+def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> tuple[list[str], list[str]]:
   """Writes NAME/ with the package NAME, its test and the files that install it."""
   if not (folder / name).exists() and importlib.util.find_spec(name) is not None:
     raise errors.UserError(f'{name}: a module of this name is installed already; take another name')
@@ -268,11 +279,13 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
     _place(folder / name, files, undo)
   for path in files:
     print(f'wrote  {name}/{path}')
-  print(f'then   cd {name}; pip install --no-deps --no-build-isolation -e .')
-  _print_next_steps('python -m pytest', 'official-ext train', name)
+  install = f'cd {name}; pip install --no-deps --no-build-isolation -e .'
+  print(f'then   {install}')
+  commands = _print_next_steps('python -m pytest', 'official-ext train', name)
+  return [f'{name}/{path}' for path in files], [install, *commands]
 
 
-def _write_file(path: pathlib.Path, template: str) -> None:
+def _write_file(path: pathlib.Path, template: str) -> tuple[list[str], list[str]]:
   """Writes a file that an experiment runs, and prints the commands in its docstring, which are indented there."""
   name = path.stem
   if not path.exists() and importlib.util.find_spec(name) is not None:
@@ -281,9 +294,11 @@ def _write_file(path: pathlib.Path, template: str) -> None:
   with _undone_on_error() as undo:
     _write(path, text, undo)
   print(f'wrote  {path.name}')
-  for line in (ast.get_docstring(ast.parse(text)) or '').splitlines():
-    if line.startswith('    '):
-      print(f'then   {" ".join(line.split())}')  # One that is continued has the indent within.
+  lines = (ast.get_docstring(ast.parse(text)) or '').splitlines()
+  commands = [' '.join(line.split()) for line in lines if line.startswith('    ')]  # A long one has an indent within.
+  for command in commands:
+    print(f'then   {command}')
+  return [path.name], commands
 
 
 def _lay_out(paths: Sequence[pathlib.Path]) -> None:
@@ -293,11 +308,12 @@ def _lay_out(paths: Sequence[pathlib.Path]) -> None:
     subprocess.run(arguments, check=False, capture_output=True)
 
 
-def _print_next_steps(test: str, driver: str, name: str) -> None:
-  print(
-    f'test   {test}\ncheck  official-ext check {name}\n'
-    f'train  {driver} --experiment={name} --mode=train_and_eval --model_dir=runs/{name}'
-  )
+def _print_next_steps(test: str, driver: str, name: str) -> list[str]:
+  """Prints and returns the next commands."""
+  check = f'official-ext check {name}'
+  train = f'{driver} --experiment={name} --mode=train_and_eval --model_dir=runs/{name}'
+  print(f'test   {test}\ncheck  {check}\ntrain  {train}')
+  return [test, check, train]
 
 
 @contextlib.contextmanager

@@ -106,7 +106,7 @@ KINDS = {
 }
 
 
-def run(name: str, like: str, data: str, init_checkpoint: str = '') -> None:
+def run(name: str, like: str, data: str, init_checkpoint: str = '') -> json_values.JsonObject:
   """Writes NAME.yaml into the current folder, and prints the commands that use it.
 
   Args:
@@ -114,6 +114,9 @@ def run(name: str, like: str, data: str, init_checkpoint: str = '') -> None:
     like: one of `KINDS`.
     data: a folder of `official-ext prepare --for`.
     init_checkpoint: the path of a checkpoint, or of a folder with one; '' for random weights.
+
+  Returns:
+    {name, files, commands}: for a program.
 
   Raises:
     UserError: the name or a path cannot be used, or the folder was prepared for another task. Nothing was written.
@@ -144,6 +147,7 @@ def run(name: str, like: str, data: str, init_checkpoint: str = '') -> None:
   print(f'wrote    {path}')
   for what, command in commands.items():
     print(f'{what:<9}{command}')
+  return {'name': name, 'files': [path], 'commands': list(commands.values())}
 
 
 def settings_of(prepared: input_files.PreparedFolder, kind: Kind, init_checkpoint: str) -> json_values.JsonObject:

@@ -13,6 +13,7 @@ from typing import Any
 from official_ext.base import errors
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.data import bad_examples
 from official_ext.data import record_report
 from official_ext.data.prepare import conversions
@@ -315,6 +316,7 @@ def _parser() -> arguments_lib.Parser:
   engine = "ray: tasks of Ray on machines that share the folders: pip install 'official-ext[ray]'"
   found.add_argument('--engine', choices=('local', 'ray'), default='local', help=engine)
   found.add_argument('--ray_address', default='', metavar='ADDRESS', help='of the Ray cluster')
+  json_output.add_flag(found)
   of_model_garden = found.add_argument_group('for experiments of Model Garden (docs/how_to/prepare_images.md)')
   target = (
     f'the task, one of {", ".join(_TARGETS)}: writes TFRecord files, label names and settings for an experiment of '
@@ -386,6 +388,19 @@ def run(arguments: list[str]) -> None:
     print_image_summary(conversion, done, output)
   else:
     _print_summary(done, output)
+  if known.json:
+    json_output.print_document(
+      {
+        'output': output,
+        'kind': done.plan.kind if conversion is None else known.target,
+        'rows': done.rows,
+        'bytes': done.num_bytes,
+        'shards': len(done.plan.shards),
+        'existing_shards': done.num_there,
+        'config_file': done.config_path,
+        'balance': list(done.balance),
+      }
+    )
 
 
 def _conversion(

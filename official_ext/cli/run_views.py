@@ -4,7 +4,7 @@ They read runs, and change nothing.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import csv
 import dataclasses
 import datetime
@@ -97,6 +97,11 @@ def add_query_command(commands: Any) -> None:
   found = runs_common.add_command(commands, 'query', _query, text, runs='', takes_remote=True)
   found.add_argument('sql', metavar='SQL', help='the statement; - reads it from stdin')
   found.add_argument('--format', choices=tuple(_QUERY_FORMATS), default='text', help='default: text')
+  _add_json_format(found)
+
+
+def _add_json_format(parser: arguments_lib.Parser) -> None:
+  parser.add_argument(json_output.FLAG, dest='format', action='store_const', const='json', help='as --format=json')
 
 
 _MAX_FIELDS = 8
@@ -250,6 +255,8 @@ def _report(options: argparse.Namespace) -> None:
   except OSError as error:
     raise errors.StorageError(f'--output={output}: cannot be written: {error.strerror or error}') from error
   print(runs_common.harmless(f'{output}: {len(runs)} runs, {len(text) / 1e6:.1f} MB'))
+  if options.json:
+    json_output.print_document({'output': output, 'runs': [each.name for each in runs], 'bytes': len(text.encode())})
 
 
 _TABLE_FORMATS = {'text': _table_text, 'markdown': _table_markdown, 'csv': _table_csv, 'latex': _table_latex}
@@ -265,13 +272,14 @@ def add_table_commands(commands: Any) -> None:
   found.add_argument('--metric', action='append', default=[], metavar='A,B', help=metrics)
   formats = 'default: text, in which a star marks the best'
   found.add_argument('--format', choices=(*_TABLE_FORMATS, 'json'), default='text', help=formats)
+  _add_json_format(found)
   found.add_argument('--status', action='append', default=[], metavar='A,B', help='default: finished')
   found.add_argument('--experiment', action='append', default=[], metavar='A,B', help='of any of these experiments')
   found.add_argument('--tag', action='append', default=[], metavar='A,B', help='with all these tags')
   condition = 'as of `runs list`'
   found.add_argument('--filter', action='append', default=[], metavar='CONDITION', help=condition)
   text = 'write metrics, curves, configurations and wall times of runs as one HTML file, which needs no server'
-  found = runs_common.add_command(commands, 'report', _report, text, takes_remote=True)
+  found = runs_common.add_command(commands, 'report', _report, text, as_json=True, takes_remote=True)
   found.add_argument('--output', metavar='FILE', default='report.html', help='default: report.html')
   found.add_argument('--title', metavar='TEXT', help='default: the name of RUNS_DIR')
   names = 'the curves, such as eval/accuracy; default: all metrics'
@@ -385,13 +393,21 @@ def _log(options: argparse.Namespace) -> None:
   if options.follow and one.origin:
     raise errors.UserError(f'--follow: {one.origin}: is remote, and its copy does not grow; leave --follow out')
   if not options.follow:
-    runs_common.print_lines(run_processes.log_tail(one, options.lines, options.mode))
+    lines = run_processes.log_tail(one, options.lines, options.mode)
+    runs_common.print_lines(lines)
+    _print_log(one, path, lines, options)
     return
   lines, place, _ = run_processes.lines_since(path, None, options.lines)
   runs_common.print_lines(lines)
   sys.stdout.flush()
   for line in run_processes.follow_file(path, lambda: not statuses.is_alive(one, options.mode), place=place):
     print(line, flush=True)
+  _print_log(one, path, run_processes.log_tail(one, options.lines, options.mode), options)
+
+
+def _print_log(one: run_folders.Run, path: str, lines: Iterable[str], options: argparse.Namespace) -> None:
+  if options.json:
+    json_output.print_document({'name': one.name, 'path': path, 'lines': list(lines)})
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -463,7 +479,7 @@ def add_view_commands(commands: Any) -> None:
   view = functools.partial(add, as_json=True, takes_remote=True)
   _add_list(commands)
   view(commands, 'show', _show, 'print all about a run, and the end of its log')
-  found = add(commands, 'log', _log, takes_remote=True, text='print the output of a run that was started detached')
+  found = view(commands, 'log', _log, text='print the output of a run that was started detached')
   found.add_argument('--lines', type=arguments_lib.at_least(0), default=20, metavar='N', help='default: 20')
   found.add_argument('--follow', action='store_true', help='print further lines until the run ends')
   found.add_argument('--mode', default='train', metavar='MODE', help='the process beside others; default: train')

@@ -41,11 +41,15 @@ def _import(options: argparse.Namespace) -> None:
       raise errors.UserError(f'{flag}={path}: this command takes local folders; copy the files first')
   source, root = paths.expanded(options.source), paths.expanded(options.to)
   damage: list[str] = []
+  found: list[json_values.JsonObject] = []
   for run in run_import.import_runs(run_import.find(source), root, damage):
     about = '' if run.num_values is None else f', {run.num_values} values'
     about += f'; superseded by a restart: {run.num_superseded}' if run.num_superseded else ''
     print(runs_common.harmless(f'{run.name}: {run.outcome} from TensorBoard{about}'), flush=True)
     damage += run.damage
+    found.append({'name': run.name, 'outcome': run.outcome, 'values': run.num_values, 'superseded': run.num_superseded})
+  if options.json:
+    json_output.print_document(found)
   if damage:
     raise errors.UserErrors([runs_common.harmless(line) for line in damage])
 
@@ -58,6 +62,7 @@ def _add_import_command(commands: Any) -> None:
   found.add_argument('source', metavar='SOURCE', type=arguments_lib.folder, help=source)
   to = 'the folder of runs for them'
   found.add_argument('--to', metavar='RUNS_DIR', type=arguments_lib.folder, required=True, help=to)
+  json_output.add_flag(found)
 
 
 def _stop(options: argparse.Namespace) -> None:
@@ -182,9 +187,13 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _tensorboard(options: argparse.Namespace) -> None:
   one = runs_common.run_of(options)
   if options.stop:
+    url = ''
     print(f'{one.name}: TensorBoard {"ends" if tensorboard_server.stop(one) else "does not run"}')
   else:
-    print(tensorboard_server.start(one).url)
+    url = tensorboard_server.start(one).url
+    print(url)
+  if options.json:
+    json_output.print_document({'name': one.name, 'url': url})
 
 
 def _add_process_commands(commands: Any) -> None:
@@ -219,7 +228,7 @@ def _add_process_commands(commands: Any) -> None:
   found.add_argument('--checkpoint', metavar='NAME', help=checkpoint)
   found.add_argument('--print', action='store_true', help='print the command instead')
   text = 'start TensorBoard for a run, and print its address'
-  found = add(commands, 'tensorboard', _tensorboard, text, takes_remote=True)
+  found = add(commands, 'tensorboard', _tensorboard, text, as_json=True, takes_remote=True)
   found.add_argument('--stop', action='store_true', help='end it')
 
 

@@ -15,6 +15,7 @@ from official_ext.base import safe_text
 from official_ext.base.files import local_files
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import json_output
 from official_ext.cli import sweep as sweep_lib
 from official_ext.operations.engines import jobs
 from official_ext.operations.engines import submission
@@ -73,6 +74,8 @@ def run(arguments: Sequence[str]) -> int:
     job = submission.without_living(job, engine, module, options)
   if options.output:
     _write(options.output, text)
+  if (options.render or options.output) and options.json:
+    json_output.print_document({'engine': engine, 'output': options.output or '', 'text': text})
   if options.render:
     print(text, end='')
     if safe_text.mask(text) != text and not options.output:
@@ -146,6 +149,9 @@ def _submit(engine: str, module: types.ModuleType, job: jobs.Job, options: argpa
   count = f'{len(job.trials)} run{"s" if len(job.trials) > 1 else ""}'
   runs = f'{count} in {job.folder}' if job.is_array else job.folder
   print(f'{engine} has it, as {name}: {runs}', flush=True)
+  if options.json:
+    values = {'engine': engine, 'name': str(name), 'folder': job.folder, 'runs': len(job.trials)}
+    json_output.print_document(values)
   if paths.is_remote(job.folder):
     print(f'its folder is remote; `official-ext runs list {job.folder.rpartition("/")[0]}` reads it')
   return submission.follow(job, module, name, options) if options.follow else 0
@@ -178,6 +184,7 @@ def _parser() -> arguments_lib.Parser:
   array = 'submit the trials of a sweep.yaml, --slots=N at the same time (slurm, ray)'
   parser.add_argument('--array', metavar='FILE', help=array)
   parser.add_argument('--runs_dir', metavar='DIR', help='the folder of the queue (local) or of the trials (--array)')
+  json_output.add_flag(parser)
   parser.add_argument('--again', action='store_true', help='submit even if the engine may still have the run')
   return parser
 

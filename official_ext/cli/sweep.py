@@ -164,10 +164,8 @@ def _parser() -> arguments_lib.Parser:
     metavar='RUNS_DIR',
     help=f'default: {_RUNS_DIR}',
   )
-  found.add_argument(json_output.FLAG, action='store_true', help='print JSON')
   text = 'show the points, the best first, the importance of parameters, the spread by seeds'
   found = _command(commands, 'show', _show, text)
-  found.add_argument(json_output.FLAG, action='store_true', help='print JSON')
   found.add_argument('--histories', action='store_true', help='with --json: the values of the metric at each step')
   found.add_argument('--importances', action='store_true', help='with --json: the importance of parameters')
   _command(commands, 'stop', _stop, 'start no further points; running ones save and stop, and resume with the sweep')
@@ -181,6 +179,7 @@ def _command(commands: Any, name: str, function: Callable[[Any], int], text: str
   found = arguments_lib.add_command(commands, name, function, text)
   if places:
     found.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='RUNS_DIR SWEEP POINT', help=_PLACES)
+  json_output.add_flag(found)
   return found
 
 
@@ -199,6 +198,7 @@ def _add_start(commands: Any) -> None:
   slots = 'runs at the same time; default: as before, or the number of GPUs, or 1'
   found.add_argument('--slots', type=arguments_lib.at_least(1), metavar='N', help=slots)
   found.add_argument('--start', action='store_true', help='run in the background')
+  json_output.add_flag(found, 'print JSON: of --start the process, else the sweep at the end')
 
 
 # Starting, and resuming.
@@ -217,9 +217,15 @@ def _start(options: argparse.Namespace) -> int:
   if options.start:
     pid = folder.start_controller(slots)
     print(f'sweep {folder.name}: its controller is process {pid}; it writes to {folder.log_path}')
+    if options.json:
+      values = {'sweep': folder.name, 'path': folder.path, 'pid': pid, 'log': str(folder.log_path)}
+      json_output.print_document(values)
     return 0
   start_dispatcher = lambda count: folder.queue.start_dispatcher(count, until_empty=True)
-  return sweep_controller.Controller(folder, slots, start_dispatcher).run()
+  status = sweep_controller.Controller(folder, slots, start_dispatcher).run()
+  if options.json:
+    json_output.print_document(sweep_points.describe_sweep(folder))
+  return status
 
 
 def _warn_of_goal(sweep: sweep_file.SweepFile) -> None:
@@ -420,14 +426,15 @@ def _stop(options: argparse.Namespace) -> int:
   folder, _ = _named(options.places, 'stop')
   stopped = sweep_changes.stop(folder)
   print(f'sweep {folder.name}: is stopped; ' + (f'points {_numbers(stopped)} save and end' if stopped else 'none ran'))
-  return 0
+  return _end(folder, stopped, options)
 
 
 def _retry(options: argparse.Namespace) -> int:
   folder, numbers = _named(options.places, 'retry')
   again = sweep_changes.retry(folder, numbers)
   print(f'sweep {folder.name}: ' + (f'points {_numbers(again)} are queued again' if again else 'no point has failed'))
-  return _print_dispatcher_hint(folder, bool(again))
+  _print_dispatcher_hint(folder, bool(again))
+  return _end(folder, again, options)
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -435,7 +442,8 @@ def _resume(options: argparse.Namespace) -> int:
   for number in numbers:
     sweep_changes.resume(folder, number)
   print(f'sweep {folder.name}: points {_numbers(numbers)} are queued, and continue')
-  return _print_dispatcher_hint(folder, True)
+  _print_dispatcher_hint(folder, True)
+  return _end(folder, numbers, options)
 
 
 def _delete(options: argparse.Namespace) -> int:
@@ -443,13 +451,18 @@ def _delete(options: argparse.Namespace) -> int:
   for number in numbers:
     sweep_changes.delete(folder, number)
     print(f'point {number}: is in the trash; `official-ext runs restore` brings it back')
+  return _end(folder, numbers, options)
+
+
+def _end(folder: sweep_folder.SweepFolder, points: Sequence[int], options: argparse.Namespace) -> int:
+  if options.json:
+    json_output.print_document({'sweep': folder.name, 'path': folder.path, 'points': list(points)})
   return 0
 
 
-def _print_dispatcher_hint(folder: sweep_folder.SweepFolder, has_jobs: bool) -> int:
+def _print_dispatcher_hint(folder: sweep_folder.SweepFolder, has_jobs: bool) -> None:
   if has_jobs and folder.queue.dispatcher() is None:
     print(f'no dispatcher runs; `official-ext sweep {folder.path}` starts queued points')
-  return 0
 
 
 def _named(

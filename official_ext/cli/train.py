@@ -18,12 +18,17 @@ from official_ext.base import package_imports
 with package_imports.without_gc():
   from official_ext.base import config_text
   from official_ext.base import errors
+  from official_ext.base import json_values
+  from official_ext.base import tf_internals
+  from official_ext.base import tracebacks
   from official_ext.base.files import paths
   from official_ext.base.run_folder import model_folders
   from official_ext.base.run_folder import run_status
   from official_ext.cli import exit_status
+  from official_ext.cli import experiments
   from official_ext.cli import export
   from official_ext.cli import flags as ext_flags
+  from official_ext.cli import json_output
   from official_ext.cli import output
   from official_ext.training.config import definitions
   from official_ext.training.config import parser
@@ -31,7 +36,6 @@ with package_imports.without_gc():
   from official_ext.training.devices import cluster
   from official_ext.training.devices import distribute
   from official_ext.training.devices import signals
-  from official_ext.training.diagnosis import dry_run
   from official_ext.training.diagnosis import finite_checks
   from official_ext.training.loop import train_lib
   from official_ext.training.record import run_record
@@ -64,8 +68,22 @@ def main(_) -> None:
       origin=ext_flags.origin(params, FLAGS.experiment, FLAGS.registry or ()),
     )
     logs = _run(params, mode, model_dir, options)
-    if logs:
+    if FLAGS.json:
+      json_output.print_document(_document(FLAGS.experiment, mode, model_dir, logs))
+    elif logs:
       print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)
+
+
+def _document(experiment: str, mode: str, model_dir: str, logs: Mapping[str, Any] | None) -> json_values.JsonObject:
+  """The result of a run for a program. `step` is None if the run has no record."""
+  record = run_status.read(model_dir, mode) or run_status.read(model_dir) or {}
+  return {
+    'experiment': experiment,
+    'mode': mode,
+    'model_dir': model_dir,
+    'step': record.get('step'),
+    'metrics': {name: float(value) for name, value in writers.flatten(logs or {}).items()},
+  }
 
 
 def _run(
@@ -121,6 +139,7 @@ def train(
     Devices: ...
     (['accuracy', 'validation_loss'], 'accuracy')
   """
+  tracebacks.shorten_uncaught()
   ext_flags.set_verbosity()
   registries.import_experiments(list(registry), experiment)
   model_dir = paths.absolute(model_dir)
@@ -138,7 +157,8 @@ def train(
     run_record.check_writable(model_dir)
     origin = ext_flags.origin(params, experiment, registry)
     options = train_lib.RunOptions(checkpoint=checkpoint, watch=watch, origin=origin)
-    return writers.flatten(_run(params, mode, model_dir, options))
+    with tf_internals.layer_names_from_start():  # Of the cells before, none changes a name in the checkpoint.
+      return writers.flatten(_run(params, mode, model_dir, options))
 
 
 def evaluate(model_dir: str, *, checkpoint: str | None = None, registry: Sequence[str] = ()) -> dict[str, Any]:
@@ -174,13 +194,15 @@ def evaluate(model_dir: str, *, checkpoint: str | None = None, registry: Sequenc
 def _run_without_training() -> None:
   params = ext_flags.configuration()
   if FLAGS.dry_run:
-    dry_run.run(params)
+    experiments.check(params, FLAGS.experiment, FLAGS.json)
   elif FLAGS.debug:
     finite_checks.debug_step(params, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.debug_step)
   else:
     model_dir = paths.absolute(FLAGS.model_dir)
     run_record.check_writable(model_dir)
-    export.export_run(params, model_dir, FLAGS.checkpoint)
+    found = export.export_run(params, model_dir, FLAGS.checkpoint)
+    if FLAGS.json:
+      json_output.print_document(found.as_dict())
 
 
 def run_main(main: Callable[[Sequence[str]], object], argv: Sequence[str], ends_process: bool = False) -> int:
@@ -198,7 +220,8 @@ def run_main(main: Callable[[Sequence[str]], object], argv: Sequence[str], ends_
   try:
     main(argv)
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    status = exit_status.report(error)
+    as_json = 'json' in FLAGS and FLAGS['json'].value  # Flags may not be parsed yet.
+    status = json_output.report(exit_status.report, error) if as_json else exit_status.report(error)
     held.append(error)
   if ends_process:
     exit_status.end_process(status, held)
@@ -214,6 +237,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
   output.outlive_readers()
   ext_flags.define_flags()
   argv = None if arguments is None else [sys.argv[0], *arguments]
+  if json_output.is_wanted(argv or sys.argv):
+    json_output.divert()
   app.run(functools.partial(run_main, main, ends_process=True), argv=argv, flags_parser=ext_flags.parse_flags)
 
 

@@ -76,6 +76,20 @@ class Exported:
   unverified: str
   closer: str = ''
 
+  def as_dict(self) -> json_values.JsonObject:
+    """The values for a program. `is_verified` is None if that is not known."""
+    found = self.verification
+    return {
+      'folder': self.folder,
+      'signatures': dict(self.signatures),
+      'tensorflow_ops': list(self.tensorflow_ops),
+      'is_verified': None if found is None else found.is_verified,
+      'tolerance': None if found is None else found.tolerance,
+      'examples': None if found is None else found.examples,
+      'latency_ms': None if found is None else found.latency_ms,
+      'report': self.report(),
+    }
+
   def report(self) -> str:
     """The result of the verification, in lines of text."""
     if self.verification is None:

@@ -7,6 +7,7 @@ import shutil
 from PIL import Image
 import pytest
 
+import official_ext as ext
 from official_ext.base.files import paths
 from official_ext.cli import main
 from official_ext.operations.imports import tensorboard_files
@@ -122,3 +123,56 @@ def test_runs_of_other_tasks_are_refused(tmp_path, capsys):
   (tmp_path / 'run').mkdir()
   assert main.main(['evaluate', str(tmp_path / 'run')]) == 2
   assert 'not the folder of a run: it has no params.yaml' in capsys.readouterr().err
+
+
+OWN_TASK = """
+import numpy as np
+import official_ext as ext
+import tf_keras
+
+
+@ext.register_task(ext.SupervisedConfig)
+class Lines(ext.SupervisedTask):
+  def examples(self, is_training):
+    x = np.random.default_rng(int(is_training)).normal(size=[40, 2]).astype(np.float32)
+    return {'width': x[:, :1], 'height': x[:, 1:]}, 2 * x[:, 0] - x[:, 1]
+
+  def build_model(self):
+    inputs = {name: tf_keras.Input((1,), name=name) for name in ('width', 'height')}
+    joined = tf_keras.layers.Concatenate()(list(inputs.values()))
+    return tf_keras.Model(inputs, tf_keras.layers.Dense(1)(joined))
+
+  def build_loss(self):
+    return tf_keras.losses.MeanSquaredError()
+
+  def build_metrics(self, training=True):
+    return [tf_keras.metrics.MeanAbsoluteError('mae')]
+
+
+@ext.register_experiment('lines_of_a_test')
+def lines():
+  return ext.supervised_experiment(ext.SupervisedConfig(), epochs=2, monitor='mae', learning_rate=0.05)
+"""
+
+
+@pytest.mark.tensorflow
+def test_a_custom_task(tmp_path, monkeypatch, capsys):
+  (tmp_path / 'lines_of_a_test.py').write_text(OWN_TASK)
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.chdir(tmp_path)
+  arguments = {'registry': ['lines_of_a_test'], 'train_epochs': 2, 'runtime.enable_xla': False}
+  logs = ext.train('lines_of_a_test', 'run', **arguments)
+  capsys.readouterr()
+  assert main.main(['evaluate', 'run', '--mistakes=2']) == 0
+  out = capsys.readouterr().out
+  folder = tmp_path / 'run/evaluations/validation_data'
+  report = json.loads((folder / 'report.json').read_text())
+  assert report['mae'] == pytest.approx(logs['best_mae'], abs=1e-5) and report['examples'] == 40
+  assert report['rmse'] == pytest.approx(logs['validation_loss'] ** 0.5, abs=1e-4)
+  assert [path.name for path in folder.glob('*.png')] == ['predictions.png']
+  table = out.partition('\nMistakes\n')[2].splitlines()
+  assert table[0].split() == ['example', 'label', 'predicted', 'error', 'width', 'height'] and table[3] == ''
+  label, _, error, width, height = map(float, table[1].split()[1:])
+  assert label == pytest.approx(2 * width - height, abs=2e-3) and abs(error) == pytest.approx(
+    report['max_error'], rel=1e-3
+  )

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from official_ext.base import errors
+from official_ext.cli import arguments
 from official_ext.cli import json_output
 from official_ext.cli import main as cli
 from official_ext.cli import runs
@@ -198,3 +199,85 @@ def test_experiments_and_their_fields(run):
   assert status == 0 and list(size) == fields_of('describe') and size['value'] == 32
   status, document, err = run('describe', 'digits_mlp', '--yaml')
   assert (status, document) == (2, None) and 'not allowed with argument' in json.loads(err)['error']['what']
+
+
+# They serve until they are ended, or talk.
+WITHOUT = {f'official-ext {name}' for name in ('serve', 'console', 'mcp', 'data_service', 'queue run', 'chat')}
+
+
+def parsers_of(command, monkeypatch):
+  """The parsers without subcommands that a command makes for its help."""
+  made = []
+  make = arguments.Parser.__init__
+
+  def making(self, *args, **kwargs):
+    make(self, *args, **kwargs)
+    made.append(self)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(arguments.Parser, '__init__', making)
+    assert cli.main([command, '--help']) == 0
+  return {parser.prog: parser for parser in made if not parser._commands and parser.usage is None}
+
+
+def test_every_command_that_prints_has_the_flag(monkeypatch, capsys):
+  without = set()
+  for command in set(cli._COMMANDS) - {'train'}:  # The driver's flags are absl's: see below.
+    found = parsers_of(command, monkeypatch)
+    assert found, command
+    flags = {prog: {text for each in parser._actions for text in each.option_strings} for prog, parser in found.items()}
+    without |= {prog for prog, names in flags.items() if json_output.FLAG not in names}
+  assert without == WITHOUT
+
+
+def test_every_command_with_the_flag_is_on_the_page():
+  named = re.findall(r'`([a-z_]+)', ' '.join(row[0] for row in rows_of_page('command | fields')))
+  whole = {name for name in cli._COMMANDS if f'official-ext {name}' not in WITHOUT}
+  assert whole <= set(named)
+
+
+def last_line(err):
+  return json.loads(err.splitlines()[-1])['error']
+
+
+@pytest.mark.tensorflow
+def test_new_shards(run, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'in.jsonl').write_text('{"x": 1}\n{"x": 2}\n')
+  status, document, err = run('prepare', 'in.jsonl', 'out')
+  assert status == 0 and list(document) == fields_of('prepare') and 'To train on them' in err
+  assert (document['rows'], document['output'], document['kind']) == (2, 'out', 'records')
+  status, document, err = run('prepare', 'none.jsonl', 'out')
+  assert (status, document, last_line(err)['code']) == (2, None, 'mistake')
+  status, document, err = run('predict', 'out')
+  assert (status, document, last_line(err)['where']) == (2, None, 'out')
+
+
+@pytest.mark.tensorflow
+def test_a_package_and_its_check(run, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  status, document, err = run('new', 'rings_of_json', '--package')
+  assert status == 0 and list(document) == fields_of('new') and 'wrote' in err
+  assert all((tmp_path / name).exists() for name in document['files']) and len(document['commands']) == 4
+  status, document, err = run('check', 'digits_mlp', '--set=runtime.enable_xla=false')
+  assert (status, document) == (0, {'experiment': 'digits_mlp', 'errors': [], 'warnings': []}) and 'none found' in err
+  status, document, err = run('check', 'digits_mlp', '--set=learning_rate=0', '--set=task.train_data.seed=1')
+  assert status == 2 and list(document) == fields_of('check')
+  assert ['learning rate is 0' in each['what'] for each in document['errors']] == [True]
+  assert last_line(err)['what'] == document['errors'][0]['what'] and last_line(err)['code'] == 'mistake'
+
+
+@pytest.mark.tensorflow
+def test_the_driver(run_train, tmp_path):
+  settings = [f'--set={name}' for name in ('train_steps=2', 'steps_per_loop=2', 'validation_interval=2')]
+  command = ['--experiment=digits_mlp', '--mode=train_and_eval', '--model_dir=run', '--json', *settings]
+  process = run_train([*command, '--set=runtime.enable_xla=false'], cwd=tmp_path, fresh=True)
+  assert process.returncode == 0, process.stderr
+  document = json.loads(process.stdout)
+  assert list(document) == ['experiment', 'mode', 'model_dir', 'step', 'metrics']
+  assert (document['step'], document['model_dir']) == (2, str(tmp_path / 'run'))
+  assert set(document['metrics']) == {'accuracy', 'validation_loss'} and 'train 2/2' in process.stderr
+  for mistake in ('--set=trainer.train_step=3', '--no_such_flag'):
+    process = run_train([*command, mistake], cwd=tmp_path, fresh=True)
+    assert (process.returncode, process.stdout) == (2, '')
+    assert last_line(process.stderr)['where'] == mistake.removeprefix('--set=').partition('=')[0]

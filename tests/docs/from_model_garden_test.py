@@ -236,3 +236,15 @@ def test_the_arguments_of_run_experiment():
 
 def test_the_public_names_exist():
   assert set(re.findall(r'\bext\.(\w+)', PAGE)) <= set(ext.FACE)
+
+
+def test_a_driver_with_a_stock_trainer_ends_in_one_line(folder):
+  """The line of the page, and no traceback, although the driver calls `run_experiment` by itself."""
+  (line,) = re.findall(r'^(error: run_experiment: trainer: .*)$', PAGE, re.MULTILINE)
+  base = 'from official.core import base_trainer\n\n\nclass CustomTrainer(base_trainer.Trainer)'
+  (folder / 'stock_driver.py').write_text(DRIVER.replace('class CustomTrainer(ext.Trainer)', base))
+  command = [sys.executable, 'stock_driver.py', '--experiment=my_iris', '--mode=train', '--model_dir=refused']
+  environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(documents.ROOT), os.environ.get('PYTHONPATH', '')])}
+  process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+  assert (process.returncode, process.stderr.splitlines()[-1]) == (2, line)
+  assert 'Traceback' not in process.stderr and not (folder / 'refused').exists()

@@ -7,6 +7,7 @@ from typing import Any
 from official.core import task_factory
 
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.data import config_fields
 from official_ext.language.text import example_texts
@@ -42,13 +43,16 @@ def is_for(params: definitions.ExperimentConfig) -> bool:
   return issubclass(task_factory.get_task_cls(type(params.task)), text_task.TextTask)
 
 
-def run(params: definitions.ExperimentConfig, experiment: str, options: Options) -> None:
+def run(params: definitions.ExperimentConfig, experiment: str, options: Options) -> json_values.JsonObject:
   """Prints the first examples of an experiment.
 
   Args:
     params: the experiment; `is_for` holds.
     experiment: its name.
     options: how.
+
+  Returns:
+    {experiment, split, examples, lines, output}: for a program.
 
   Raises:
     UserError: the input is damaged, or has no rows of tokens.
@@ -74,6 +78,9 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
     paths.make_folder(os.path.dirname(os.path.abspath(output)))
     paths.write_atomically(output, content.encode())
     print(f'\nsaved: {output}')
+  plain = _as_text(title, lines, examples, False)
+  values = {'experiment': experiment, 'split': options.split, 'examples': len(examples)}
+  return {**values, 'lines': list(plain), 'output': output}
 
 
 def _legend(examples: _Shown) -> str:

@@ -31,7 +31,7 @@ _LENGTH = 'trainer.train_steps'
 _PATHS = ('model_dir', 'checkpoint', 'config_file')  # Flags that may name something in the run's own folder.
 # The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
 _REPLACED = frozenset(
-  'experiment mode model_dir config_file params_override set branch dry_run debug debug_step profile_steps'.split()
+  'experiment mode model_dir config_file params_override set branch dry_run json debug debug_step profile_steps'.split()
 )
 
 

@@ -1,5 +1,6 @@
 """--dry_run: runs the whole life of an experiment once, small, in a temporary folder."""
 
+import dataclasses
 import os
 import sys
 import tempfile
@@ -30,6 +31,19 @@ from official_ext.training.tasks import model_garden
 _STEPS_OF_OWNED_LOOP = 2
 
 
+@dataclasses.dataclass
+class Rehearsal:
+  """The result of a rehearsal.
+
+  Attributes:
+    warnings: mistakes that may be intended.
+    mistakes: all others, as lines `WHERE: WHAT; HOW`.
+  """
+
+  warnings: list[findings.Finding]
+  mistakes: list[str]
+
+
 def run(params: definitions.ExperimentConfig) -> None:
   """Looks for mistakes; trains a step, evaluates a step, saves, restores, compares; prints the plan of a run.
 
@@ -41,13 +55,22 @@ def run(params: definitions.ExperimentConfig) -> None:
   Raises:
     UserError: the experiment cannot run; or the last of the errors in its task, after the others are printed.
   """
+  found = rehearse(params)
+  for line in found.mistakes[:-1]:
+    print(f'error: {line}', file=sys.stderr)
+  if found.mistakes:
+    raise errors.UserError(found.mistakes[-1])
+
+
+def rehearse(params: definitions.ExperimentConfig) -> Rehearsal:
+  """Does the same as `run`, but returns the mistakes, and prints no errors."""
   found: list[findings.Finding] = []
   mistakes: list[str] = []
   try:
     _live(params, found)
   except (Exception, SystemExit) as error:  # pylint: disable=broad-except  # Anything may be in a task.
     mistakes.append(_explain(error))
-  _report(found, mistakes)
+  return _report(found, mistakes)
 
 
 def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -> None:
@@ -117,8 +140,8 @@ def _explain(error: BaseException) -> str:
   return tracebacks.describe(error) + (f'; the traceback is in {path}' if path else '')
 
 
-def _report(found: list[findings.Finding], mistakes: list[str]) -> None:
-  """Prints warnings, errors and the verdict; raises the last of the errors, after the others are printed."""
+def _report(found: list[findings.Finding], mistakes: list[str]) -> Rehearsal:
+  """Prints warnings and the verdict."""
   warnings = [finding for finding in found if finding.level == 'warning']
   mistakes = [*(str(finding) for finding in found if finding.level == 'error'), *mistakes]
   for finding in warnings:
@@ -129,10 +152,7 @@ def _report(found: list[findings.Finding], mistakes: list[str]) -> None:
     if group
   ]
   _print_row('mistakes', ', '.join(counts) or 'none found')
-  for line in mistakes[:-1]:
-    print(f'error: {line}', file=sys.stderr)
-  if mistakes:
-    raise errors.UserError(mistakes[-1])
+  return Rehearsal(warnings, mistakes)
 
 
 def _build_parts(strategy, task, params):

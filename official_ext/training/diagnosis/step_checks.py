@@ -22,6 +22,7 @@ from official_ext.base import package_imports
 from official_ext.base import protocols
 from official_ext.base import tracebacks
 from official_ext.training.config import definitions
+from official_ext.training.diagnosis import batch_checks
 from official_ext.training.diagnosis import findings
 from official_ext.training.diagnosis import finite_checks
 from official_ext.training.diagnosis import step_watch
@@ -163,6 +164,7 @@ class StepRun:
   Attributes:
     found: the findings.
     model: the task's.
+    found_broadcasts: whether labels and predictions broadcast.
   """
 
   def __init__(
@@ -173,6 +175,7 @@ class StepRun:
     optimizer: tf_keras.optimizers.Optimizer,
   ):
     self.found: list[findings.Finding] = []
+    self.found_broadcasts = False
     self._task = task
     self._params = params
     self._watch = step_watch.StepWatch()
@@ -256,6 +259,7 @@ class StepRun:
       tf.function(step).get_concrete_function(specs)
     place = tracebacks.of_function(task.forward if isinstance(task, base_task.Task) else task.validation_step)
     for each in dict.fromkeys(shapes):
+      self.found_broadcasts = True
       what, remedy = observers.broadcast_warning(each)
       self.found.append(findings.Finding('warning', place, what, remedy))
 
@@ -276,6 +280,31 @@ class StepRun:
     with step_random.step_key(self._key(0)):
       loss, _ = task.forward(batch, self.model, training=False)
     return float(loss)
+
+  def find_mixing(self, batch: Any, size: int, validates: bool) -> bool:
+    """Looks for a loss of a batch that is no mean over its examples.
+
+    Args:
+      batch: of the validation data, or of the training data.
+      size: the number of its examples.
+      validates: whether it is of the validation data: the loss is the validation step's, else that of `forward`.
+
+    Returns:
+      Whether the losses were compared.
+    """
+    task: Any = self._task
+    metrics = task.build_metrics(training=False) if validates else []
+
+    def loss_of(examples: Any, number: int) -> float:
+      with step_random.step_key(self._key(number)):
+        if validates:
+          return float(task.validation_step(examples, self.model, metrics=metrics)[task.loss])
+        return float(task.forward(examples, self.model, training=False)[0])
+
+    owns_loss = bool(_users_classes(task))
+    found = batch_checks.find(task, self.model, loss_of, batch, size, owns_loss)
+    self.found += found or ()
+    return found is not None
 
   def _report_not_finite(self, step: str, batch: object, number: int) -> None:
     """Runs the step again, whose update was skipped, to find the origin of numbers that are not finite."""

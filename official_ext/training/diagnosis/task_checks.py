@@ -7,10 +7,10 @@ weight, is not finite or cannot take the last batch.
 Warnings may be intended: a weight without a gradient, Python code that runs only once, when a step is traced (print,
 counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
 not finite or are sorted, dropout or batch normalisation that is off in training or on in evaluation, a loss that is a
-sum, labels and predictions that broadcast.
+sum or no mean over examples, labels and predictions that broadcast.
 
-data_checks.py and step_checks.py find most of them. This module adds unusual batches: the last, smaller one, and
-batches with extreme labels.
+data_checks.py, step_checks.py and batch_checks.py find most of them. This module adds unusual batches: the last,
+smaller one, and batches with extreme labels.
 """
 
 import contextlib
@@ -169,6 +169,10 @@ def find_in_task(params: definitions.ExperimentConfig, logging_dir: str = '') ->
       run.found += [finding] if finding is not None else []
       continue
     run.found += find_in_batches(run, task, path, sample)
+  for sample in (validation, train) if not run.found_broadcasts else ():
+    with contextlib.suppress(Exception):  # A step that fails is reported above.
+      if sample.kept and run.find_mixing(sample.kept[0], sample.size, validates=sample is validation):
+        break
   return sorted([*found, *run.finish()], key=lambda finding: finding.level != 'error')
 
 

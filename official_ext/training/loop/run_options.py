@@ -152,10 +152,12 @@ def check_trainer_class(where: str, cls: object) -> None:
     UserError: it is a class that does not derive from this library's trainer, such as one of Model Garden's.
   """
   if inspect.isclass(cls) and not issubclass(cls, base_trainer.Trainer):
-    base = next((base for base in cls.__mro__[1:] if base.__name__ == 'Trainer'), cls.__mro__[1])
+    base = next((base for base in cls.__mro__ if base.__name__ == 'Trainer'), cls.__mro__[1])
+    what = f'{base.__module__}.{base.__name__}'
+    if cls is base:
+      raise errors.UserError(f"{where}: is {what}, which this library's loop cannot run; make an ext.Trainer instead")
     raise errors.UserError(
-      f"{where}: {cls.__name__} derives from {base.__module__}.{base.__name__}, which this library's loop cannot "
-      'run; derive it from ext.Trainer'
+      f"{where}: {cls.__name__} derives from {what}, which this library's loop cannot run; derive it from ext.Trainer"
     )
 
 

@@ -23,6 +23,7 @@ from official_ext.base import errors
 from official_ext.base import model_garden_internals
 from official_ext.base import protocols
 from official_ext.base import tf_internals
+from official_ext.base import tracebacks
 from official_ext.base.files import paths
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
@@ -134,6 +135,7 @@ def run_experiment(
     >>> sorted(logs)
     ['accuracy', 'validation_loss']
   """
+  tracebacks.shorten_uncaught()
   given = dict(train_actions=train_actions, eval_actions=eval_actions, trainer=trainer, controller_cls=controller_cls)
   options = run_options.merged(options, given, summary_manager if save_summary else None, eval_summary_manager)
   params = definitions.upgrade(params)

@@ -10,6 +10,7 @@ from official.core import task_factory
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import model_garden_internals
 from official_ext.base import protocols
 from official_ext.base import registry
 from official_ext.base import tf_internals
@@ -33,7 +34,8 @@ def register_experiment(name: str) -> Callable[[T], T]:
     name: lower-case words joined by `_`; `/` groups several.
 
   Raises:
-    UserError: an experiment of this name is registered already.
+    UserError: another function is registered by this name. One of the same name and module is replaced, so that a cell
+      of a notebook may run again.
 
   Example:
 
@@ -41,11 +43,15 @@ def register_experiment(name: str) -> Callable[[T], T]:
     ... def toy():
     ...   return ext.ExperimentConfig(task=ext.TaskConfig(), trainer=ext.TrainerConfig({'train_steps': 10}))
   """
-  return _registering(
-    exp_factory.register_config_factory(name),
-    f'the experiment {name}',
-    lambda: exp_factory.get_exp_config_creater(name),
-  )
+  *groups, own = name.split('/')
+
+  def values() -> Any:
+    found: Any = model_garden_internals.registered_configs()
+    for group in groups:
+      found = found[group] if isinstance(found, dict) else found
+    return found
+
+  return _registering(exp_factory.register_config_factory(name), f'the experiment {name}', values, own)
 
 
 def register_task(config_class: type) -> Callable[[T], T]:
@@ -58,7 +64,7 @@ def register_task(config_class: type) -> Callable[[T], T]:
     config_class: a TaskConfig, which no other task has.
 
   Raises:
-    UserError: a task is registered for it already.
+    UserError: another task is registered for it. One of the same name and module is replaced.
 
   Example:
 
@@ -70,19 +76,23 @@ def register_task(config_class: type) -> Callable[[T], T]:
     ...   def build_model(self):
     ...     return tf_keras.Sequential([tf_keras.layers.Dense(1)])
   """
-  return _registering(
-    task_factory.register_task_cls(config_class),
-    f'the task of {config_class.__qualname__}',
-    lambda: task_factory.get_task_cls(config_class),
-  )
+  register = task_factory.register_task_cls(config_class)
+  what = f'the task of {config_class.__qualname__}'
+  return _registering(register, what, model_garden_internals.registered_tasks, config_class)
 
 
-def _registering(register: Callable[[Any], Any], what: str, known: Callable[[], object]) -> Callable[[T], T]:
+def _registering(register: Callable[[Any], Any], what: str, values: Callable[[], Any], key: Any) -> Callable[[T], T]:
   def decorate(registered: T) -> T:
     try:
       return register(registered)
     except KeyError as error:  # Model Garden's registry.
-      raise registry.taken(what, known(), registered) from error
+      known = values()
+      if not isinstance(known, dict) or key not in known:  # A group has the name of an experiment.
+        raise registry.taken(what, known, registered) from error
+      if not registry.is_same(known[key], registered):
+        raise registry.taken(what, known[key], registered) from error
+      known[key] = registered
+      return registered
 
   return decorate
 
@@ -142,6 +152,22 @@ class Task(base_task.Task):
   def class_names(self) -> Sequence[str]:
     """The names of the classes, in the order of their numbers, for images; () if they have none."""
     return ()
+
+  @property
+  def output_names(self) -> Sequence[str]:
+    """The names of the model's outputs in exports, in their order; (): of the layers, or `output`.
+
+    The keys of a model that returns a dictionary are its names.
+    """
+    return ()
+
+  @property
+  def mixes_examples(self) -> bool:
+    """Whether the loss of an example depends on the others of its batch, as in contrastive learning. If it does not,
+    `official-ext check` reports a loss of a batch that is not a weighted mean of its examples' losses. A class states
+    it by `mixes_examples = True`.
+    """
+    return False
 
   @property
   def trainer_cls(self) -> type | None:

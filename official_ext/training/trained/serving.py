@@ -210,13 +210,52 @@ def _function_of_keras_model(task: protocols.Task, model: tf_keras.Model) -> Any
 
   def serve(*tensors):
     outputs = call(dict(zip(specs, tensors)))
-    names = getattr(model, 'output_names', None) or ()
     flat, paths = tf.nest.flatten(outputs), list(bad_examples.paths(outputs))
-    if not isinstance(outputs, Mapping) and len(names) == len(flat):
-      paths = list(names)
+    if not isinstance(outputs, Mapping):
+      paths = output_names(task, model, len(flat)) or paths
     return {_identifier(path) or 'output': tensor for path, tensor in zip(paths, flat)}
 
   return tf.function(serve, input_signature=list(specs.values()), autograph=False)
+
+
+def output_names(task: Any, model: Any, number: int) -> list[str]:
+  """The names of the outputs of a Keras model that returns no dictionary.
+
+  They are the task's `output_names`, or else the names of the layers. A layer without a name has a number, which
+  depends on the layers that were made before: its output is `output`, or `output_N` of several.
+
+  Args:
+    task: the task.
+    model: its model.
+    number: of its outputs.
+
+  Returns:
+    The names; [] if the model has none.
+
+  Raises:
+    UserError: the task names another number of outputs, or one twice.
+  """
+  declared = list(getattr(task, 'output_names', ()))
+  if declared:
+    if len(declared) != number or len(set(declared)) != number:
+      raise errors.UserError(
+        f'{type(task).__name__}.output_names: {", ".join(declared)}: the model has {number} outputs; name each once'
+      )
+    return declared
+  known = list(getattr(model, 'output_names', None) or ())
+  if len(known) != number:
+    return []
+  layers = {layer.name: layer for layer in model.layers}
+  return [
+    ('output' if number == 1 else f'output_{place}') if _is_numbered(name, layers) else name
+    for place, name in enumerate(known)
+  ]
+
+
+def _is_numbered(name: str, layers: Mapping[str, Any]) -> bool:
+  """Whether Keras has made the name of an output. If a layer has several, the others have its name and a number."""
+  layer = layers.get(name, layers.get(re.sub(r'_\d+$', '', name)))
+  return layer is not None and tf_internals.has_numbered_name(layer)
 
 
 def _inputs_of(

@@ -37,6 +37,8 @@ from official_ext.training.config import registries
 from official_ext.training.devices import distribute
 from official_ext.training.step import keras_version
 from official_ext.training.tasks import model_garden
+from official_ext.training.tasks import supervised_task
+from official_ext.training.trained import prediction
 
 BEST, LATEST = 'best', 'latest'
 _GLOBAL_STEP = 'global_step/.ATTRIBUTES/VARIABLE_VALUE'  # In a checkpoint of a trainer.
@@ -247,7 +249,8 @@ def load(
     registry: further modules to import, which register experiments.
 
   Returns:
-    The result of the task's `build_model`.
+    The result of the task's `build_model`. For an `ext.SupervisedTask`, `model.predict` takes an `ext.Source` and the
+    batches of `build_inputs` too, besides arrays, dictionaries of them and other data sets with or without labels.
 
   Raises:
     UserError: something is missing, damaged, or does not fit, as its one line says.
@@ -267,7 +270,10 @@ def load(
     >>> all(np.array_equal(*pair) for pair in zip(model.weights, trained.weights, strict=True))
     True
   """
-  return load_run(model_dir, which, ema, experiment, registry).model
+  trained = load_run(model_dir, which, ema, experiment, registry)
+  if isinstance(trained.task, supervised_task.SupervisedTask) and isinstance(trained.model, tf_keras.Model):
+    prediction.extend(trained.model)
+  return trained.model
 
 
 def load_run(

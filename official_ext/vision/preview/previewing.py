@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_values
 from official_ext.base.files import paths
 from official_ext.data import config_fields
 from official_ext.data import input_faults
@@ -37,13 +38,16 @@ class Options:
   tile: int = 256
 
 
-def run(params: definitions.ExperimentConfig, experiment: str, options: Options) -> None:
+def run(params: definitions.ExperimentConfig, experiment: str, options: Options) -> json_values.JsonObject:
   """Draws the first examples of an experiment, and prints their number and file.
 
   Args:
     params: the experiment.
     experiment: its name.
     options: how.
+
+  Returns:
+    {experiment, split, examples, width, height, pixels, class_names, output}: for a program.
 
   Raises:
     UserError: the input is damaged, empty, or contains no images.
@@ -66,6 +70,16 @@ def run(params: definitions.ExperimentConfig, experiment: str, options: Options)
   height, width = pictures[0].image.shape[:2]
   print(f'{output}: {len(pictures)} {options.split} examples of {experiment}, {width} x {height} pixels')
   print(f'pixels: {how}; class names: {len(names) or "none found beside the input, numbers are shown"}')
+  return {
+    'experiment': experiment,
+    'split': options.split,
+    'examples': len(pictures),
+    'width': int(width),
+    'height': int(height),
+    'pixels': how,
+    'class_names': {str(number): names.of(number) for number in names.numbers},
+    'output': output,
+  }
 
 
 def _pictures(task: Any, data: Any, path: str, number: int) -> tuple[list[pictures_lib.Picture], str]:

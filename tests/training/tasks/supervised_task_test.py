@@ -158,4 +158,7 @@ def test_a_lookup_layer_trains_saves_and_loads(tmp_path, capfd, monkeypatch):
   out, err = capfd.readouterr()
   assert 'no XLA: XLA cannot compile the step: it reads a lookup table' in out and 'stack trace' not in err
   assert logs['mae'] < 0.5 and ext.evaluate(folder)['mae'] == logs['mae']
-  np.testing.assert_allclose(ext.load(folder).predict(words, verbose=0)[:3, 0], [1, 2, 3], atol=1)
+  model = ext.load(folder)
+  np.testing.assert_allclose(model.predict(words, verbose=0)[:3, 0], [1, 2, 3], atol=1)
+  of_source = model.predict(ext.ArraySource({'features': words, 'labels': np.zeros(6)}), verbose=0)
+  np.testing.assert_allclose(of_source, model(words).numpy(), rtol=1e-5)
