@@ -376,7 +376,8 @@ def _log(options: argparse.Namespace) -> None:
     raise errors.UserError('runs log: one run at a time')
   if not os.path.lexists(path):
     raise errors.UserError(
-      f'{one.name}: has no {os.path.basename(path)}: it was not started detached, and prints where it was started'
+      f'{one.name}: has no {os.path.basename(path)}: a driver that is neither train.py nor started detached prints '
+      'where it was started'
     )
   try:
     local_files.check_regular(path)

@@ -20,6 +20,7 @@ with package_imports.without_gc():
   from official_ext.base import errors
   from official_ext.base.files import paths
   from official_ext.base.run_folder import model_folders
+  from official_ext.base.run_folder import run_log
   from official_ext.base.run_folder import run_status
   from official_ext.cli import exit_status
   from official_ext.cli import export
@@ -130,7 +131,7 @@ def train(
     config_file=list(config_file),
     set=[f'{name}={config_text.setting_text(value)}' for name, value in settings.items()],
   )
-  with signals.PreemptionWatch() as watch:
+  with run_log.copying(), signals.PreemptionWatch() as watch:
     params = parser.parse_configuration(flags_like)
     cluster.check_mode(mode)
     run_record.check_writable(model_dir)
@@ -193,11 +194,12 @@ def run_main(main: Callable[[Sequence[str]], object], argv: Sequence[str], ends_
     The exit status.
   """
   status, held = 0, []
-  try:
-    main(argv)
-  except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    status = exit_status.report(error)
-    held.append(error)
+  with run_log.copying():
+    try:
+      main(argv)
+    except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
+      status = exit_status.report(error)
+      held.append(error)
   if ends_process:
     exit_status.end_process(status, held)
   return status

@@ -237,7 +237,7 @@ def test_tags_notes_and_the_archive(tmp_path, runs):
 
 def test_the_log_of_a_run_is_shown_from_its_end(tmp_path, runs):
   run = folders.make(tmp_path, 'a', identity=folders.ended_process())
-  assert 'has no run.log: it was not started detached' in runs('log', tmp_path, 'a')[2]
+  assert 'has no run.log: a driver that is neither train.py nor started detached' in runs('log', tmp_path, 'a')[2]
   with open(run.log_path(), 'w') as file:
     file.write(''.join(f'line {number}\n' for number in range(100)))
   assert runs('log', tmp_path, 'a', '--lines=2')[1] == 'line 98\nline 99\n'

@@ -41,7 +41,7 @@ _MAX_LINE = 10_000
 
 
 def log_tail(run: run_folders.Run, num_lines: int = 20, mode: str = 'train') -> list[str]:
-  """The last lines of a run's output, harmless for a terminal; [] if it has none, as when a shell has started it.
+  """The last lines of a run's output, harmless for a terminal; [] if it has none, as of a custom driver.
 
   Args:
     run: the run.
