@@ -9,7 +9,9 @@ import time
 
 import pytest
 
+from official_ext.base.run_folder import run_files
 from official_ext.cli import main as cli
+from official_ext.cli import runs_common
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import run_folders
@@ -282,6 +284,43 @@ def test_checkpoints_events_and_the_command_of_an_evaluation(tmp_path, runs):
   assert f'--mode=eval --model_dir={run.path}' in out and out.endswith(f'--checkpoint={run.path}/ckpt-5\n')
   assert runs('evaluate', tmp_path, 'a', '--checkpoint=7')[2] == 'error: --checkpoint=7: ckpt-7.index is missing\n'
   assert not os.path.exists(run.file('started.eval.json'))
+
+
+def test_show_ends_with_the_last_events_in_words(runs, tmp_path):
+  events = [
+    {'event': 'start', 'step': 0, 'mode': 'train'},
+    {'event': 'train', 'step': 5, 'training_loss': 0.0009952910477295518, 'percent': 50.0},
+    {'event': 'update_skipped', 'step': 6, 'total': 2, 'cause': 'x is not finite'},
+    {'event': 'update_skipped', 'step': 8, 'total': 2},
+    {'event': 'update_skipped', 'step': 19, 'total': 3},
+    {'event': 'restored', 'step': 8, 'checkpoint': '/runs/a/ckpt-8'},
+    {'event': 'eval', 'step': 8, 'accuracy': 'NaN', 'validation_loss': 1e-9 / 3},
+    {'event': 'rollback', 'step': 4, 'from_step': 8, 'reason': 'the loss {x}\x1b[31m'},
+    {'event': 'mine', 'step': 9, 'value': 2.0},
+  ]
+  at = lambda number: time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(1700000000 + number))
+  folder = tmp_path / 'a'
+  folder.mkdir()
+  (folder / 'params.yaml').write_text('{}')
+  lines = [json.dumps({'time': 1700000000.5 + number, **each}) for number, each in enumerate(events)]
+  (folder / 'events.jsonl').write_text('\n'.join(lines) + '\n{"time": 1')
+  _, out, _ = runs('show', tmp_path, 'a')
+  found = out.splitlines()
+  assert found[found.index('  events') + 1 :] == [
+    f'    {at(0)}  started: train',
+    f'    {at(7)}  rolled back from step 8 to 4: the loss {{x}}\\x1b[31m',
+    f'    {at(8)}  mine at step 9: value 2',
+  ]
+  (folder / 'events.jsonl').write_text('\n'.join(lines[:-2]) + '\n')
+  found = runs('show', tmp_path, 'a')[1].splitlines()
+  assert found[found.index('  events') + 2 :] == [
+    f'    {at(1)}  trained to step 5: training_loss 0.0009953',
+    f'    {at(3)}  skipped 2 updates, of the steps 6 to 8: x is not finite',
+    f'    {at(5)}  restored ckpt-8',
+    f'    {at(6)}  evaluated step 8: accuracy nan  validation_loss 3.333e-10',
+  ]
+  assert set(run_files.EVENTS) <= set(runs_common._HAPPENED)
+  assert 'validation_loss 3.333e-10' in runs('events', tmp_path, 'a')[1]
 
 
 def _train(folder, train_steps=1_000_000):

@@ -31,6 +31,7 @@ _NOT_SHOWN = (
 _BAR_WIDTH = 16
 _WIDTH = 80  # Of a terminal that does not give its own.
 _GAP, _INDENT = '  ', '    '  # Between the values of a line; before those in its further rows.
+_SKIPPED = 'update_skipped'
 _MAX_TEXT = 200  # Characters of a prompt and of a completion in a line.
 
 
@@ -52,11 +53,35 @@ class ProgressWriter(writers.Writer):
     """
     self._train_steps = train_steps
     self._stream = stream or sys.stdout
+    self._skipped: list[tuple[int, dict[str, Any]]] = []
     self._bar = _Bar(train_steps, self._stream) if bar and train_steps and _moves_cursor(self._stream) else None
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
     flat = writers.flatten(values)
+    if event == _SKIPPED:  # One loop may have hundreds.
+      self._skipped.append((step, flat))
+      return
+    self._write_skipped()
+    self._write(event, step, flat)
+
+  def flush(self) -> None:
+    """See base class."""
+    self._write_skipped()
+
+  def _write_skipped(self) -> None:
+    """Writes the skipped updates that came one after the other in one line."""
+    skipped, self._skipped = self._skipped, []
+    if not skipped:
+      return
+    (first, _), (last, flat) = skipped[0], skipped[-1]
+    if len(skipped) > 1:
+      kept = {name: value for name, value in flat.items() if name not in ('first_example', 'num_examples')}
+      causes = [values['cause'] for _, values in skipped if 'cause' in values]
+      flat = {'steps': f'{first} to {last} ({len(skipped)})', **kept, **({'cause': causes[0]} if causes else {})}
+    self._write(_SKIPPED, last, flat)
+
+  def _write(self, event: str, step: int, flat: dict[str, Any]) -> None:
     self._train_steps = flat.get('train_steps', self._train_steps)
     metrics = '  '.join(_SHOW.get(event, format_values)(flat))
     parts = [event, f'{step}/{self._train_steps}' if self._train_steps else f'step {step}']
@@ -73,7 +98,8 @@ class ProgressWriter(writers.Writer):
       self._stream.flush()
 
   def close(self) -> None:
-    """Restores the terminal."""
+    """Writes what is held back, and removes the bar."""
+    self._write_skipped()
     if self._bar:
       self._bar.stop()
 

@@ -235,3 +235,23 @@ def test_the_length_of_training_may_become_known_later():
   writer.write('train', 10, {'loss': 0.5, 'train_steps': 40, 'percent': 25.0})
   writer.write('finished', 40, {})
   assert stream.getvalue() == 'train 10/40 25%  loss 0.5\nfinished 40/40\n'
+
+
+def test_skipped_updates_that_follow_each_other_share_a_line():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(100, stream=stream)
+  for step in (3, 4, 9):
+    cause = {'cause': 'x is not finite'} if step == 4 else {}
+    writer.write('update_skipped', step, {'total': 3, 'first_example': 8 * step, 'num_examples': 8, **cause})
+  assert not stream.getvalue()
+  writer.write('train', 10, {'loss': 0.5})
+  writer.write('update_skipped', 11, {'total': 4, 'first_example': 88, 'num_examples': 8})
+  writer.flush()
+  writer.write('update_skipped', 12, {'total': 5})
+  writer.close()
+  assert stream.getvalue().splitlines() == [
+    'update_skipped 9/100  steps 3 to 9 (3)  total 3  cause x is not finite',
+    'train 10/100 10%  loss 0.5',
+    'update_skipped 11/100  total 4  first_example 88  num_examples 8',
+    'update_skipped 12/100  total 5',
+  ]
