@@ -14,6 +14,7 @@ from official_ext.base import errors
 from official_ext.base import safe_text
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import json_output
+from official_ext.cli import train_help
 
 # Group -> command -> (its function, module:name; its line in the list of commands).
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -71,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = list(sys.argv[1:] if argv is None else argv)
   if arguments[:1] == ['help']:
     arguments = [*arguments[1:2], '--help']
+  if arguments[:1] == ['train'] and train_help.is_wanted(arguments[1:]):
+    train_help.print_help('official-ext train')
+    return 0
   if arguments[:1] == ['train']:  # It ends the process, with its own output and exit status.
     importlib.import_module('official_ext.cli.train').run_command(arguments[1:])
   try:

@@ -6,6 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 import functools
 import os
+import signal
 import sys
 import types
 from typing import Any
@@ -26,6 +27,7 @@ with package_imports.without_gc():
   from official_ext.cli import export
   from official_ext.cli import flags as ext_flags
   from official_ext.cli import output
+  from official_ext.cli import train_help
   from official_ext.training.config import definitions
   from official_ext.training.config import parser
   from official_ext.training.config import registries
@@ -39,10 +41,6 @@ with package_imports.without_gc():
   from official_ext.training.writers import writers
 
 FLAGS = flags.FLAGS
-
-_HELP = """Usage: official-ext train --experiment=NAME --mode=MODE --model_dir=FOLDER [FLAGS]
-
-Trains, evaluates or exports an experiment."""
 
 
 def main(_) -> None:
@@ -211,6 +209,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
   Args:
     arguments: the flags; None: the process's.
   """
+  words = sys.argv[1:] if arguments is None else list(arguments)
+  if train_help.is_wanted(words):
+    train_help.print_help(os.path.basename(sys.argv[0]) if arguments is None else 'official-ext train')
+    return
+  if train_help.FULL in words:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # A reader may close the pipe early, as of any command's help.
   output.outlive_readers()
   ext_flags.define_flags()
   argv = None if arguments is None else [sys.argv[0], *arguments]
@@ -220,7 +224,6 @@ def run(arguments: Sequence[str] | None = None) -> None:
 def run_command(arguments: Sequence[str]) -> None:
   """Runs `official-ext train ARGUMENTS`, which finds modules of the current folder first."""
   ext_flags.define_for_command()
-  sys.modules['__main__'].__doc__ = _HELP  # absl begins the help with it.
   run(arguments)
 
 

@@ -286,15 +286,6 @@ def test_each_command_has_its_own_help(command, capsys):
   assert f'\n  official-ext {command} ' in out
 
 
-@pytest.mark.slow
-def test_the_help_of_train_begins_with_its_own_usage():
-  done = subprocess.run(
-    [sys.executable, '-m', 'official_ext.cli.main', 'train', '--help'], capture_output=True, text=True, check=False
-  )
-  assert done.stdout.startswith('Usage: official-ext train --experiment=NAME '), done.stdout[:200] + done.stderr
-  assert '\n  --model_dir: ' in done.stdout
-
-
 def _arguments_without_help(parser):
   for action in parser._actions:
     if isinstance(action, argparse._SubParsersAction):

@@ -250,8 +250,7 @@ def test_the_log_of_a_run_is_shown_from_its_end(tmp_path, runs):
   assert 'line 99' in runs('show', tmp_path, 'a')[1]
   os.remove(run.log_path())
   with open(run.file('events.jsonl'), 'w') as file:
-    file.write('{"event": "start"}\n' * 9 + '{"event": "torn')
-  assert runs('show', tmp_path, 'a')[1].splitlines()[-2:] == ['    {"event": "start"}', '    {"event": "torn']
+    file.write('{"event": "start"}\n' * 9 + '{"event": "torn')  # Not written by a run.
   assert 'process' in runs('show', tmp_path, 'a')[1]
 
 
