@@ -18,7 +18,7 @@ from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base import protocols
 from official_ext.base.files import paths
-from official_ext.cli import train_help
+from official_ext.cli import train_flags
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
 from official_ext.training.config import parser
@@ -61,7 +61,7 @@ def define_flags() -> None:
     return
   if 'experiment' not in flags.FLAGS:
     tfm_flags.define_flags()
-  texts = {name: meaning for group in train_help.GROUPS.values() for name, (_, meaning) in group.items()}
+  texts = {name: meaning for group in train_flags.GROUPS.values() for name, (_, meaning) in group.items()}
   flags.DEFINE_enum('mode', None, MODES, texts['mode'], allow_override=True)
   for name in ('set', 'registry'):
     flags.DEFINE_multi_string(name, None, texts[name])
@@ -146,7 +146,10 @@ def parse(argv: Sequence[str]) -> list[str]:
       hint = f'; fields are set by --set={error.flagname}=VALUE'
     raise errors.UserError(f'--{error.flagname}: no such flag{hint}') from error
   except flags.Error as error:
-    raise errors.UserError(_one_line(str(error))) from error
+    message = _one_line(str(error))
+    if match := re.fullmatch(r'--\w+=(.*): value should be one of <(.*)>', message):
+      message += errors.did_you_mean(match[1], match[2].split('|'), before='; ')
+    raise errors.UserError(message) from error
   if len(remaining) > 1:
     raise errors.UserError(f'{remaining[1]}: not a flag; flags are written --NAME=VALUE')
   for name in _PATHS:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from official_ext.cli import main as cli
+from official_ext.cli import train_flags
 from official_ext.cli import train_help
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -35,11 +36,11 @@ def test_it_has_every_flag_that_something_reads_and_absl_has_the_same_texts():
   from official_ext.cli import flags as ext_flags
 
   ext_flags.define_flags()
-  texts = {name: text for group in train_help.GROUPS.values() for name, (_, text) in group.items()}
+  texts = {name: text for group in train_flags.GROUPS.values() for name, (_, text) in group.items()}
   assert set(texts) == set(ext_flags._NAMES) - set(ext_flags._UNREAD)
   assert {name: flags.FLAGS[name].help for name in texts} == texts
   assert all(mode in texts['mode'] for mode in ext_flags.MODES)
-  for group in train_help.GROUPS.values():
+  for group in train_flags.GROUPS.values():
     for name, (value, _) in group.items():
       assert flags.FLAGS[name].boolean == (value == ''), name
 
