@@ -67,9 +67,14 @@ def _metrics(run: run_index.RunSummary, names: Sequence[str]) -> str:
   if not names:
     shown: Mapping[str, float] = run.evaluation or run.train
     names = list(shown)[:_MAX_METRICS]
-    reason = '' if run.status in ('running', 'finished', 'stopping') else harmless(run.reason)[:_MAX_CELL]
+    reason = '' if run.status in ('running', 'finished', 'stopping') else harmless(_cause(run.reason))[:_MAX_CELL]
     return '  '.join(filter(None, [*(f'{harmless(name)} {number_text(shown[name])}' for name in names), reason]))
   return '  '.join(f'{harmless(name)} {number_text(run.metric(name))}' for name in names)
+
+
+def _cause(reason: str) -> str:
+  """The cause in a reason, for a narrow column: without the status and the type of the error before it."""
+  return re.sub(r'^(?:ended with status \d+[^:]*: )?(?:error: |\w+Error: )?', '', reason)
 
 
 def run_lines(

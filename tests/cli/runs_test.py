@@ -452,3 +452,17 @@ def test_values_of_fields_cannot_leave_their_cells(tmp_path, runs):
   latex = runs(*words, '--format=latex')[1]
   assert '\n{[}8, 8{]} & 1' in latex and '\n[' not in latex and r'a\textbar{}b{*}' in latex
   assert r'| a\|b\* |' in runs(*words, '--format=markdown')[1]
+
+
+@pytest.mark.parametrize(
+  'reason, cause',
+  [
+    ('ended with status 2 before it began to train: error: learning_rat: no such field', 'learning_rat: no such field'),
+    ('ended with status 1: ValueError: bad', 'bad'),
+    ('DivergedError: the loss was not finite', 'the loss was not finite'),
+    ('killed by SIGKILL', 'killed by SIGKILL'),
+    ('my_tasks.py:33: ValueError: bad', 'my_tasks.py:33: ValueError: bad'),
+  ],
+)
+def test_a_narrow_column_begins_with_the_cause(reason, cause):
+  assert runs_common._cause(reason) == cause
