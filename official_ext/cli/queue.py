@@ -126,7 +126,7 @@ def _add(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   other = queue.dispatcher()
   if options.slots and other is not None and other.get('slots') != options.slots:
-    raise errors.UserError(
+    raise errors.StateError(
       f'--slots={options.slots}: a dispatcher with {other.get("slots", "?")} slots runs already; leave --slots out, or '
       f'end it first: official-ext queue stop {options.runs_dir}'
     )
@@ -266,7 +266,7 @@ def _stop(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   process = processes.parse_identity(queue.dispatcher() or {})
   if process is None:
-    raise errors.UserError(f'{options.runs_dir}: no dispatcher runs; there is nothing to stop')
+    raise errors.StateError(f'{options.runs_dir}: no dispatcher runs; there is nothing to stop')
   run_processes.send_signal(process, signal.SIGTERM, 'the dispatcher')
   deadline = time.monotonic() + _STOP_SECONDS
   while processes.is_alive(process):

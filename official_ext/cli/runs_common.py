@@ -455,7 +455,7 @@ def do_with_each(runs: Sequence[object], do: Callable[[Any], json_values.JsonObj
     do: called with each; returns its JSON document.
     as_json: whether the documents of those without an error are printed.
   """
-  failures: list[str] = []
+  failures: list[Exception] = []
   documents: list[json_values.JsonObject] = []
   for one in runs:
     try:
@@ -463,11 +463,11 @@ def do_with_each(runs: Sequence[object], do: Callable[[Any], json_values.JsonObj
     except (errors.UserError, errors.StorageError) as error:
       if len(runs) == 1:
         raise
-      failures += error_lines(error)
+      failures.append(error)
   if as_json:
     print_json_of(documents)
   if failures:
-    raise errors.UserErrors(failures)
+    raise errors.joined([line for error in failures for line in error_lines(error)], failures)
 
 
 def print_lines(lines: Sequence[str]) -> None:

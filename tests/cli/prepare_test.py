@@ -152,7 +152,7 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
         f'error: {tmp_path}/out: process {first.pid} on {os.uname().nodename} is preparing it; wait for its end, or '
         'stop it\n'
       )
-      assert second.returncode == 2
+      assert second.returncode == 4
     first.send_signal(signal.SIGTERM)
     first.send_signal(signal.SIGCONT)
     _, err = first.communicate()

@@ -150,9 +150,9 @@ def test_a_dispatcher_starts_in_the_background_and_is_the_only_one(run, trial):
   assert os.getsid(found['pid']) == found['pid'] != os.getsid(0)
   assert run('add --start -- true')[1] == 'job 2 is queued\n'
   status, _, stderr = run('add --start --slots=3 -- true')
-  assert status == 2 and stderr.startswith('error: --slots=3: a dispatcher with 2 slots runs already; ')
+  assert status == 4 and stderr.startswith('error: --slots=3: a dispatcher with 2 slots runs already; ')
   status, _, stderr = run('run')
-  assert status == 2
+  assert status == 4
   assert f'process {found["pid"]} on' in stderr
   queues.until(lambda: trial.statuses() == {1: 'running', 2: 'finished'})
   assert 'of 2 slots are in use; dispatched by process' in run('list')[1]
@@ -160,7 +160,7 @@ def test_a_dispatcher_starts_in_the_background_and_is_the_only_one(run, trial):
   queues.until(lambda: trial.statuses()[1] == 'cancelled')
   status, stdout, _ = run('stop')
   assert status == 0 and stdout.endswith('has ended; running jobs: none\n') and trial.queue.dispatcher() is None
-  assert run('stop')[0] == 2
+  assert run('stop')[0] == 4
 
 
 def test_the_list_leaves_out_old_jobs_and_reports_it(run, trial):

@@ -173,7 +173,7 @@ def test_what_is_wrong_with_several_runs_is_reported_of_each(tmp_path, runs):
   folders.make(tmp_path, 'living')
   folders.make(tmp_path, 'ended', status='failed', identity=folders.ended_process())
   code, out, err = runs('delete', tmp_path, 'living', 'ended')
-  assert (code, len(err.splitlines())) == (2, 1)
+  assert (code, len(err.splitlines())) == (4, 1)
   assert err.startswith('error: living: is running')
   assert out.startswith('ended: is in the trash')
   assert [each['name'] for each in json.loads(runs('list', tmp_path, '--trash', '--json')[1])] == ['ended']
@@ -466,3 +466,15 @@ def test_values_of_fields_cannot_leave_their_cells(tmp_path, runs):
 )
 def test_a_narrow_column_begins_with_the_cause(reason, cause):
   assert runs_common._cause(reason) == cause
+
+
+def test_a_state_that_forbids_a_command_is_status_4_and_a_mistake_2(runs, tmp_path):
+  """The same command may succeed later, or only after it was corrected."""
+  folders.make(tmp_path, 'over', identity=folders.ended_process(), status='finished')
+  folders.make(tmp_path, 'alive')
+  for words in (['stop', 'over'], ['resume', 'over'], ['resume', 'alive'], ['delete', 'alive'], ['archive', 'alive']):
+    status, _, err = runs(words[0], tmp_path, words[1])
+    assert status == 4 and err.startswith(f'error: {words[1]}: '), (words, err)
+  for words in (['stop', 'none'], ['delete'], ['resume', 'over', '--train_stps=3']):
+    assert runs(words[0], tmp_path, *words[1:])[0] == 2, words
+  assert json.loads(runs('stop', tmp_path, 'over', '--json')[2])['error']['code'] == 'state'

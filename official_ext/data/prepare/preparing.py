@@ -317,7 +317,7 @@ def _only_one(folder: str) -> Iterator[None]:
         lock = stack.enter_context(local_files.FileLock(path, 0.0))
       except TimeoutError as error:
         who = paths.read(path).decode(errors='replace')
-        raise errors.UserError(f'{folder}: {who} is preparing it; wait for its end, or stop it') from error
+        raise errors.StateError(f'{folder}: {who} is preparing it; wait for its end, or stop it') from error
       os.ftruncate(lock.descriptor, 0)
       os.write(lock.descriptor, f'process {os.getpid()} on {os.uname().nodename}'.encode())
     yield
