@@ -46,7 +46,6 @@ setuptools.setup(
     'psutil>=5.9',
     'pyarrow>=15',
     'PyYAML>=6.0',
-    'rich>=13',
     'scikit-learn>=1.4',
     'setuptools<81',  # tensorflow-hub imports pkg_resources, and Python 3.12 brings none.
     'tensorflow>=2.20,<2.22',  # Model Garden asks for 2.20: see docs/how_to/newer_tensorflow.md.

@@ -325,10 +325,10 @@ def test_a_second_training_of_several_workers_is_refused_on_all_of_them(launched
   first = launched(tmp_path, base=base)
   first.wait_for(r'\[0\] checkpoint 40/')
   second = launched(tmp_path, base=base)
-  assert second.end() == 2, second.text
+  assert second.end() == 4, second.text
   refusal = '--model_dir=.* trains in this folder'
   assert re.search(rf'^\[0\] error: {refusal}', second.text, re.M)
-  assert re.search(rf'^\[1\] error: worker 0 .* has stopped: UserError: {refusal}', second.text, re.M)
+  assert re.search(rf'^\[1\] error: worker 0 .* has stopped: StateError: {refusal}', second.text, re.M)
   assert 'Traceback' not in second.text and first.process.poll() is None
 
 

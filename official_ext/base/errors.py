@@ -78,6 +78,25 @@ class UserErrors(UserError):  # noqa: N818  # Several.
     self.lines = tuple(lines)
 
 
+class StateError(UserError):
+  """A request that is right, and that the present state forbids: a run lives, a job is over, another has the folder.
+
+  The same request may succeed later. The driver and the commands end with status 4.
+  """
+
+  exit_status = 4
+
+
+class StateErrors(UserErrors, StateError):  # noqa: N818  # Several.
+  """Several of them, one line each."""
+
+
+def joined(lines: Sequence[str], failures: Sequence[BaseException]) -> UserErrors:
+  """One error with the lines of several; one about the state if all of them are."""
+  are_states = bool(failures) and all(isinstance(error, StateError) for error in failures)
+  return (StateErrors if are_states else UserErrors)(lines)
+
+
 def lines_of(error: BaseException) -> Sequence[str]:
   """The lines of one of this module's errors: one line, or several for `UserErrors`."""
   # gin adds lines that name the configurable called.

@@ -4,12 +4,14 @@ import argparse
 from collections.abc import Callable, Sequence
 import functools
 import math
+import os
 import re
 import shutil
 from typing import Any, NoReturn
 
 from official_ext.base import errors
 from official_ext.base.files import paths
+from official_ext.cli import train_flags
 
 PROGRAM = 'official-ext'
 REPEATED = 'may be repeated'
@@ -67,6 +69,8 @@ class Parser(argparse.ArgumentParser):
     words = list(args)
     split = words.index('--') if self._behind and '--' in words else len(words)
     own = self._with_command(words[:split]) if self._commands else words[:split]
+    if not self._commands:
+      self._check_flags(own)  # Before the base class misses the value that a misspelt flag should have given.
     options, unknown = super().parse_known_args(own, namespace)
     if unknown and not self._takes_flags:
       self.error(f'unrecognized arguments: {" ".join(unknown)}')
@@ -74,11 +78,37 @@ class Parser(argparse.ArgumentParser):
       options.behind = words[split + 1 :]
     return options, unknown
 
+  def _check_flags(self, words: list[str]) -> None:
+    """Refuses unknown flags, all of them, with the nearest known ones."""
+    known = [name for name in self._option_string_actions if name not in HELP]
+    if self._takes_flags and not any(isinstance(action, _PassedOn) for action in self._actions):
+      return  # Flags of an engine, which are looked up elsewhere.
+    lines = []
+    for word in words:
+      name = word.partition('=')[0]
+      if not re.fullmatch(r'--[A-Za-z]\w*', name) or name in self._option_string_actions:
+        continue
+      hint = errors.did_you_mean(name, known, before='; ')
+      if not self._takes_flags or (hint and not _is_of_train(name)):
+        lines.append(f'{self.command}: {name}: no such flag{hint}; `{self.prog} --help` lists all flags')
+    if lines:
+      raise errors.UserErrors(lines) if len(lines) > 1 else errors.UserError(lines[0])
+
+  def _check_value(self, action: argparse.Action, value: Any) -> None:
+    """Overrides the base class: adds the nearest choice."""
+    if action.choices is not None and value not in action.choices:
+      names = [str(choice) for choice in action.choices]
+      hint = errors.did_you_mean(value, names, before='; ')
+      raise argparse.ArgumentError(
+        action, f'invalid choice: {value!r} (choose from {", ".join(map(repr, names))}){hint}'
+      )
+
   def _with_command(self, words: list[str]) -> list[str]:
     first = words[0] if words else ''
     if first in self._commands or first in HELP:
       return words
-    if self._default:
+    near = errors.nearest_names(first, self._commands, cutoff=0.75) if first.isidentifier() else []
+    if self._default and not (near and not os.path.lexists(first)):
       return [self._default, *words]
     what = f'{self.command}: name a command'
     if first:
@@ -93,6 +123,13 @@ class Parser(argparse.ArgumentParser):
   def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
     """Overrides the base class, which calls it after the help: `official-ext` must recognize this exit."""
     raise HelpPrinted(status)
+
+
+def _is_of_train(flag: str) -> bool:
+  """Whether train.py has a flag, which absl parses: ours, the negation of one, or absl's own for logs."""
+  names = {name for group in train_flags.GROUPS.values() for name in group}
+  name = flag.lstrip('-')
+  return name in names or name.removeprefix('no') in names or name in train_flags.OF_ABSL
 
 
 class _Formatter(argparse.HelpFormatter):

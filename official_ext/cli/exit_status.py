@@ -36,9 +36,9 @@ _DELETION_SECONDS = 10.0  # A second start takes over the caches of pipelines th
 def report(error: BaseException) -> int:
   """Prints what has ended a program in one line on stderr, and returns the exit status.
 
-  2: bad usage or configuration; 3: diverged; 75: preempted after a save, hung, or another worker was lost; 1: anything
-  else. For unforeseen exceptions, such as from a task, the line is `file:line: message` and names the file with the
-  traceback.
+  2: bad usage or configuration; 4: the state forbids it; 3: diverged; 75: preempted after a save, hung, or another
+  worker was lost; 1: anything else. For unforeseen exceptions, such as from a task, the line is `file:line: message`
+  and names the file with the traceback.
 
   It raises again an exit with a custom status, and an error that the debugger must see.
   """

@@ -1,8 +1,10 @@
 """official-ext export and --mode=export: writes the model of a run for other programs; with --to=csv, its events."""
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
+from official_ext.base import terminal_row
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import json_output
@@ -98,9 +100,13 @@ def export_run(
   from official_ext.training.trained import trained_model  # pylint: disable=g-import-not-at-top
 
   dtype = None if options.format == export_options.SAVED_MODEL else 'float32'
-  trained = trained_model.load_model(params, model_dir, which, ema, dtype)
-  output_dir = output_dir or os.path.join(model_dir, 'export', options.folder_name(trained.step))
-  found = exporting.export(trained, output_dir, options, _base_of(trained.model))
+  stages = ('loading the checkpoint', *exporting.STAGES)
+  with terminal_row.ProgressRow(sys.stdout) as row:
+    on_stage = lambda stage: row.stage(f'{stages.index(stage) + 1} of {len(stages)}: {stage}')
+    on_stage(stages[0])
+    trained = trained_model.load_model(params, model_dir, which, ema, dtype)
+    output_dir = output_dir or os.path.join(model_dir, 'export', options.folder_name(trained.step))
+    found = exporting.export(trained, output_dir, options, _base_of(trained.model), on_stage)
   print(f'Exported {trained.checkpoint} ({trained.weights} weights) to {found.folder}')
   for name, line in found.signatures.items():
     print(f'  {name}: {line}')

@@ -19,6 +19,7 @@ from official_ext.base import json_values
 from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.cli import json_output
+from official_ext.cli import train_flags
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
 from official_ext.training.config import parser
@@ -62,44 +63,19 @@ def define_flags() -> None:
     return
   if 'experiment' not in flags.FLAGS:
     tfm_flags.define_flags()
-  flags.DEFINE_enum('mode', None, MODES, 'The mode: train, evaluate, or both; or export.', allow_override=True)
-  flags.DEFINE_multi_string(
-    'set',
-    None,
-    'NAME=VALUE: sets one field, by its dotted path (trainer.train_steps=100) or by a short name '
-    '(learning_rate=1e-3). Applied last. `official-ext describe EXPERIMENT` shows both.',
-  )
-  flags.DEFINE_multi_string('registry', None, 'A module to import that registers experiments.')
-  flags.DEFINE_string(
-    'checkpoint',
-    None,
-    'The checkpoint to evaluate or to export, or from which a new line of training starts: its path, or that of its '
-    'folder.',
-  )
-  flags.DEFINE_bool(
-    'branch',
-    False,
-    'Let training start at --checkpoint although --model_dir holds other checkpoints, which are set aside.',
-  )
-  flags.DEFINE_bool('dry_run', False, 'Run the whole life of the experiment once, small, in a temporary folder.')
-  flags.DEFINE_bool(
-    'json',
-    False,
-    'Print one JSON document with the result on stdout, and errors as JSON on stderr, with all other output.',
-  )
-  flags.DEFINE_bool('debug', False, 'Run one step eagerly, and name the first operation that is not finite.')
-  flags.DEFINE_integer(
-    'debug_step',
-    None,
-    'The step that --debug runs. Default: the last one that the run in --model_dir has skipped, or '
-    'else the one after its newest checkpoint.',
-  )
-  flags.DEFINE_string(
-    'profile_steps',
-    None,
-    'The first and the last step to profile, such as 20,29: a trace for TensorBoard, and a '
-    'table of where their time went.',
-  )
+  texts = {name: meaning for group in train_flags.GROUPS.values() for name, (_, meaning) in group.items()}
+  flags.DEFINE_enum('mode', None, MODES, texts['mode'], allow_override=True)
+  for name in ('set', 'registry'):
+    flags.DEFINE_multi_string(name, None, texts[name])
+  for name in ('checkpoint', 'profile_steps'):
+    flags.DEFINE_string(name, None, texts[name])
+  for name in ('branch', 'dry_run', 'json', 'debug'):
+    flags.DEFINE_bool(name, False, texts[name])
+  flags.DEFINE_integer('debug_step', None, texts['debug_step'])
+  for name, meaning in texts.items():
+    flags.FLAGS[name].help = meaning  # Of Model Garden's flags too.
+  for name in _UNREAD:
+    flags.FLAGS[name].help = 'nothing reads this flag'
   for name in _NAMES:
     # Refuses a second value of a flag that takes one; flags that take several are unaffected.
     flags.FLAGS[name].allow_overwrite = isinstance(flags.FLAGS[name], flags.MultiFlag)
@@ -175,7 +151,10 @@ def parse(argv: Sequence[str]) -> list[str]:
       hint = f'; fields are set by --set={error.flagname}=VALUE'
     raise errors.UserError(f'--{error.flagname}: no such flag{hint}') from error
   except flags.Error as error:
-    raise errors.UserError(_one_line(str(error))) from error
+    message = _one_line(str(error))
+    if match := re.fullmatch(r'--\w+=(.*): value should be one of <(.*)>', message):
+      message += errors.did_you_mean(match[1], match[2].split('|'), before='; ')
+    raise errors.UserError(message) from error
   if len(remaining) > 1:
     raise errors.UserError(f'{remaining[1]}: not a flag; flags are written --NAME=VALUE')
   for name in _PATHS:

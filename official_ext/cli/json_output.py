@@ -19,10 +19,11 @@ from official_ext.base import safe_text
 
 SCHEMA_VERSION = 1  # Another one if a field is removed or changes its meaning; new fields keep it.
 FLAG = '--json'
-NOT_REACHED = 4  # The exit status of a command that waited for a state, which did not come.
+NOT_REACHED = errors.StateError.exit_status  # The exit status of a command that waited for a state, which did not come.
 # Code -> the errors that have it, the most special first, and its meaning for people.
 CODES: dict[str, tuple[tuple[type[BaseException], ...], str]] = {
-  'mistake': ((errors.UserError,), 'the command line, a configuration or a file is wrong, or the state forbids it'),
+  'state': ((errors.StateError,), 'the state of a run, a job or a folder forbids it'),
+  'mistake': ((errors.UserError,), 'the command line, a configuration or a file is wrong'),
   'preempted': ((errors.PreemptedError,), 'the run has saved, and was asked to stop'),
   'diverged': ((errors.DivergedError,), 'the training has diverged'),
   'hung': ((errors.HungError,), 'the run made no progress'),

@@ -13,6 +13,7 @@ from official_ext.base import errors
 from official_ext.base import safe_text
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import json_output
+from official_ext.cli import train_help
 
 # Group -> command -> (its function, module:name; its line in the list of commands).
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -70,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = list(sys.argv[1:] if argv is None else argv)
   if arguments[:1] == ['help']:
     arguments = [*arguments[1:2], '--help']
+  if arguments[:1] == ['train'] and train_help.is_wanted(arguments[1:]):
+    train_help.print_help('official-ext train')
+    return 0
   if arguments[:1] == ['train']:  # It ends the process, with its own output and exit status.
     importlib.import_module('official_ext.cli.train').run_command(arguments[1:])
   try:
@@ -99,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: str, arguments: list[str]) -> int:
   if command not in _COMMANDS:
-    raise errors.UserError(f'{command}: no such command; there are {", ".join(_COMMANDS)}')
+    hint = errors.did_you_mean(command, _COMMANDS, before='; ')
+    raise errors.UserError(f'{command}: no such command{hint}; there are {", ".join(_COMMANDS)}')
   module, _, function = _COMMANDS[command][0].partition(':')
   run = getattr(importlib.import_module(f'official_ext.cli.{module}'), function)
   gin = sys.modules.get('gin')  # A program that has read bindings, as by train.py's `main`, has locked it for imports.

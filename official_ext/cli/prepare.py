@@ -8,9 +8,11 @@ import argparse
 from collections.abc import Collection, Mapping
 import os
 import shlex
+import sys
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import terminal_row
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import json_output
@@ -375,13 +377,13 @@ def run(arguments: list[str]) -> None:
   conversion = _conversion(known, settings)
   text = _text_settings(known)
   row_format = token_rows.TokenRows(text, _tokenizer(known)) if text else None
-  show = lambda line: print(line, flush=True)
-  with signals.PreemptionWatch(_ENDING) as watch:
+  with signals.PreemptionWatch(_ENDING) as watch, terminal_row.ProgressRow(sys.stdout) as row:
     stopped_by = lambda: watch.requested
+    report = (row.print, stopped_by, row.show)
     if conversion is not None:
-      done = preparing.prepare_plan(conversion.plan, known.inputs, output, make_engine, conversion, show, stopped_by)
+      done = preparing.prepare_plan(conversion.plan, known.inputs, output, make_engine, conversion, *report)
     else:
-      done = preparing.prepare(known.inputs, output, settings, make_engine, row_format, show, stopped_by)
+      done = preparing.prepare(known.inputs, output, settings, make_engine, row_format, *report)
   if isinstance(conversion, bert_conversion.BertConversion):
     print_annotated_text_summary(conversion, done, output)
   elif conversion is not None:

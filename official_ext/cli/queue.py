@@ -97,6 +97,8 @@ def _add_add(commands: Any) -> None:
   )
   program = 'the program of flags without a command; default: train.py of this folder, or else `official-ext train`'
   found.add_argument('--program', default=driver.DEFAULT_PROGRAM, metavar='PATH', help=program)
+  no_check = 'do not check the configuration of a train.py first, which takes some seconds'
+  found.add_argument('--no_check', action='store_true', help=no_check)
   start = 'start a dispatcher in the background, unless there is one'
   found.add_argument('--start', action='store_true', help=start)
   found.add_argument('--slots', type=arguments_lib.at_least(1), metavar='N', help='of that dispatcher')
@@ -124,11 +126,13 @@ def _add(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   other = queue.dispatcher()
   if options.slots and other is not None and other.get('slots') != options.slots:
-    raise errors.UserError(
+    raise errors.StateError(
       f'--slots={options.slots}: a dispatcher with {other.get("slots", "?")} slots runs already; leave --slots out, or '
       f'end it first: official-ext queue stop {options.runs_dir}'
     )
   place, neighbour = _place(queue, options, 'last')
+  if not options.no_check:
+    _check_configuration(command)
   job = queue_changes.add(
     queue,
     command,
@@ -145,6 +149,25 @@ def _add(options: argparse.Namespace) -> int:
     print(f'no dispatcher runs; `official-ext queue run {options.runs_dir} --slots=N` starts queued jobs')
   _print_jobs(queue, [job.number], options)
   return 0
+
+
+def _check_configuration(command: Sequence[str]) -> None:
+  """Asks the driver of a command, in a separate process, to check its flags; another program is not asked.
+
+  Raises:
+    UserErrors: its mistakes.
+  """
+  program, flags = driver.split_command(command)
+  if not program or not queue_changes.value_of(flags, 'experiment'):
+    return
+  with driver.Driver(program=program) as asked:
+    try:
+      lines = [line['text'] for line in asked.check(flags)['lines']]
+    except driver.DriverError as error:  # The run's start will report it.
+      print(f'warning: {error}', file=sys.stderr)
+      return
+  if lines:
+    raise errors.UserErrors(lines)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -243,7 +266,7 @@ def _stop(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   process = processes.parse_identity(queue.dispatcher() or {})
   if process is None:
-    raise errors.UserError(f'{options.runs_dir}: no dispatcher runs; there is nothing to stop')
+    raise errors.StateError(f'{options.runs_dir}: no dispatcher runs; there is nothing to stop')
   run_processes.send_signal(process, signal.SIGTERM, 'the dispatcher')
   deadline = time.monotonic() + _STOP_SECONDS
   while processes.is_alive(process):

@@ -289,7 +289,7 @@ def add_table_commands(commands: Any) -> None:
 
 
 _LOG_LINES = 10
-_EVENT_LINES = 5
+_EVENTS, _EVENT_LINES = 100, 8  # Skipped updates share a line.
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -342,10 +342,9 @@ def _show(options: argparse.Namespace) -> None:
   for number, one in enumerate(runs):
     summary = run_index.summary_of(one)
     record = one.first_record() or one.started() or {}
-    # Of a run started from a shell, the output that it would have printed there.
-    lines = run_processes.log_tail(one, _LOG_LINES) or run_processes.file_tail(
-      one.file(run_folders.EVENTS), _EVENT_LINES
-    )
+    lines, title = run_processes.log_tail(one, _LOG_LINES), 'log'
+    if not lines:  # Of a custom driver, an imported run, or an older version.
+      lines, title = runs_common.event_lines(event_log.newest_events(one, _EVENTS))[-_EVENT_LINES:], 'events'
     best, checkpoints = (
       run_comparison.best_of(one),
       [each for each in artifacts.find_checkpoints(one) if not each.damage],
@@ -359,7 +358,7 @@ def _show(options: argparse.Namespace) -> None:
       )
     else:
       runs_common.print_lines(
-        [''] * bool(number) + runs_common.run_lines(summary, record, best, checkpoints, lines, spent)
+        [''] * bool(number) + runs_common.run_lines(summary, record, best, checkpoints, lines, spent, title)
       )
       if completions is not None:
         runs_common.print_lines(runs_common.completions_table(completions))
@@ -384,7 +383,8 @@ def _log(options: argparse.Namespace) -> None:
     raise errors.UserError('runs log: one run at a time')
   if not os.path.lexists(path):
     raise errors.UserError(
-      f'{one.name}: has no {os.path.basename(path)}: it was not started detached, and prints where it was started'
+      f'{one.name}: has no {os.path.basename(path)}: a driver that is neither train.py nor started detached prints '
+      'where it was started'
     )
   try:
     local_files.check_regular(path)

@@ -74,7 +74,7 @@ def _stop(options: argparse.Namespace) -> None:
       remote_runs.push(one, run_folders.name_of_mode('stop', 'json', mode))
     if options.wait > 0:
       if not run_processes.wait_for_end(one, options.wait, found.process):
-        raise errors.UserError(f'{one.name}: still runs after {options.wait:g} s; --now ends it at once, unsaved')
+        raise errors.StateError(f'{one.name}: still runs after {options.wait:g} s; --now ends it at once, unsaved')
       ended = remote_runs.copied(one.origin, one.name) if one.origin else one
       found = statuses.of_run(ended, mode=options.mode)
     reason = f' ({found.reason})' if found.reason else ''
@@ -358,7 +358,7 @@ def run(arguments: list[str]) -> int | None:
     options = parser.parse_args(arguments)
     return options.function(options)
   except errors.UserError as error:  # Names of folders are in it.
-    raise errors.UserErrors(runs_common.error_lines(error)) from error
+    raise errors.joined(runs_common.error_lines(error), [error]) from error
   except errors.StorageError as error:
     raise errors.StorageError(runs_common.error_lines(error)[0]) from error
   except KeyboardInterrupt:

@@ -4,9 +4,11 @@ Text from a run is escaped.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import collections
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import datetime
+import itertools
 import math
 import os
 import re
@@ -21,6 +23,7 @@ from official_ext.base.safe_text import printable as harmless
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import json_output
 from official_ext.operations.runs import artifacts
+from official_ext.operations.runs import event_log
 from official_ext.operations.runs import remote_runs
 from official_ext.operations.runs import run_comparison
 from official_ext.operations.runs import run_folders
@@ -64,9 +67,14 @@ def _metrics(run: run_index.RunSummary, names: Sequence[str]) -> str:
   if not names:
     shown: Mapping[str, float] = run.evaluation or run.train
     names = list(shown)[:_MAX_METRICS]
-    reason = '' if run.status in ('running', 'finished', 'stopping') else harmless(run.reason)[:_MAX_CELL]
+    reason = '' if run.status in ('running', 'finished', 'stopping') else harmless(_cause(run.reason))[:_MAX_CELL]
     return '  '.join(filter(None, [*(f'{harmless(name)} {number_text(shown[name])}' for name in names), reason]))
   return '  '.join(f'{harmless(name)} {number_text(run.metric(name))}' for name in names)
+
+
+def _cause(reason: str) -> str:
+  """The cause in a reason, for a narrow column: without the status and the type of the error before it."""
+  return re.sub(r'^(?:ended with status \d+[^:]*: )?(?:error: |\w+Error: )?', '', reason)
 
 
 def run_lines(
@@ -76,6 +84,7 @@ def run_lines(
   checkpoints: Sequence[artifacts.Checkpoint],
   log: Sequence[str],
   spent: 'timing.Goodput | None' = None,
+  title: str = 'log',
 ) -> list[str]:
   """All about one run, on a screen.
 
@@ -86,6 +95,7 @@ def run_lines(
     checkpoints: the undamaged ones.
     log: the end of its output.
     spent: its wall time by purpose.
+    title: of `log`.
   """
   skipped = record.get('skipped_updates')
   balances: Any = record.get('balance') or {}
@@ -116,7 +126,58 @@ def run_lines(
     ('note', run.note),
   ]
   lines = [harmless(run.path), *(f'  {name:<12} {harmless(value)}' for name, value in rows if value not in (None, ''))]
-  return [*lines, *(['  log'] if log else []), *(f'    {line}' for line in log)]
+  return [*lines, *([f'  {title}'] if log else []), *(f'    {line}' for line in log)]
+
+
+# Event -> what has happened; the names in braces are values of the event, those of `shown` their words.
+_HAPPENED = {
+  'start': 'started: {mode}',
+  'imported': 'imported from {tracker}',
+  'restored': 'restored {checkpoint}',
+  'compiled': 'compiled the step in {seconds} s: {step_shape}',
+  'train': 'trained to step {step}: {metrics}',
+  'eval': 'evaluated step {step}: {metrics}',
+  'completions': 'completed prompts at step {step}',
+  'checkpoint': 'saved {checkpoint}',
+  'checkpoint_failed': 'could not save {checkpoint}: {error}',
+  'update_skipped': 'skipped the update of step {step}: {cause}',
+  'rollback': 'rolled back from step {from_step} to {step}: {reason}',
+  'learning_rate_reduced': 'reduced the learning rate at step {step}: {metrics}',
+  'early_stopped': 'stopped early at step {step}: {reason}',
+  'preempted': 'preempted at step {step}: {error}',
+  'finished': 'finished at step {step}',
+  'failed': 'failed at step {step}: {error}',
+  'hung': 'hung at step {step}: {error}',
+}
+
+
+def event_lines(events: Iterable[Mapping[str, Any]]) -> list[str]:
+  """A line for each event: its time, and what has happened, in words and numbers of four digits.
+
+  Skipped updates that follow each other share a line.
+  """
+  lines: list[str] = []
+  for name, group in itertools.groupby(events, key=lambda event: event.get('event')):
+    found = list(group)
+    together = name == 'update_skipped' and len(found) > 1
+    for event in found[-1:] if together else found:
+      words = _words_of(event)
+      if together:
+        first, last = found[0], found[-1]
+        cause = next((f': {each["cause"]}' for each in found if each.get('cause')), '')
+        words = f'skipped {len(found)} updates, of the steps {first.get("step")} to {last.get("step")}{cause}'
+      lines.append(harmless(f'{moment_text(event.get("time"))}  {words}'))
+  return lines
+
+
+def _words_of(event: Mapping[str, Any]) -> str:
+  metrics = '  '.join(f'{name} {number_text(value)}' for name, value in event_log.metrics_of(event).items())
+  values = {name: number_text(value) for name, value in event.items() if isinstance(value, (str, int, float))}
+  values['metrics'] = metrics
+  if 'checkpoint' in event:
+    values['checkpoint'] = os.path.basename(str(event['checkpoint']))
+  text = _HAPPENED.get(str(event.get('event')), '{event} at step {step}: {metrics}')
+  return text.format_map(collections.defaultdict(str, values)).rstrip(': ')
 
 
 def _origin(record: Mapping[str, object]) -> str | None:
@@ -180,7 +241,7 @@ def timeline_table(found: 'timing.Timeline') -> list[str]:
   rows = [['TIME', 'EVENT', 'STEP', 'TELLS']]
   for each in found.events:
     steps = str(each.step) if each.count == 1 else f'{each.first_step} to {each.step} ({each.count})'
-    values = '  '.join(f'{name} {value}' for name, value in each.values.items())[: 3 * _MAX_CELL]
+    values = '  '.join(f'{name} {number_text(value)}' for name, value in each.values.items())[: 3 * _MAX_CELL]
     event = f'{each.event} ({each.mode})' if each.mode else each.event
     shown = harmless(values) + ('  (superseded)' if each.is_superseded else '')
     rows.append([moment_text(each.time), harmless(event), steps, shown])
@@ -394,7 +455,7 @@ def do_with_each(runs: Sequence[object], do: Callable[[Any], json_values.JsonObj
     do: called with each; returns its JSON document.
     as_json: whether the documents of those without an error are printed.
   """
-  failures: list[str] = []
+  failures: list[Exception] = []
   documents: list[json_values.JsonObject] = []
   for one in runs:
     try:
@@ -402,11 +463,11 @@ def do_with_each(runs: Sequence[object], do: Callable[[Any], json_values.JsonObj
     except (errors.UserError, errors.StorageError) as error:
       if len(runs) == 1:
         raise
-      failures += error_lines(error)
+      failures.append(error)
   if as_json:
     print_json_of(documents)
   if failures:
-    raise errors.UserErrors(failures)
+    raise errors.joined([line for error in failures for line in error_lines(error)], failures)
 
 
 def print_lines(lines: Sequence[str]) -> None:

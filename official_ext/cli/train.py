@@ -6,6 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 import functools
 import os
+import signal
 import sys
 import types
 from typing import Any
@@ -23,6 +24,7 @@ with package_imports.without_gc():
   from official_ext.base import tracebacks
   from official_ext.base.files import paths
   from official_ext.base.run_folder import model_folders
+  from official_ext.base.run_folder import run_log
   from official_ext.base.run_folder import run_status
   from official_ext.cli import exit_status
   from official_ext.cli import experiments
@@ -30,6 +32,7 @@ with package_imports.without_gc():
   from official_ext.cli import flags as ext_flags
   from official_ext.cli import json_output
   from official_ext.cli import output
+  from official_ext.cli import train_help
   from official_ext.training.config import definitions
   from official_ext.training.config import parser
   from official_ext.training.config import registries
@@ -43,10 +46,6 @@ with package_imports.without_gc():
   from official_ext.training.writers import writers
 
 FLAGS = flags.FLAGS
-
-_HELP = """Usage: official-ext train --experiment=NAME --mode=MODE --model_dir=FOLDER [FLAGS]
-
-Trains, evaluates or exports an experiment."""
 
 
 def main(_) -> None:
@@ -151,7 +150,7 @@ def train(
     config_file=list(config_file),
     set=[f'{name}={config_text.setting_text(value)}' for name, value in settings.items()],
   )
-  with signals.PreemptionWatch() as watch:
+  with run_log.copying(), signals.PreemptionWatch() as watch:
     params = parser.parse_configuration(flags_like)
     cluster.check_mode(mode)
     run_record.check_writable(model_dir)
@@ -217,12 +216,13 @@ def run_main(main: Callable[[Sequence[str]], object], argv: Sequence[str], ends_
     The exit status.
   """
   status, held = 0, []
-  try:
-    main(argv)
-  except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    as_json = 'json' in FLAGS and FLAGS['json'].value  # Flags may not be parsed yet.
-    status = json_output.report(exit_status.report, error) if as_json else exit_status.report(error)
-    held.append(error)
+  with run_log.copying():
+    try:
+      main(argv)
+    except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
+      as_json = 'json' in FLAGS and FLAGS['json'].value  # Flags may not be parsed yet.
+      status = json_output.report(exit_status.report, error) if as_json else exit_status.report(error)
+      held.append(error)
   if ends_process:
     exit_status.end_process(status, held)
   return status
@@ -234,6 +234,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
   Args:
     arguments: the flags; None: the process's.
   """
+  words = sys.argv[1:] if arguments is None else list(arguments)
+  if train_help.is_wanted(words):
+    train_help.print_help(os.path.basename(sys.argv[0]) if arguments is None else 'official-ext train')
+    return
+  if train_help.FULL in words:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # A reader may close the pipe early, as of any command's help.
   output.outlive_readers()
   ext_flags.define_flags()
   argv = None if arguments is None else [sys.argv[0], *arguments]
@@ -245,7 +251,6 @@ def run(arguments: Sequence[str] | None = None) -> None:
 def run_command(arguments: Sequence[str]) -> None:
   """Runs `official-ext train ARGUMENTS`, which finds modules of the current folder first."""
   ext_flags.define_for_command()
-  sys.modules['__main__'].__doc__ = _HELP  # absl begins the help with it.
   run(arguments)
 
 

@@ -1,6 +1,6 @@
 """Writes the model of a run as a folder for other programs, with the names of its classes, and verifies it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import dataclasses
 import json
@@ -104,11 +104,15 @@ class Exported:
     return f'{status}:\n{self.verification.table()}'
 
 
+STAGES = ('computing the outputs of the model on examples', 'converting and writing the model', 'running the export')
+
+
 def export(
   trained: trained_model.TrainedModel,
   output_dir: str,
   options: export_options.ExportOptions,
   facts: Mapping[str, object] | None = None,
+  on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Exported:
   """Writes an export with labels.txt and export.json, and verifies it. The folder is complete, or does not exist.
 
@@ -117,6 +121,7 @@ def export(
     output_dir: a folder that does not exist yet.
     options: the format, the quantization, the verification.
     facts: further entries of export.json, JSON values by name.
+    on_stage: called with the present stage in words, one of `STAGES`.
 
   Raises:
     StorageError: it cannot be written.
@@ -129,12 +134,14 @@ def export(
     )
   is_saved_model = options.format == export_options.SAVED_MODEL
   function = input_kinds.of_input(trained, options.input) if is_saved_model else tensor_functions.of_model(trained)
+  on_stage(STAGES[0])
   examples, unverified = _examples(trained, function, options)
   files, unchecked = (None, '') if examples is None or unverified else _files(trained, function, examples, options)
   labels = labels_of(trained)
   result: dict[str, Any] = {}
 
   def write(folder: str) -> None:
+    on_stage(STAGES[1])
     with _computation(trained, function, options) as computation:
       converted = _convert(computation, options, examples, folder)
     if labels:
@@ -142,6 +149,7 @@ def export(
     verification = None
     verified: dict[str, Any] = {'verified': None, 'verification': {'reason': unverified}}
     if examples is not None and not unverified:
+      on_stage(STAGES[2])
       verification = verifying.verify(
         folder, converted.file, converted.runtime, function, examples, options.accepted, files, unchecked
       )

@@ -68,7 +68,7 @@ def _start_loopback() -> None:
     fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack('16sh14x', b'lo', flags))
 
 
-_NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)
+_NOT_TRIED_AGAIN = tuple(each.exit_status for each in (errors.UserError, errors.StateError, errors.DivergedError))
 _PREEMPTED = errors.PreemptedError.exit_status
 _POLL_SECONDS = 0.2
 _LEAST_SILENCE_SECONDS = 10.0  # Workers may wait this long for a processor.

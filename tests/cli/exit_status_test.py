@@ -32,6 +32,7 @@ def end_with(error):
 
 FORESEEN = [
   (errors.UserError('trainer.train_step: no such field'), 2, 'error: trainer.train_step: no such field'),
+  (errors.StateError('runs/a: has finished; extend it'), 4, 'error: runs/a: has finished; extend it'),
   (errors.DivergedError('11 updates were skipped'), 3, 'error: 11 updates were skipped'),
   (errors.PreemptedError('SIGTERM: stopped at step 7'), 75, 'preempted: SIGTERM: stopped at step 7'),
   # gin adds to the message of exceptions that pass through a configurable.

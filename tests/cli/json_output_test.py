@@ -120,7 +120,8 @@ def test_an_error_is_one_line_of_json(run, root):
   )
   status, document, err = run('runs', 'stop', root, 'a', 'b')  # Neither runs.
   error = json.loads(err)['error']
-  assert (status, error['where'], error['others'][0]['where']) == (2, 'a', 'b')
+  assert error['code'] == error['others'][0]['code'] == 'state'
+  assert (status, error['where'], error['others'][0]['where']) == (4, 'a', 'b')
   assert json.loads(run('runs', 'lst', root)[2])['error']['code'] == 'mistake'
 
 

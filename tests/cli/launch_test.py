@@ -329,7 +329,7 @@ def test_gpus_are_shared_out(tmp_path, monkeypatch):
     (['--num_workers=0', '--', '--mode=train'], '--num_workers=0: expected 1 or more'),
     (['--grace_seconds=nan', '--', '--mode=train'], '--grace_seconds=nan: expected 0 or more'),
     (['--num_workers=two', '--', '--mode=train'], 'launch: argument --num_workers: invalid int value'),
-    (['--workers=2', '--', '--mode=train'], 'launch: unrecognized arguments: --workers=2'),
+    (['--workers=2', '--', '--mode=train'], 'launch: --workers: no such flag; '),
     (['--program=no_such.py', '--', '--mode=train'], '--program=no_such.py: no such file'),
   ],
 )

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from official_ext.cli import main
+from official_ext.operations.runs import driver
 from tests.operations.queue import queues
 
 
@@ -70,10 +71,47 @@ def test_jobs_are_added_listed_moved_and_cancelled(run, trial):
 
 
 def test_flags_alone_are_those_of_train_py(run, trial):
-  run('add -- --experiment=digits --model_dir=' + str(trial.folder / 'a'))
+  run('add --no_check -- --experiment=digits --model_dir=' + str(trial.folder / 'a'))
   job = trial.states()[1].job
   assert job.command[:3] == (sys.executable, '-u', str(queues.ROOT / 'train.py'))
   assert job.command[3:] == ('--experiment=digits', f'--model_dir={trial.folder}/a')
+
+
+@pytest.mark.tensorflow
+def test_a_configuration_with_mistakes_is_refused_at_once(run, trial, monkeypatch):
+  monkeypatch.chdir(queues.ROOT)
+  flags = f'--experiment=digits_mlp --mode=train --model_dir={trial.folder}/a'
+  status, out, err = run(f'add -- {flags} --set=learning_rat=1 --set=task.no_such=2')
+  assert (status, out) == (2, '')
+  assert [line.partition(';')[0] for line in err.splitlines()] == [
+    'error: task.no_such: no such field',
+    'error: learning_rat: no such field or short name',
+  ]
+  assert not trial.states()
+  status, out, _ = run(f'add -- {sys.executable} train.py {flags} --set=learning_rate=1')
+  assert status == 0 and list(trial.states()) == [1]
+
+
+@pytest.mark.parametrize(
+  ('words', 'expected'),
+  [
+    ('python -u train.py --experiment=a --set=b=1', ('{root}/train.py', ['--experiment=a', '--set=b=1'])),
+    ('/usr/bin/python3.11 train.py', ('{root}/train.py', [])),
+    ('official-ext train --experiment=a', (driver.INSTALLED_PROGRAM, ['--experiment=a'])),
+    ('python -u -m official_ext.cli.train --mode=eval', (driver.INSTALLED_PROGRAM, ['--mode=eval'])),
+    ('python -m my.train --experiment=a', ('', [])),
+    ('python none.py --experiment=a', ('', [])),
+    ('python setup.cfg --experiment=a', ('', [])),
+    ('sh train.py --experiment=a', ('', [])),
+    ('official-ext launch --num_workers=2 -- --experiment=a', ('', [])),
+    ('--experiment=a', ('', [])),
+    ('', ('', [])),
+  ],
+)
+def test_the_driver_in_a_command(words, expected, monkeypatch):
+  monkeypatch.chdir(queues.ROOT)
+  program, flags = expected
+  assert driver.split_command(words.split()) == (program.format(root=queues.ROOT), flags)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +150,9 @@ def test_a_dispatcher_starts_in_the_background_and_is_the_only_one(run, trial):
   assert os.getsid(found['pid']) == found['pid'] != os.getsid(0)
   assert run('add --start -- true')[1] == 'job 2 is queued\n'
   status, _, stderr = run('add --start --slots=3 -- true')
-  assert status == 2 and stderr.startswith('error: --slots=3: a dispatcher with 2 slots runs already; ')
+  assert status == 4 and stderr.startswith('error: --slots=3: a dispatcher with 2 slots runs already; ')
   status, _, stderr = run('run')
-  assert status == 2
+  assert status == 4
   assert f'process {found["pid"]} on' in stderr
   queues.until(lambda: trial.statuses() == {1: 'running', 2: 'finished'})
   assert 'of 2 slots are in use; dispatched by process' in run('list')[1]
@@ -122,7 +160,7 @@ def test_a_dispatcher_starts_in_the_background_and_is_the_only_one(run, trial):
   queues.until(lambda: trial.statuses()[1] == 'cancelled')
   status, stdout, _ = run('stop')
   assert status == 0 and stdout.endswith('has ended; running jobs: none\n') and trial.queue.dispatcher() is None
-  assert run('stop')[0] == 2
+  assert run('stop')[0] == 4
 
 
 def test_the_list_leaves_out_old_jobs_and_reports_it(run, trial):

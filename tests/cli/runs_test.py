@@ -9,7 +9,9 @@ import time
 
 import pytest
 
+from official_ext.base.run_folder import run_files
 from official_ext.cli import main as cli
+from official_ext.cli import runs_common
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import run_folders
@@ -171,7 +173,7 @@ def test_what_is_wrong_with_several_runs_is_reported_of_each(tmp_path, runs):
   folders.make(tmp_path, 'living')
   folders.make(tmp_path, 'ended', status='failed', identity=folders.ended_process())
   code, out, err = runs('delete', tmp_path, 'living', 'ended')
-  assert (code, len(err.splitlines())) == (2, 1)
+  assert (code, len(err.splitlines())) == (4, 1)
   assert err.startswith('error: living: is running')
   assert out.startswith('ended: is in the trash')
   assert [each['name'] for each in json.loads(runs('list', tmp_path, '--trash', '--json')[1])] == ['ended']
@@ -237,7 +239,7 @@ def test_tags_notes_and_the_archive(tmp_path, runs):
 
 def test_the_log_of_a_run_is_shown_from_its_end(tmp_path, runs):
   run = folders.make(tmp_path, 'a', identity=folders.ended_process())
-  assert 'has no run.log: it was not started detached' in runs('log', tmp_path, 'a')[2]
+  assert 'has no run.log: a driver that is neither train.py nor started detached' in runs('log', tmp_path, 'a')[2]
   with open(run.log_path(), 'w') as file:
     file.write(''.join(f'line {number}\n' for number in range(100)))
   assert runs('log', tmp_path, 'a', '--lines=2')[1] == 'line 98\nline 99\n'
@@ -248,8 +250,7 @@ def test_the_log_of_a_run_is_shown_from_its_end(tmp_path, runs):
   assert 'line 99' in runs('show', tmp_path, 'a')[1]
   os.remove(run.log_path())
   with open(run.file('events.jsonl'), 'w') as file:
-    file.write('{"event": "start"}\n' * 9 + '{"event": "torn')
-  assert runs('show', tmp_path, 'a')[1].splitlines()[-2:] == ['    {"event": "start"}', '    {"event": "torn']
+    file.write('{"event": "start"}\n' * 9 + '{"event": "torn')  # Not written by a run.
   assert 'process' in runs('show', tmp_path, 'a')[1]
 
 
@@ -282,6 +283,43 @@ def test_checkpoints_events_and_the_command_of_an_evaluation(tmp_path, runs):
   assert f'--mode=eval --model_dir={run.path}' in out and out.endswith(f'--checkpoint={run.path}/ckpt-5\n')
   assert runs('evaluate', tmp_path, 'a', '--checkpoint=7')[2] == 'error: --checkpoint=7: ckpt-7.index is missing\n'
   assert not os.path.exists(run.file('started.eval.json'))
+
+
+def test_show_ends_with_the_last_events_in_words(runs, tmp_path):
+  events = [
+    {'event': 'start', 'step': 0, 'mode': 'train'},
+    {'event': 'train', 'step': 5, 'training_loss': 0.0009952910477295518, 'percent': 50.0},
+    {'event': 'update_skipped', 'step': 6, 'total': 2, 'cause': 'x is not finite'},
+    {'event': 'update_skipped', 'step': 8, 'total': 2},
+    {'event': 'update_skipped', 'step': 19, 'total': 3},
+    {'event': 'restored', 'step': 8, 'checkpoint': '/runs/a/ckpt-8'},
+    {'event': 'eval', 'step': 8, 'accuracy': 'NaN', 'validation_loss': 1e-9 / 3},
+    {'event': 'rollback', 'step': 4, 'from_step': 8, 'reason': 'the loss {x}\x1b[31m'},
+    {'event': 'mine', 'step': 9, 'value': 2.0},
+  ]
+  at = lambda number: time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(1700000000 + number))
+  folder = tmp_path / 'a'
+  folder.mkdir()
+  (folder / 'params.yaml').write_text('{}')
+  lines = [json.dumps({'time': 1700000000.5 + number, **each}) for number, each in enumerate(events)]
+  (folder / 'events.jsonl').write_text('\n'.join(lines) + '\n{"time": 1')
+  _, out, _ = runs('show', tmp_path, 'a')
+  found = out.splitlines()
+  assert found[found.index('  events') + 1 :] == [
+    f'    {at(0)}  started: train',
+    f'    {at(7)}  rolled back from step 8 to 4: the loss {{x}}\\x1b[31m',
+    f'    {at(8)}  mine at step 9: value 2',
+  ]
+  (folder / 'events.jsonl').write_text('\n'.join(lines[:-2]) + '\n')
+  found = runs('show', tmp_path, 'a')[1].splitlines()
+  assert found[found.index('  events') + 2 :] == [
+    f'    {at(1)}  trained to step 5: training_loss 0.0009953',
+    f'    {at(3)}  skipped 2 updates, of the steps 6 to 8: x is not finite',
+    f'    {at(5)}  restored ckpt-8',
+    f'    {at(6)}  evaluated step 8: accuracy nan  validation_loss 3.333e-10',
+  ]
+  assert set(run_files.EVENTS) <= set(runs_common._HAPPENED)
+  assert 'validation_loss 3.333e-10' in runs('events', tmp_path, 'a')[1]
 
 
 def _train(folder, train_steps=1_000_000):
@@ -414,3 +452,29 @@ def test_values_of_fields_cannot_leave_their_cells(tmp_path, runs):
   latex = runs(*words, '--format=latex')[1]
   assert '\n{[}8, 8{]} & 1' in latex and '\n[' not in latex and r'a\textbar{}b{*}' in latex
   assert r'| a\|b\* |' in runs(*words, '--format=markdown')[1]
+
+
+@pytest.mark.parametrize(
+  'reason, cause',
+  [
+    ('ended with status 2 before it began to train: error: learning_rat: no such field', 'learning_rat: no such field'),
+    ('ended with status 1: ValueError: bad', 'bad'),
+    ('DivergedError: the loss was not finite', 'the loss was not finite'),
+    ('killed by SIGKILL', 'killed by SIGKILL'),
+    ('my_tasks.py:33: ValueError: bad', 'my_tasks.py:33: ValueError: bad'),
+  ],
+)
+def test_a_narrow_column_begins_with_the_cause(reason, cause):
+  assert runs_common._cause(reason) == cause
+
+
+def test_a_state_that_forbids_a_command_is_status_4_and_a_mistake_2(runs, tmp_path):
+  """The same command may succeed later, or only after it was corrected."""
+  folders.make(tmp_path, 'over', identity=folders.ended_process(), status='finished')
+  folders.make(tmp_path, 'alive')
+  for words in (['stop', 'over'], ['resume', 'over'], ['resume', 'alive'], ['delete', 'alive'], ['archive', 'alive']):
+    status, _, err = runs(words[0], tmp_path, words[1])
+    assert status == 4 and err.startswith(f'error: {words[1]}: '), (words, err)
+  for words in (['stop', 'none'], ['delete'], ['resume', 'over', '--train_stps=3']):
+    assert runs(words[0], tmp_path, *words[1:])[0] == 2, words
+  assert json.loads(runs('stop', tmp_path, 'over', '--json')[2])['error']['code'] == 'state'

@@ -92,14 +92,14 @@ def test_a_run_that_is_under_way_is_not_submitted_again(capsys, engines, tmp_pat
   run = tmp_path / 'a'
   assert _submit(capsys, 'slurm', model_dir=run)[0] == 0
   status, _, err = _submit(capsys, 'slurm', model_dir=run)
-  assert status == 2 and 'slurm has it, as 12' in err and '--again' in err
-  assert main.main(['runs', 'resume', str(tmp_path), 'a']) == 2  # Nor is it started here.
+  assert status == 4 and 'slurm has it, as 12' in err and '--again' in err
+  assert main.main(['runs', 'resume', str(tmp_path), 'a']) == 4  # Nor is it started here.
   assert 'was submitted' in capsys.readouterr().err
   assert 'cannot be asked' in _submit(capsys, 'jobset', model_dir=run)[2]
   record = {'status': 'preempted', 'step': 3, 'attempt': 1, 'pid': 1, 'host': 'elsewhere', 'mode': 'train'}
   (run / 'run.json').write_text(json.dumps(record))
   assert statuses.of_run(run_folders.Run(str(run), 'a')).status == 'preempted'  # It has begun since.
-  assert _submit(capsys, 'slurm', model_dir=run)[0] == 2  # And is requeued.
+  assert _submit(capsys, 'slurm', model_dir=run)[0] == 4  # And is requeued.
   rendered.fake(engines, 'squeue', 'exit 1')  # SLURM has forgotten it.
   assert _submit(capsys, 'slurm', model_dir=run)[0] == 0
   assert statuses.of_run(run_folders.Run(str(run), 'a')).status == 'submitted'
@@ -117,7 +117,7 @@ def test_a_run_that_lives_is_refused(capsys, engines, tmp_path):
     rendered.fake(engines, 'sbatch', 'echo 12')
     status, _, err = _submit(capsys, 'slurm', model_dir=run)
     process.communicate(b'\n')
-  assert status == 2 and 'a run lives' in err
+  assert status == 4 and 'a run lives' in err
 
 
 def test_passwords_are_masked_where_they_are_shown_and_whole_where_they_are_needed(capsys, engines, tmp_path):

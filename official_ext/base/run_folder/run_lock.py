@@ -311,8 +311,8 @@ def _read_lease(path: str) -> dict[str, object] | None:
     return {}
 
 
-def _refusal(model_dir: str, lease: Mapping[str, object] | None) -> errors.UserError:
-  return errors.UserError(
+def _refusal(model_dir: str, lease: Mapping[str, object] | None) -> errors.StateError:
+  return errors.StateError(
     f'--model_dir={model_dir}: {_describe(lease)} trains in this folder. Wait for it or stop it, or choose another '
     'folder'
   )

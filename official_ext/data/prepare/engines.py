@@ -57,7 +57,10 @@ class LocalEngine:
           pipe.close()
 
   def answers(self, jobs: Iterable[dict[str, object]]) -> Iterator[json_values.JsonObject | None]:
-    """The answers of `shards.write_or_report` to jobs, as they come; None every now and then, while none comes."""
+    """The answers of `shards.write_or_report` to jobs, and its reports before them, as they come.
+
+    None every now and then, while none comes.
+    """
     left = iter(jobs)
     self._threads = [threading.Thread(target=self._serve, args=(left,), daemon=True) for _ in range(self._num_workers)]
     for thread in self._threads:
@@ -85,7 +88,10 @@ class LocalEngine:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps(job) + '\n')
         process.stdin.flush()
-        self._answers.put(json.loads(process.stdout.readline()))
+        answer = {'end': shards.UNDER_WAY}
+        while answer['end'] == shards.UNDER_WAY:
+          answer = json.loads(process.stdout.readline())
+          self._answers.put(answer)
       if process is not None and process.stdin is not None:
         process.stdin.close()
         process.wait()
@@ -186,7 +192,10 @@ class RayEngine:
     self._ray.shutdown()
 
   def answers(self, jobs: Iterable[json_values.JsonObject]) -> Iterator[json_values.JsonObject | None]:
-    """See `LocalEngine.answers`. A task whose process or machine is lost is run again."""
+    """See `LocalEngine.answers`; there are no reports before the end of a shard.
+
+    A task whose process or machine is lost is run again.
+    """
     task = self._ray.remote(num_cpus=1)(_write_or_report)
     here = os.uname().nodename
     left = iter(jobs)

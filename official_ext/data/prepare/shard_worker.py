@@ -1,4 +1,5 @@
-"""A process that writes shards: jobs come as lines of JSON on stdin, answers go as lines of JSON to stdout.
+"""A process that writes shards: jobs come as lines of JSON on stdin, answers go as lines of JSON to stdout,
+the reports of `shards.write_or_report` before each of them.
 
 It is started as a new process, not forked, and ends with its stdin: it does not outlive a starter that is killed.
 """
@@ -10,6 +11,7 @@ import signal
 import sys
 import threading
 
+from official_ext.base import json_values
 from official_ext.data.prepare import shards
 
 
@@ -25,10 +27,13 @@ def main() -> None:
   os.dup2(2, 1)  # The output of a library must not be taken for an answer.
   jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
   threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-  while True:
-    answer = shards.write_or_report(json.loads(jobs.get()))
+
+  def put(answer: json_values.JsonObject) -> None:
     answers.write(json.dumps(answer) + '\n')
     answers.flush()
+
+  while True:
+    put(shards.write_or_report(json.loads(jobs.get()), put))
 
 
 def _listen(jobs: 'queue.SimpleQueue[str]') -> None:

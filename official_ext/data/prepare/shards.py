@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import re
+import time
 from typing import Any
 
 from official_ext.base import errors
@@ -184,13 +185,48 @@ _PARTIAL = '.partial'
 
 # The errors that a job can end with.
 DONE, BAD_INPUT, NO_STORAGE, FAILED = 'done', 'bad_input', 'no_storage', 'failed'
+UNDER_WAY = 'under_way'  # Of a report before the end.
+_REPORT_SECONDS = 0.5
 
 
-def write_or_report(job: Mapping[str, object]) -> json_values.JsonObject:
+class _WatchedRecords(numbered_records.Records):
+  """Records that report how many of them were read, every now and then."""
+
+  def __init__(self, records: numbered_records.Records, report: Callable[[int], None]):
+    self._records, self._report = records, report
+    self._reported_at = time.monotonic()
+    self.files, self.division = records.files, records.division
+
+  def __len__(self) -> int:
+    return len(self._records)
+
+  def read(self, index: int) -> numbered_records.Record:
+    """See base class."""
+    now = time.monotonic()
+    if now - self._reported_at >= _REPORT_SECONDS:
+      self._reported_at = now
+      self._report(index)
+    return self._records.read(index)
+
+  def place(self, index: int) -> str:
+    """See base class."""
+    return self._records.place(index)
+
+  @property
+  def digest(self) -> str:
+    """See base class."""
+    return self._records.digest
+
+
+def write_or_report(
+  job: Mapping[str, Any], report: Callable[[json_values.JsonObject], None] | None = None
+) -> json_values.JsonObject:
   """Writes a shard, unless it exists already.
 
   Args:
     job: of `Plan.job`.
+    report: takes reports before the end: `name`; `end`, UNDER_WAY; `records`, how many were read; `share`, their part
+      of the shard's. None: there are none.
 
   Returns:
     JSON values: `name`; `end`, how it ended; then `note`, and `was_there`; else `message`, a line.
@@ -198,7 +234,7 @@ def write_or_report(job: Mapping[str, object]) -> json_values.JsonObject:
   try:
     note = verified(job)
     was_there = note is not None
-    return {'name': job['name'], 'end': DONE, 'note': note or _write(job), 'was_there': was_there}
+    return {'name': job['name'], 'end': DONE, 'note': note or _write(job, report), 'was_there': was_there}
   except errors.UserError as error:
     return {'name': job['name'], 'end': BAD_INPUT, 'message': str(error)}
   except errors.StorageError as error:
@@ -254,11 +290,19 @@ def partial(path: str) -> str:
   return f'{path}.{os.uname().nodename}-{os.getpid()}{_PARTIAL}'
 
 
-def _write(job):
+def _write(job, report_progress=None):
   path, note_path = _path(job), _note_path(job)
   # Of a first process that was killed, or a machine that was taken for lost, another may be writing the same.
   temporary = partial(path)
   records = _records(job)
+  if report_progress is not None:
+    length = max(1, len(records))
+    records = _WatchedRecords(
+      records,
+      lambda count: report_progress(
+        {'name': job['name'], 'end': UNDER_WAY, 'records': count, 'share': round(count / length, 4)}
+      ),
+    )
   try:
     with writer_of(path)(path, temporary) as writer:
       report = write_rows(job, records, writer.write)

@@ -50,7 +50,7 @@ def render(job: jobs.Job, options: argparse.Namespace) -> str:
     'backoffLimit': 0,
     'podFailurePolicy': {
       'rules': [
-        {'action': 'FailJob', 'onExitCodes': {'containerName': _CONTAINER, 'operator': 'In', 'values': [2, 3]}},
+        {'action': 'FailJob', 'onExitCodes': {'containerName': _CONTAINER, 'operator': 'In', 'values': [2, 3, 4]}},
         {'action': 'Ignore', 'onExitCodes': {'containerName': _CONTAINER, 'operator': 'In', 'values': [75]}},
         {'action': 'Ignore', 'onPodConditions': [{'type': 'DisruptionTarget', 'status': 'True'}]},
       ]

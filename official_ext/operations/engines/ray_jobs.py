@@ -42,7 +42,7 @@ HAS_ARRAYS = True
 MAX_RESTARTS = 3
 
 _PREEMPTED = errors.PreemptedError.exit_status
-_NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)
+_NOT_TRIED_AGAIN = tuple(each.exit_status for each in (errors.UserError, errors.StateError, errors.DivergedError))
 _GRACE_SECONDS = 120.0
 _POLL_SECONDS = 1.0
 

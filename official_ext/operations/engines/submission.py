@@ -118,7 +118,7 @@ def without_living(job: jobs.Job, engine: str, module: types.ModuleType, options
   reasons = [_reason_against(trial.model_dir, job.mode, engine, module, options, asked) for trial in job.trials]
   free = tuple(trial for trial, reason in zip(job.trials, reasons) if not reason)
   if not free:
-    raise errors.UserError(reasons[0])
+    raise errors.StateError(reasons[0])
   return dataclasses.replace(job, trials=free)
 
 

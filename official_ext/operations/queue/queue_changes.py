@@ -198,12 +198,12 @@ def _refuse_used(queue: queue_folder.Queue, model_dir: str, mode: str) -> None:
     return
   for state in queue.states():
     if state.job and (state.job.model_dir, state.job.mode) == (model_dir, mode) and state.status in _NOT_OVER:
-      raise errors.UserError(
+      raise errors.StateError(
         f'--model_dir={model_dir}: job {state.number}, which is {state.status}, has this folder; wait for it or '
         'cancel it, or choose another folder'
       )
   if not paths.is_remote(model_dir) and statuses_lib.is_alive(run_folders.Run(model_dir, ''), mode):
-    raise errors.UserError(
+    raise errors.StateError(
       f'--model_dir={model_dir}: a run lives in this folder; wait for it or stop it, or choose another folder'
     )
 
@@ -217,7 +217,7 @@ def _expect(queue: queue_folder.Queue, number: int, statuses: Sequence[str], ref
   if state is None:
     raise errors.UserError(f'job {number}: there is none in {queue.runs_dir}')
   if state.status not in statuses:
-    raise errors.UserError(f'job {number}: is {state.status}: {refusal}')
+    raise errors.StateError(f'job {number}: is {state.status}: {refusal}')
   return state
 
 

@@ -265,7 +265,7 @@ def locked(path: str, patience_seconds: float, busy: Callable[[], str]) -> Itera
     try:
       lock = stack.enter_context(local_files.FileLock(path, patience_seconds))
     except TimeoutError:
-      raise errors.UserError(busy()) from None
+      raise errors.StateError(busy()) from None
     if not local_files.try_lock(lock.descriptor):
       raise errors.UserError(f'{path}: its file system has no locks, and a queue rests on them; use a local disk')
     yield lock
@@ -291,6 +291,7 @@ STATUSES = (*WAITING, *HOLDING, *OVER, 'unreadable')
 _PREEMPTED = errors.PreemptedError.exit_status
 _MEANINGS = {
   errors.UserError.exit_status: 'a mistake in the command or its configuration',
+  errors.StateError.exit_status: 'the state of the run or of its folder forbids it',
   errors.DivergedError.exit_status: 'diverged',
   _PREEMPTED: 'preempted',
   127: 'no such program, or it cannot be run',

@@ -96,11 +96,11 @@ def to_resume(run: run_folders.Run, train_steps: int | None = None) -> Command:
   _refuse_imported(run, 'resumed')
   found = statuses.of_run(run)
   if statuses.is_alive(run, 'train'):
-    raise errors.UserError(f'{run.name}: is {found.status}; wait for it, or stop it first')
+    raise errors.StateError(f'{run.name}: is {found.status}; wait for it, or stop it first')
   if found.status == 'submitted':
-    raise errors.UserError(f'{run.name}: was submitted ({found.reason}), and waits there; end it there first')
+    raise errors.StateError(f'{run.name}: was submitted ({found.reason}), and waits there; end it there first')
   if found.status == 'finished' and train_steps is None:
-    raise errors.UserError(f'{run.name}: has finished; `official-ext runs resume --train_steps=N` extends it')
+    raise errors.StateError(f'{run.name}: has finished; `official-ext runs resume --train_steps=N` extends it')
   values, words = _recorded(run)
   environment = _environment_of(values)
   if (num_tasks := launcher_lib.num_tasks(environment or {})) > 1:

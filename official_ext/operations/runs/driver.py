@@ -57,6 +57,27 @@ def is_driver(program: str) -> bool:
   return program == INSTALLED_PROGRAM or 'official_ext' in _program_text(program)
 
 
+def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
+  """The driver that a command runs, as `find_program` returns it, and its flags.
+
+  Args:
+    words: `python [-u] train.py FLAGS`, `python -m official_ext.cli.train FLAGS` or `official-ext train FLAGS`.
+
+  Returns:
+    ('', []) for any other command, and for a train.py that does not use this library.
+  """
+  place = next((place for place, word in enumerate(words) if word.startswith('--')), len(words))
+  before, flags = list(words[:place]), list(words[place:])
+  if before[-1:] == [INSTALLED_PROGRAM] or [os.path.basename(word) for word in before[-2:]] == [
+    'official-ext',
+    'train',
+  ]:
+    return INSTALLED_PROGRAM, flags
+  is_python = len(before) > 1 and os.path.basename(before[0]).startswith('python')
+  program = before[-1] if is_python and before[-1].endswith('.py') and '-m' not in before else ''
+  return (os.path.abspath(program), flags) if os.path.isfile(program) and is_driver(program) else ('', [])
+
+
 def _program_text(program: str) -> str:
   try:
     return paths.read(program, local_files.MAX_RECORD).decode('utf-8', 'replace')

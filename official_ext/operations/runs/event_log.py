@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import csv
 import dataclasses
 import io
+import itertools
 import math
 import os
 from typing import Any
@@ -62,6 +63,27 @@ def read_last(path: str) -> LastEvents:
   except OSError:
     pass
   return found
+
+
+def newest_events(run: run_folders.Run, limit: int) -> list[json_values.JsonObject]:
+  """The last events of a run, also of one that only evaluates, in order; at most those of the last two megabytes.
+
+  Args:
+    run: the run.
+    limit: how many, at most.
+  """
+  for mode in run.modes() or ['train']:
+    try:
+      with local_files.open_to_read(run.file_of_mode('events', 'jsonl', mode), buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = max(0, size - _BLOCKS[-1])
+        file.seek(start)
+        block = file.read(min(size, _BLOCKS[-1]))
+    except OSError:
+      continue
+    found = list(itertools.islice(_lines_backwards(block, start == 0), limit))
+    return [with_floats(event) for event in run_files.standing_events(reversed(found))]
+  return []
 
 
 def _last_of(block: bytes, is_whole: bool) -> LastEvents:

@@ -64,7 +64,8 @@ class Run:
     return self.file(name_of_mode(stem, extension, mode))
 
   def log_path(self, mode: str = 'train') -> str:
-    """The path of the output of a process that was started detached: `run.log`."""
+    """The path of the output of a mode: `run.log`."""
+    # base/run_folder/run_log.py has the same names.
     return self.file_of_mode('run', 'log', mode)
 
   def record(self, mode: str = 'train') -> json_values.JsonObject | None:

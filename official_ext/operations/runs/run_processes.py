@@ -41,7 +41,7 @@ _MAX_LINE = 10_000
 
 
 def log_tail(run: run_folders.Run, num_lines: int = 20, mode: str = 'train') -> list[str]:
-  """The last lines of a run's output, harmless for a terminal; [] if it has none, as when a shell has started it.
+  """The last lines of a run's output, harmless for a terminal; [] if it has none, as of a custom driver.
 
   Args:
     run: the run.
@@ -189,12 +189,12 @@ def start_run(
     paths.make_folder(model_dir)
     with local_files.FileLock(run.file(START_LOCK), _PATIENCE_SECONDS) as lock:
       if statuses.is_alive(run, mode):
-        raise errors.UserError(
+        raise errors.StateError(
           f'{model_dir}: the run lives ({_describe_status(run, mode)}); wait for it, or stop it first'
         )
       return _start_run(command, run, env, cwd, mode, lock.descriptor)
   except TimeoutError:
-    raise errors.UserError(f'{model_dir}: another process is starting a run there; retry later') from None
+    raise errors.StateError(f'{model_dir}: another process is starting a run there; retry later') from None
   except OSError as error:
     raise errors.StorageError(f'{error.filename or model_dir}: cannot be written: {error.strerror or error}') from error
 
@@ -395,7 +395,7 @@ def _living_process(run: run_folders.Run, mode: str | None) -> tuple[statuses.Ru
     if each.may_be_alive and each.status != 'unknown':
       return each, name
   each = next(iter(found.values()))
-  raise errors.UserError(f'{run.name}: does not run: {each.status}' + (f' ({each.reason})' if each.reason else ''))
+  raise errors.StateError(f'{run.name}: does not run: {each.status}' + (f' ({each.reason})' if each.reason else ''))
 
 
 def send_signal(process: processes_lib.ProcessIdentity, number: int, name: str) -> None:

@@ -263,7 +263,7 @@ def _refuse_living(run: run_folders.Run) -> None:
     if statuses.is_alive(each):
       found = statuses.of_run(each)
       where = f', {found.reason}' if found.reason else ''
-      raise errors.UserError(f'{name}: is {found.status}{where}; stop it first')
+      raise errors.StateError(f'{name}: is {found.status}{where}; stop it first')
 
 
 def _refuse_written(run: run_folders.Run, descriptor: int) -> None:
@@ -282,7 +282,7 @@ def _refuse_written(run: run_folders.Run, descriptor: int) -> None:
       path = run_status.path_of(each.path, mode)
       age = now - os.stat(path).st_mtime
       if age < run_status.SILENCE_SECONDS:
-        raise errors.UserError(
+        raise errors.StateError(
           f'{name}: {os.path.basename(path)} was written {age:.0f} s ago: the run continues on {record.get("host")}, '
           'whose clock is wrong; stop it first'
         )

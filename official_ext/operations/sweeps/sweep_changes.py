@@ -170,5 +170,5 @@ def _expect(
   if point is None or point.status == 'deleted':
     raise errors.UserError(f'point {number}: there is none in {folder.name}; `official-ext sweep show` lists them')
   if point.status not in statuses:
-    raise errors.UserError(f'point {number}: is {point.status}: {refusal}')
+    raise errors.StateError(f'point {number}: is {point.status}: {refusal}')
   return point

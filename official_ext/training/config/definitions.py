@@ -382,7 +382,7 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
     loss_spike: Which losses are too high to learn from.
     inspect: The statistics of gradients, weights, updates and activations.
     sharding: The tensors split over the axes of `runtime.mesh`.
-    progress_bar: Whether to show progress: a bar on a terminal, lines elsewhere.
+    progress_bar: Whether to show progress: lines, and on a terminal a bar below them.
     early_stopping: When training ends before `train_steps`.
     reduce_lr_on_plateau: When the learning rate is lowered.
     writers: Where metrics go besides events.jsonl and the terminal: any of 'tensorboard', 'csv', 'mlflow', 'wandb', and

@@ -176,7 +176,8 @@ class ExperimentParser(train_utils.ExperimentParser):
     mistakes.check(overrides.override, params, _nest(by_path))
     for name in by_short_name:
       if name not in choosing:
-        mistakes.check(overrides.override, params, _nest(use_short_name(name)))
+        with mistakes.noted():
+          overrides.override(params, _nest(use_short_name(name)))
     mistakes.check(overrides.override, params, _nest(self._unset(followers, shares, by_path, params)))
     self._given.update(by_path)
     _settle_length(params, _nest(by_path))

@@ -30,6 +30,7 @@ from official_ext.training.config import epochs
 from official_ext.training.devices import signals
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import saving
+from official_ext.training.record import pace
 from official_ext.training.record import profiling
 from official_ext.training.record import run_events
 from official_ext.training.tasks import model_garden
@@ -76,6 +77,14 @@ class Boundaries:
     """Whether an interval of evaluations ends at a step, or it is the first one."""
     return _is_end(self.eval_interval, step)
 
+  def evaluations_from(self, step: int) -> int:
+    """The number of evaluations from a step to the end, both included: the last step is always evaluated."""
+    return _num_ends(self.eval_interval, step, self.train_steps, has_last=bool(self.eval_interval))
+
+  def saves_from(self, step: int) -> int:
+    """The number of checkpoints from a step to the end, both included."""
+    return _num_ends(self.checkpoint_interval, step, self.train_steps, has_last=self.saves_at_end)
+
 
 def _ends(interval: Interval) -> epochs.Ends | None:
   return interval if isinstance(interval, epochs.Ends) else epochs.every(interval)
@@ -84,6 +93,15 @@ def _ends(interval: Interval) -> epochs.Ends | None:
 def _is_end(interval: Interval, step: int) -> bool:
   ends = _ends(interval)
   return ends is not None and (step == 0 or ends.is_end(step))
+
+
+def _num_ends(interval: Interval, first: int, last: int, has_last: bool) -> int:
+  """The ends of an interval from a step to another; `has_last`: the last step is one in any case."""
+  ends = _ends(interval)
+  if first > last or ends is None:
+    return int(has_last and first <= last)
+  inner = ends.count(last) - ends.count(first) + ends.is_end(first)
+  return inner + (has_last and not ends.is_end(last))
 
 
 _POLL_SECONDS = 1.0
@@ -226,6 +244,8 @@ class Controller(orbit.Controller):
     self._is_restored = False
     self._weights_saved: int | None = None  # The checksum of the last checkpoint's; None if no action may change them.
     self._evaluation_is_pending = False
+    self._compiled_before: float | None = None
+    self._pace, self._course = pace.Pace(), self._boundaries
     summary_interval = kwargs.pop('summary_interval', None)
     super().__init__(global_step=global_step, **{**kwargs, 'steps_per_loop': self._boundaries.steps_to_next})
     self.summary_interval: Any = summary_interval  # The base class takes none in epochs.
@@ -238,8 +258,10 @@ class Controller(orbit.Controller):
 
   def _after_evaluation_batch(self) -> bool:
     """Whether to stop the evaluation."""
-    if tf.executing_eagerly() and not self._evaluates_too_long():  # Otherwise it is only being traced.
-      self._heartbeat()
+    if tf.executing_eagerly():  # Otherwise it is only being traced.
+      self._pace.end_batch()
+      if not self._evaluates_too_long():
+        self._heartbeat()
     return self._watch.requested is not None and not workers_lib.are_several(self.strategy)  # Workers must agree.
 
   def _evaluates_too_long(self) -> bool:
@@ -278,6 +300,7 @@ class Controller(orbit.Controller):
     Returns:
       The last evaluation's logs; None if there was none.
     """
+    self._course = course
     self._restore_at_start()
     self._save_at_start()
     output, step = None, self._step_now()
@@ -288,7 +311,7 @@ class Controller(orbit.Controller):
       if not evaluates:
         self._stop_if_requested(step)
         end = min(course.train_steps, step + course.steps_to_next(step))
-        evaluates_at_end = functools.partial(self._evaluates, course, end)
+        evaluates_at_end, start = functools.partial(self._evaluates, course, end), time.perf_counter()
         with self._saving_on_the_way_out('train', end, evaluates_at_end):
           with self._around_inner_loop(step):
             train_output = self.trainer.train(tf.constant(end - step, tf.int32)) or {}
@@ -298,6 +321,7 @@ class Controller(orbit.Controller):
           rollback = self._act(train_output, logs)
           if rollback is None:
             self._log('train', step, logs)
+        self._note_between(time.perf_counter() - start)
         if rollback is not None:  # All that belongs to this step was done when it was reached first.
           step = self._take_up(rollback)
           continue
@@ -309,7 +333,9 @@ class Controller(orbit.Controller):
       if self._is_last(course, step):
         self._take_last_actions(course, step)
       if self._saves(course, step):
+        start = time.perf_counter()
         self.save_checkpoint(may_fail=self._trains(course, step))
+        self._pace.add('save', time.perf_counter() - start)
     self._saving.finish()
     if step < course.train_steps:
       self.events.report('early_stopped', step, {'reason': self._actions.stop_reason})
@@ -427,8 +453,27 @@ class Controller(orbit.Controller):
     logs = dict(tf.nest.map_structure(orbit.utils.get_value, output))
     names = (run_files.TOKENS, run_files.LEARNED_TOKENS)
     tokens = {name: float(logs.pop(name)) for name in names if name in logs}
-    added = run_events.speed(self.trainer, self._step_now(), self._boundaries.train_steps, tokens)
+    step = self._step_now()
+    added = run_events.speed(
+      self.trainer, step, self._boundaries.train_steps, tokens, self._seconds_left(self._course, step)
+    )
     return writers_lib.merge_logs(logs, added, f'{type(self.trainer).__name__}.train_loop_end')
+
+  def _seconds_left(self, course: Boundaries, step: int) -> float | None:
+    """The rest of the training's time after the steps of a loop; None if it is not known."""
+    speed = None if self.trainer is None else self.trainer.speed
+    if speed is None or not course.train_steps:
+      return None
+    self._pace.add_loop(speed.steps, speed.seconds)
+    saves = course.saves_from(step) if self.checkpoint_manager is not None else 0
+    return self._pace.seconds_left(max(0, course.train_steps - step), course.evaluations_from(step), saves)
+
+  def _note_between(self, seconds: float) -> None:
+    """Notes the part of a loop's time that is not in its steps; a loop that compiles is not typical."""
+    speed = None if self.trainer is None else self.trainer.speed
+    if speed is not None and speed.compile_seconds == self._compiled_before:
+      self._pace.add('between', seconds - speed.seconds)
+    self._compiled_before = None if speed is None else speed.compile_seconds
 
   def _default_summary_file(self, event: str):
     if self._actions.summaries is None:
@@ -450,7 +495,9 @@ class Controller(orbit.Controller):
       raise ValueError(f'`steps` ({steps}) should be > 0, or == -1.')
     self._restore_at_start()
     step = self._step_now()
+    begin = time.perf_counter()
     self._on_stage('eval', step)
+    self._pace.begin_evaluation()
     start = time.perf_counter()
     try:
       with self._default_summary_file('eval'), self._completing_restore():
@@ -465,6 +512,7 @@ class Controller(orbit.Controller):
     output = tf.nest.map_structure(orbit.utils.get_value, output)
     added = {**run_events.epoch(self.trainer, step), 'seconds': seconds}
     self._log('eval', step, writers_lib.merge_logs(output, added, f'{type(self.evaluator).__name__}.eval_end'))
+    self._pace.add_evaluation(begin, time.perf_counter())
     return output
 
   def _evaluate_in_training(self, course: Boundaries, step: int, steps: int) -> Mapping[str, Any]:

@@ -1,7 +1,8 @@
 """The actions that the controller takes after a training loop or an evaluation: "when X, do Y"."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import math
+from typing import Any
 
 from official.core import actions
 import orbit
@@ -99,7 +100,6 @@ class NonfiniteAction(RollbackAction):
     Raises:
       DivergedError: more than `max_skips` updates were skipped, and the run may not roll back, or not again.
     """
-    del output
     state = self._trainer.step_state
     total = int(state.num_skips.numpy())
     if self._num_reported < 0:
@@ -125,16 +125,48 @@ class NonfiniteAction(RollbackAction):
       return None
     steps = state.last_skips(total)
     positions = [(step - 1 + self._trainer.data_offset) * examples for step in steps]
+    updates = '1 update was skipped' if total == 1 else f'{total} updates were skipped'
+    place = 'at' if len(steps) == total else 'the last at'
     reason = (
-      f'{total} updates were skipped because their loss or gradient was not finite, or their loss a spike, the last '
-      f'at steps {", ".join(map(str, steps))}; trainer.nonfinite.max_skips allows {self._config.max_skips}; the '
-      f'{examples} examples of each of these steps begin at positions {", ".join(map(str, positions))}'
+      f'{self._cause or self._general_cause(output)}: {updates}, {place} {ranges("step", steps)}; '
+      f'trainer.nonfinite.max_skips allows {self._config.max_skips}; the examples are at '
+      f'{ranges("position", positions, examples)}'
     )
-    reason += f'; {self._cause}' if self._cause else ''
+    reason += '' if self._cause else '; --debug locates it'
     max_rollbacks = self._config.max_rollbacks if self._config.then == 'rollback' else 0
     rollback = self._roll_back(steps, max_rollbacks, 'trainer.nonfinite.max_rollbacks', reason)
     self._num_reported = self._trainer.num_skips_restored
     return rollback
+
+  def _general_cause(self, output: Mapping[str, Any]) -> str:
+    """The cause of skipped updates whose inputs are in order."""
+    spikes = self._trainer.config.trainer.loss_spike.factor
+    rate = output.get('learning_rate')
+    at_rate = '' if rate is None else f' at the learning rate {float(rate):.4g}'
+    return f'the loss or its gradient was not finite{", or the loss a spike," if spikes else ""}{at_rate}'
+
+
+def ranges(noun: str, starts: Sequence[int], length: int = 1) -> str:
+  """Ranges of numbers in words.
+
+  Args:
+    noun: of a number, in the singular.
+    starts: where each range begins, ascending.
+    length: of each.
+
+  Example:
+
+    >>> ranges('step', [1, 3, 4, 5]), ranges('position', [64, 128], 64)
+    ('steps 1, 3 to 5', 'positions 64 to 191')
+  """
+  found: list[list[int]] = []
+  for start in starts:
+    if found and found[-1][1] + 1 == start:
+      found[-1][1] = start + max(1, length) - 1
+    else:
+      found.append([start, start + max(1, length) - 1])
+  texts = [str(first) if first == last else f'{first} to {last}' for first, last in found]
+  return f'{noun}{"" if texts == [str(starts[0])] else "s"} {", ".join(texts)}'
 
 
 class LossBoundAction(RollbackAction):

@@ -26,6 +26,7 @@ from official_ext.base import tf_internals
 from official_ext.base import tracebacks
 from official_ext.base.files import paths
 from official_ext.base.run_folder import run_lock
+from official_ext.base.run_folder import run_log
 from official_ext.base.run_folder import run_status
 from official_ext.training.actions import plateau
 from official_ext.training.actions import triggers
@@ -454,6 +455,7 @@ def recorded(
   record = run_record.RunRecord(
     experiment.model_dir, experiment.mode, params.trainer.train_steps, _seed(params.runtime), devices, is_chief, lock
   )
+  run_log.begin(experiment.model_dir, experiment.mode, record.values['attempt'], is_chief)
   try:
     report_params(experiment, record, saves=not manifests.complete_paths(experiment.model_dir))
     events = _make_events(experiment, actions, was_finished)

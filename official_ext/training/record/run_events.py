@@ -100,7 +100,13 @@ class RunEvents:
       print(line, flush=True)
 
 
-def speed(trainer: Any, step: int, train_steps: int, tokens: Mapping[str, float] | None = None) -> dict[str, float]:
+def speed(
+  trainer: Any,
+  step: int,
+  train_steps: int,
+  tokens: Mapping[str, float] | None = None,
+  seconds_left: float | None = None,
+) -> dict[str, float]:
   """The speed of the last loop. It counts only training: no compilation, evaluation or saving.
 
   Args:
@@ -108,6 +114,7 @@ def speed(trainer: Any, step: int, train_steps: int, tokens: Mapping[str, float]
     step: of the run.
     train_steps: the step at which training ends; 0 if it is not known.
     tokens: of an example, from the logs of the loop: see `run_files.TOKENS`.
+    seconds_left: the time that the training still takes, with evaluations and saves; None if it is not known.
   """
   values: dict[str, float] = {}
   if train_steps:
@@ -123,8 +130,8 @@ def speed(trainer: Any, step: int, train_steps: int, tokens: Mapping[str, float]
     for name, count in (tokens or {}).items():
       values[name.replace('_per_example', '_per_second')] = values['examples_per_second'] * count
     values['data_wait'] = min(1.0, found.data_wait_seconds / found.seconds)
-    if train_steps:
-      values['eta_seconds'] = max(0, train_steps - step) / rate
+    if train_steps and seconds_left is not None:
+      values['eta_seconds'] = seconds_left
   return values
 
 

@@ -1,16 +1,18 @@
 """Progress for people: a bar on a terminal, plain lines elsewhere."""
 
 import atexit
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import datetime
 import math
+import os
 import sys
+import threading
 from typing import Any, TextIO
 
+from absl import logging
 import numpy as np
-import rich.console
-import rich.progress
 
+from official_ext.base.run_folder import run_log
 from official_ext.training.writers import writers
 
 # Values that a line shows before the metrics.
@@ -27,14 +29,17 @@ _NOT_SHOWN = (
   'train_steps',
 )
 _BAR_WIDTH = 16
+_WIDTH = 80  # Of a terminal that does not give its own.
+_GAP, _INDENT = '  ', '    '  # Between the values of a line; before those in its further rows.
+_SKIPPED = 'update_skipped'
 _MAX_TEXT = 200  # Characters of a prompt and of a completion in a line.
 
 
 class ProgressWriter(writers.Writer):
   """Shows the progress of a run: step, percent, rate, time left, loss and metrics.
 
-  On a terminal it draws a moving bar, with a line above it for every event but 'train'. In a file or a pipe it writes a
-  line for each event: `train 200/1000 20% 512 steps/s eta 0:00:02 training_loss 0.1234 accuracy 0.975`.
+  It writes a line for each event: `train 200/1000 20% 512 steps/s eta 0:00:02  training_loss 0.1234  accuracy 0.975`.
+  On a terminal a moving bar is below the last line.
   """
 
   def __init__(self, train_steps: int, bar: bool = True, stream: TextIO | None = None):
@@ -48,29 +53,53 @@ class ProgressWriter(writers.Writer):
     """
     self._train_steps = train_steps
     self._stream = stream or sys.stdout
-    self._bar = _Bar(train_steps, self._stream) if bar and train_steps and self._stream.isatty() else None
+    self._skipped: list[tuple[int, dict[str, Any]]] = []
+    self._bar = _Bar(train_steps, self._stream) if bar and train_steps and _moves_cursor(self._stream) else None
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
     flat = writers.flatten(values)
+    if event == _SKIPPED:  # One loop may have hundreds.
+      self._skipped.append((step, flat))
+      return
+    self._write_skipped()
+    self._write(event, step, flat)
+
+  def flush(self) -> None:
+    """See base class."""
+    self._write_skipped()
+
+  def _write_skipped(self) -> None:
+    """Writes the skipped updates that came one after the other in one line."""
+    skipped, self._skipped = self._skipped, []
+    if not skipped:
+      return
+    (first, _), (last, flat) = skipped[0], skipped[-1]
+    if len(skipped) > 1:
+      kept = {name: value for name, value in flat.items() if name not in ('first_example', 'num_examples')}
+      causes = [values['cause'] for _, values in skipped if 'cause' in values]
+      flat = {'steps': f'{first} to {last} ({len(skipped)})', **kept, **({'cause': causes[0]} if causes else {})}
+    self._write(_SKIPPED, last, flat)
+
+  def _write(self, event: str, step: int, flat: dict[str, Any]) -> None:
     self._train_steps = flat.get('train_steps', self._train_steps)
     metrics = '  '.join(_SHOW.get(event, format_values)(flat))
-    if self._bar and event == 'train':
-      self._bar.move(step, self._train_steps, flat, metrics)
-      return
     parts = [event, f'{step}/{self._train_steps}' if self._train_steps else f'step {step}']
     if event == 'train':
       parts.append(f'{_percent(step, self._train_steps, flat):.0f}%')
       parts += [part for part in (_rate(flat), _time_left(flat)) if part]
     line = '  '.join(filter(None, [' '.join(parts), metrics]))
     if self._bar:
+      if event == 'train':
+        self._bar.move(step, self._train_steps, flat)
       self._bar.print(line)
     else:
       self._stream.write(line + '\n')
       self._stream.flush()
 
   def close(self) -> None:
-    """Restores the terminal."""
+    """Writes what is held back, and removes the bar."""
+    self._write_skipped()
     if self._bar:
       self._bar.stop()
 
@@ -116,37 +145,130 @@ _SHOW = {
 
 
 class _Bar:
-  """A rich progress bar that is redrawn at every event, not by a separate thread."""
+  """The last row of a terminal: a bar with the step, the rate and the time left. It is redrawn at every event.
+
+  Lines that are printed meanwhile, on stdout or stderr, stand above it.
+  """
 
   def __init__(self, train_steps: int, stream: TextIO):
-    console = rich.console.Console(file=stream, highlight=False)
-    self._progress = rich.progress.Progress(
-      rich.progress.BarColumn(bar_width=_BAR_WIDTH),
-      rich.progress.TextColumn('{task.description}', markup=False),
-      console=console,
-      auto_refresh=False,
-    )
-    self._task = self._progress.add_task(f'0/{train_steps}', total=train_steps)
-    self._progress.start()
-    # A process that ends without close() must not leave the cursor hidden.
+    self._stream = stream
+    self._terminal = getattr(stream, 'original', stream)  # What is redrawn is not copied into a log.
+    encoding = getattr(self._terminal, 'encoding', None) or 'ascii'
+    self._marks = ('━', '─') if _can_encode('━─', encoding) else ('#', '-')
+    self._lock = threading.RLock()  # A signal handler may print.
+    self._is_drawn = False
+    self._row = ''
+    self._before = stdout, stderr = sys.stdout, sys.stderr
+    self._above = [_Above(each, self) if each is not None and each.isatty() else each for each in (stdout, stderr)]
+    sys.stdout, sys.stderr = self._above
+    self._handler = logging.get_absl_handler().python_handler
+    if self._handler.stream is stderr:
+      self._handler.stream = sys.stderr
+    # A process that ends without close() must not leave its prompt in the row.
     atexit.register(self.stop)
+    self.move(0, train_steps, {})
 
-  def move(self, step: int, train_steps: int, flat: dict[str, Any], metrics: str) -> None:
-    percent = f'{_percent(step, train_steps, flat):.0f}%'
-    place = ' '.join(filter(None, [f'{step}/{train_steps}', percent, _rate(flat), _time_left(flat)]))
-    text = f'{place}  {metrics}'
-    room = self._progress.console.width - _BAR_WIDTH - 2
-    if len(text) > room:
-      text = text[: room - 1] + '…'
-    self._progress.update(self._task, completed=step, total=train_steps, description=text)
-    self._progress.refresh()
+  def move(self, step: int, train_steps: int, flat: Mapping[str, Any]) -> None:
+    """Draws the bar at a step."""
+    percent = _percent(step, train_steps, flat)
+    filled = round(_BAR_WIDTH * min(100.0, max(0.0, percent if math.isfinite(percent) else 0.0)) / 100)
+    bar = self._marks[0] * filled + self._marks[1] * (_BAR_WIDTH - filled)
+    place = [f'{step}/{train_steps}', f'{percent:.0f}%', _rate(flat), _time_left(flat)]
+    with self._lock:
+      self._clear()
+      self._row = ' '.join([bar, *filter(None, place if flat else place[:1])])
+      self._draw()
 
   def print(self, line: str) -> None:
-    self._progress.console.print(line, markup=False, soft_wrap=True)
+    """Writes a line above the bar, with its values whole: a row of the terminal ends between two of them."""
+    rows = '\n'.join(_rows(line, self._width()))
+    self.above(self._stream, f'{rows}\n', f'{line}\n')
+
+  def above(self, stream: TextIO, text: str, copied: str = '') -> None:
+    """Writes a text to a stream, above the bar; `copied` is the same for a log."""
+    with self._lock:
+      self._clear()
+      if copied and isinstance(stream, run_log.CopiedStream):
+        stream.write_as(text, copied)
+      else:
+        stream.write(text)
+      stream.flush()
+      if text.endswith('\n'):
+        self._draw()
 
   def stop(self) -> None:
-    self._progress.stop()
+    """Removes the bar."""
+    with self._lock:
+      self._clear()
+      self._row = ''
+    for place, name in enumerate(('stdout', 'stderr')):
+      if getattr(sys, name) is self._above[place]:
+        setattr(sys, name, self._before[place])
+    if self._handler.stream is self._above[1]:
+      self._handler.stream = self._before[1]
     atexit.unregister(self.stop)
+
+  def _width(self) -> int:
+    try:
+      return os.get_terminal_size(self._terminal.fileno()).columns or _WIDTH
+    except OSError:
+      return _WIDTH
+
+  def _clear(self) -> None:
+    if self._is_drawn:
+      self._is_drawn = False
+      self._terminal.write('\r\x1b[K')
+      self._terminal.flush()
+
+  def _draw(self) -> None:
+    if self._row:
+      self._is_drawn = True
+      self._terminal.write(self._row[: self._width() - 1])  # In the last column some terminals begin a row.
+      self._terminal.flush()
+
+
+class _Above:
+  """A stream whose text stands above a bar."""
+
+  def __init__(self, stream: TextIO, bar: _Bar):
+    self.original = stream
+    self._bar = bar
+
+  def write(self, text: str) -> int:
+    self._bar.above(self.original, text)
+    return len(text)
+
+  def writelines(self, lines: Iterable[str]) -> None:
+    for line in lines:
+      self.write(line)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self.original, name)
+
+
+def _moves_cursor(stream: TextIO) -> bool:
+  """Whether a stream is a terminal on which a row can be drawn again."""
+  return stream.isatty() and os.environ.get('TERM', 'dumb') != 'dumb'
+
+
+def _can_encode(text: str, encoding: str) -> bool:
+  try:
+    text.encode(encoding)
+  except (UnicodeEncodeError, LookupError):
+    return False
+  return True
+
+
+def _rows(line: str, width: int) -> list[str]:
+  """The rows of a line on a terminal: it is broken between values, and never inside one that fits in a row."""
+  rows = ['']
+  for part in line.split(_GAP):
+    longer = f'{rows[-1]}{_GAP}{part}' if rows[-1] else part
+    if rows[-1] and len(longer) > width:
+      rows.append(f'{_INDENT}{part}')
+    else:
+      rows[-1] = longer
+  return rows
 
 
 def _percent(step: int, train_steps: int, flat: Mapping[str, Any]) -> float:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import time
 
 import numpy as np
 from PIL import Image
@@ -16,7 +17,9 @@ from official_ext.base import errors
 from official_ext.data import input_files
 from official_ext.data import row_encoding
 from official_ext.data import step_indexed
+from official_ext.data.prepare import pieces as pieces_lib
 from official_ext.data.prepare import planning
+from official_ext.data.prepare import preparing
 from official_ext.data.prepare import shards
 from official_ext.language.text import text_formats
 from official_ext.language.text import token_rows
@@ -25,6 +28,7 @@ from tests.data.prepare import prepared_inputs as inputs
 from tests.language.text import text_fixtures
 
 tokenizer = text_fixtures.tokenizer
+SIZES = {'a': 300, 'b': 100, 'c': 600}
 RECORDS = [{'n': n, 'text': f'ü{n}', 'list': [n, {'a': None}]} for n in range(300)]
 
 
@@ -276,3 +280,48 @@ def test_damaged_and_deep_input_is_named(name, content, message, texts, tmp_path
   assert (
     line.startswith((f'{tmp_path}/{name}: {message}', f'{tmp_path}/{name}, line 1: {message}')) and '\n' not in line
   )
+
+
+def test_reports_within_shards_become_shares_and_the_time_left(monkeypatch):
+  """Shards of 300, 100 and 600 bytes; the second one existed."""
+  now = [50.0]
+  monkeypatch.setattr(time, 'monotonic', lambda: now[0])
+  pieces = [planning.Shard(name, (pieces_lib.Piece('a', 'bytes', 0, 1, size),)) for name, size in SIZES.items()]
+  plan = planning.Plan('records', {}, {}, (), (), tuple(pieces))
+  shown = []
+  progress = preparing._Progress(plan, lambda text, is_last: shown.append((text, is_last)))
+  progress.add({'name': 'b', 'was_there': True, 'note': {}})
+  now[0] += 10.0
+  progress.note({'name': 'a', 'share': 0.5, 'records': 20})
+  progress.note({'name': 'c', 'share': 0.25, 'records': 30})
+  now[0] += 10.0
+  progress.add({'name': 'a', 'was_there': False, 'note': {'report': {'records': 40}}})
+  progress.add({'name': 'c', 'was_there': False, 'note': {'report': {'records': 160}}})
+  assert shown == [
+    ('1 of 3 shards (1 existed), 10 %', False),
+    # 150 of 900 bytes in 10 s: 750 bytes are left.
+    ('1 of 3 shards (1 existed), 25 %, 20 records, 2 a second, 0:00:50 left', False),
+    ('1 of 3 shards (1 existed), 40 %, 50 records, 5 a second, 0:00:20 left', False),
+    # 450 of 900 bytes in 20 s.
+    ('2 of 3 shards (1 existed), 55 %, 70 records, 4 a second, 0:00:20 left', False),
+    ('3 of 3 shards (1 existed), 200 records, 10 a second', True),
+  ]
+
+
+def test_a_shard_reports_how_far_it_is_and_has_the_same_bytes(tmp_path, monkeypatch):
+  monkeypatch.setattr(shards, '_REPORT_SECONDS', 0.0)
+  path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
+  inputs.prepare(path, tmp_path / 'first')
+  plan = planning.make_plan([str(path)], planning.Settings())
+  (tmp_path / 'second').mkdir()
+  reports = []
+  answer = shards.write_or_report(plan.job(0, str(tmp_path / 'second')), reports.append)
+  assert answer['end'] == shards.DONE
+  assert [report['records'] for report in reports] == list(range(len(RECORDS)))
+  assert reports[len(RECORDS) // 2] == {
+    'name': answer['name'],
+    'end': shards.UNDER_WAY,
+    'records': len(RECORDS) // 2,
+    'share': 0.5,
+  }
+  assert inputs.shard_bytes(tmp_path / 'first') == inputs.shard_bytes(tmp_path / 'second')

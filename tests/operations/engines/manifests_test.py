@@ -142,7 +142,7 @@ def test_statuses_of_a_jobset(capsys):
   assert spec['failurePolicy']['maxRestarts'] == 7
   rules = spec['replicatedJobs'][0]['template']['spec']['podFailurePolicy']['rules']
   actions = {status: rule['action'] for rule in rules for status in rule.get('onExitCodes', {}).get('values', [])}
-  assert actions == {75: 'Ignore', 2: 'FailJob', 3: 'FailJob'}
+  assert actions == {75: 'Ignore', 2: 'FailJob', 3: 'FailJob', 4: 'FailJob'}
   (rule,) = spec['failurePolicy']['rules']
   assert (rule['action'], rule['onJobFailureReasons']) == ('FailJobSet', ['PodFailurePolicy'])
 

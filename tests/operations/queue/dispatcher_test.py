@@ -120,7 +120,7 @@ def test_there_is_one_dispatcher(trial):
   second = trial.dispatch()
   second.wait()
   output = second.output()
-  assert second.poll() == 2
+  assert second.poll() == 4
   assert f'process {first.pid} on' in output
   assert 'dispatches its queue already' in output
   first.kill()

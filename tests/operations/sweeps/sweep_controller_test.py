@@ -130,7 +130,7 @@ def test_there_is_one_controller(make):
   trial = make(method='grid', parameters={'x': {'value': 0.1}})
   first = trial.controller()
   queues.until(trial.folder.controller)
-  assert trial.finish() == 2
+  assert trial.finish() == 4
   assert f'error: search: process {first.pid} on' in trial.output()
 
 

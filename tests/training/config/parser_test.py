@@ -327,6 +327,18 @@ def test_all_mistakes_of_one_part_are_reported_at_once():
   ]
 
 
+def test_all_short_names_with_mistakes_are_reported_at_once():
+  # Before: the first unknown short name hid the others.
+  with pytest.raises(errors.UserErrors) as info:
+    parse(set=['learning_rat=1', 'batchsize=2', 'train_steps=abc', 'trainer.train_step=4'])
+  assert [line.partition(';')[0] for line in info.value.lines] == [
+    'trainer.train_step: no such field',
+    'learning_rat: no such field or short name',
+    'batchsize: no such field or short name',
+    "trainer.train_steps: expected int, got 'abc' (str)",
+  ]
+
+
 def test_all_mistakes_are_reported_at_once(tmp_path):
   file = write(tmp_path / 'c.yaml', 'trainer: {train_stps: 5, max_to_keep: x}\nruntime: {seeed: 1}')
   with pytest.raises(errors.UserErrors) as info:

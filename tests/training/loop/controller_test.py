@@ -1,6 +1,7 @@
 """The outer loop: where its loops end, and in which order things happen. The inner loop only counts."""
 
 import dataclasses
+from fractions import Fraction
 import itertools
 import os
 import time
@@ -12,6 +13,8 @@ import tensorflow as tf
 
 from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manager
+from official_ext.training.config import epochs
+from official_ext.training.loop import base_trainer
 from official_ext.training.loop import controller
 from official_ext.training.record import run_events
 from official_ext.training.writers import tensorboard
@@ -228,6 +231,62 @@ def test_pace_counts_percent_without_a_trainer_that_knows_its_pace():
   loop.train(LOOP, checkpoint_at_completion=False)
   values = loop.events.writers.values['train']
   assert values == {'training_loss': 1.0, 'percent': 100.0 * LOOP / END}
+
+
+def test_the_time_left_counts_the_evaluations_and_saves_that_are_still_to_come(tmp_path, monkeypatch):
+  now, left = [0.0], []
+  monkeypatch.setattr(time, 'perf_counter', lambda: now[0])
+
+  class Timed(Counter):
+    """A step takes 1 s, an evaluation 10 s."""
+
+    def __init__(self, log):
+      super().__init__(log)
+      self.speed, self.data_offset = base_trainer.TrainingSpeed(), 0
+
+    def train(self, num_steps):
+      now[0] += int(num_steps)
+      self.speed.start_loop()
+      self.speed.add(int(num_steps), float(num_steps), 0.0)
+      return super().train(num_steps)
+
+    def evaluate(self, num_steps):
+      now[0] += 10.0
+      return super().evaluate(num_steps)
+
+  class Saves(controller.Controller):
+    def save_checkpoint(self, *args, **kwargs):
+      now[0] += 3.0
+      super().save_checkpoint(*args, **kwargs)
+
+  log = []
+  loop, _ = make(
+    tmp_path, counter=Timed(log), log=log, controller_cls=Saves, train_steps=END, checkpoint_interval=CHECKPOINT
+  )
+  report = loop.events.report
+
+  def note(event, step, values):
+    if event == 'train':
+      left.append((step, now[0], values['eta_seconds']))
+    report(event, step, values)
+
+  loop.events.report = note
+  loop.train_and_evaluate(END, eval_interval=VALIDATION)
+  assert evaluated(log) == [15, 30, 33] and steps_of(log, 'checkpoint') == [10, 20, 30, 33]
+  known = [(now[0] - then, eta) for step, then, eta in left if step > VALIDATION]
+  assert len(known) == 5 and [eta for _, eta in known] == pytest.approx([seconds for seconds, _ in known])
+  assert left[0][2] == END - left[0][0]  # Before the first ones.
+
+
+@pytest.mark.parametrize('interval', [0, 5, 33, 50, epochs.Ends(((0, Fraction(0), Fraction(33, 4)),))])
+def test_evaluations_and_saves_that_are_left_are_those_that_come(interval):
+  course = controller.Boundaries(train_steps=33, eval_interval=interval, checkpoint_interval=interval)
+  for start in range(1, 34):
+    ends_left = [step for step in range(start, 34) if interval and course.saves_at(step)]
+    assert course.saves_from(start) == len({*ends_left, 33})
+    assert course.evaluations_from(start) == (len({*ends_left, 33}) if interval else 0)
+  assert course.saves_from(34) == course.evaluations_from(34) == 0
+  assert dataclasses.replace(course, saves_at_end=False, checkpoint_interval=10).saves_from(5) == 3
 
 
 def test_an_explicit_checkpoint_is_restored_instead_of_the_newest(tmp_path):

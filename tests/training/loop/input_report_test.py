@@ -75,8 +75,8 @@ def test_divergence_names_positions_and_cause(tmp_path):
   with pytest.raises(errors.DivergedError) as caught:
     small_run.run(tmp_path, 'train', spoilt(spoil), trainer={'nonfinite': {'max_skips': 1}})
   step = small_run.events(tmp_path, 'update_skipped')[0]['step']
-  assert f'begin at positions {(step - 1) * BATCH}, ' in str(caught.value)
-  assert f'; step {step}: x is not finite in example ' in str(caught.value)
+  assert f'; the examples are at positions {(step - 1) * BATCH} to ' in str(caught.value)
+  assert str(caught.value).startswith(f'step {step}: x is not finite in example ')
   assert '\n' not in str(caught.value)
 
 

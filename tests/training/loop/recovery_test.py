@@ -1,5 +1,7 @@
 """Updates that are not finite or spikes: skipped, reported, and not too many of them; and rollbacks."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,6 +15,7 @@ from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.loop import base_trainer
+from official_ext.training.loop import recovery
 from official_ext.training.loop import training_input
 from official_ext.training.writers import writers
 from tests import tiers
@@ -55,10 +58,12 @@ def test_a_skipped_update_is_reported_with_its_examples(replicas, tmp_path):
 
 def test_too_many_nan_steps_end_the_run(tmp_path):
   diverging = {'nonfinite': {'max_skips': 2}}
-  with pytest.raises(errors.DivergedError, match=r'3 updates were skipped .* at steps 1, 3, 6; .*max_skips allows 2'):
+  with pytest.raises(errors.DivergedError, match=r': 3 updates were skipped, at steps 1, 3, 6; .*max_skips allows 2'):
     small_run.run(tmp_path, 'train', task_with_bad_steps(1, 3, 6), trainer=diverging)
   record = small_run.record(tmp_path)
-  assert record['status'] == 'diverged' and record['error'].startswith('DivergedError: 3 updates')
+  assert record['status'] == 'diverged' and record['error'].startswith(
+    'DivergedError: the loss or its gradient was not finite at the learning rate '
+  )
   last = small_run.events(tmp_path)[-1]
   assert last['event'] == 'failed' and last['error'] == record['error']
   # Earlier checkpoints are finite.
@@ -71,7 +76,24 @@ def test_divergence_has_an_exit_status_of_its_own(tmp_path, capsys):
   )
   assert status == 3
   (line,) = capsys.readouterr().err.splitlines()
-  assert line.startswith('error: 1 updates were skipped')
+  assert re.match(
+    r'error: the loss or its gradient was not finite at the learning rate \S+: 1 update was skipped, at', line
+  )
+  assert f'the examples are at positions 0 to {small_run.BATCH_SIZE - 1}; --debug locates it' in line
+
+
+@pytest.mark.parametrize(
+  'starts, length, expected',
+  [
+    ([7], 1, 'step 7'),
+    ([1, 3, 4, 5], 1, 'steps 1, 3 to 5'),
+    ([64, 128], 64, 'steps 64 to 191'),
+    ([0, 64], 32, 'steps 0 to 31, 64 to 95'),
+    ([5, 5], 0, 'steps 5, 5'),  # A trainer that does not know its batch size.
+  ],
+)
+def test_ranges_in_words(starts, length, expected):
+  assert recovery.ranges('step', starts, length) == expected
 
 
 @pytest.mark.slow
@@ -222,7 +244,7 @@ def test_a_rollback_before_the_first_checkpoint_starts_again(tmp_path):
 
 def test_after_so_many_rollbacks_the_run_has_diverged(tmp_path):
   nonfinite = {'max_skips': 0, 'then': 'rollback', 'max_rollbacks': 2}
-  with pytest.raises(errors.DivergedError, match='at steps 5; .*max_rollbacks allows 2 rollbacks, which'):
+  with pytest.raises(errors.DivergedError, match='at step 5; .*max_rollbacks allows 2 rollbacks, which'):
     small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6, 7), trainer={**ROLLBACK, 'nonfinite': nonfinite})
   assert [(e['step'], e['from_step'], e['data_offset']) for e in events(tmp_path, 'rollback')] == [(4, 6, 2), (4, 5, 3)]
   assert small_run.record(tmp_path)['status'] == 'diverged'

@@ -14,6 +14,7 @@ import textwrap
 
 import pytest
 
+from official_ext.base.run_folder import run_log
 from official_ext.training.writers import progress
 from tests import tiers
 from tests import train_processes
@@ -69,8 +70,19 @@ def on_terminal(train_server, tmp_path):
   return run
 
 
-def _visible(output):
-  return re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', '', output)
+def _screen(output):
+  """The rows that a terminal has in the end, above and on its screen: of what is printed, redrawn and erased."""
+  rows, column = [''], 0
+  for part in re.findall(r'\x1b\[K|[\r\n]|[^\x1b\r\n]+', output):
+    if part == '\n':
+      rows.append('')
+    elif part == '\x1b[K':
+      rows[-1] = rows[-1][:column]
+    elif part != '\r':
+      rows[-1] = rows[-1][:column] + part + rows[-1][column + len(part) :]
+    column = 0 if part in '\r\n' else column + len(part) * (part != '\x1b[K')
+  assert '\x1b' not in ''.join(rows)
+  return rows
 
 
 LINES = [
@@ -92,28 +104,64 @@ def test_plain_lines_on_a_terminal_without_the_bar(on_terminal):
   assert on_terminal('lines').splitlines() == LINES
 
 
-def test_bar_on_a_terminal(on_terminal):
+def test_a_terminal_keeps_the_lines_above_the_bar(on_terminal):
   output = on_terminal('bar')
-  assert '\x1b[' in output
-  rows = re.split(r'[\r\n]+', _visible(output))
-  assert LINES[0] in rows and LINES[3] in rows
-  (row,) = {row.strip() for row in rows if '100/200 50%' in row}
-  assert '━' in row
-  assert re.search(r'100/200 50% 512 steps/s eta 1:01:01 +training_loss 0.02  accuracy 0.5  learning_rate 0.001', row)
-  assert not any(row.startswith('train ') for row in rows)
+  assert _screen(output) == [*LINES, '']
+  bars = re.findall('━[^\r\n\x1b]*', output)
+  # Redrawn below each line.
+  assert bars[-1] == '━━━━━━━━──────── 100/200 50% 512 steps/s eta 1:01:01'
+  assert [bar.split()[1] for bar in bars] == ['50/200', '50/200', '100/200', '100/200', '100/200']
 
 
-@pytest.mark.parametrize('columns', [40, 80])
-def test_bar_keeps_to_one_row_of_a_narrow_terminal(columns, on_terminal):
-  rows = re.split(r'[\r\n]+', _visible(on_terminal('bar', columns=columns)))
-  bars = [row for row in rows if '━' in row]
-  assert bars and all(len(row) <= columns and '/200' in row for row in bars)
+@pytest.mark.parametrize('columns', [50, 100])
+def test_values_are_whole_on_a_narrow_terminal(columns, on_terminal):
+  output = on_terminal('bar', columns=columns)
+  rows = _screen(output)
+  assert ' '.join(rows).split() == ' '.join(LINES).split()
+  names = [re.sub(r'^ {4}', '', row).split('  ')[0].split()[0] for row in rows if row]
+  assert set(names) <= {'start', 'mode', 'train', 'eval', 'training_loss', 'accuracy', 'learning_rate', 'set/accuracy'}
+  assert all(len(row) <= columns for row in rows)
+  assert all(len(bar) < columns for bar in re.findall('[━─][^\r\n\x1b]*', output))
 
 
 @tiers.parametrize('close', ['close', 'forget'], fast=1)
-def test_the_cursor_comes_back(close, on_terminal):
-  output = on_terminal('bar', close)
-  assert output.rindex('\x1b[?25h') > output.rindex('\x1b[?25l')
+def test_no_bar_is_left_in_the_end(close, on_terminal):
+  assert _screen(on_terminal('bar', close))[-1] == ''
+
+
+def test_lines_of_others_stand_above_the_bar_and_a_log_gets_whole_lines(monkeypatch):
+  class Terminal(io.StringIO):
+    def isatty(self):
+      return True
+
+  monkeypatch.setenv('TERM', 'xterm')
+  terminal, log = Terminal(), []
+  copied = run_log.CopiedStream(terminal, log.append)
+  monkeypatch.setattr(sys, 'stdout', copied)
+  monkeypatch.setattr(sys, 'stderr', copied)
+  writer = progress.ProgressWriter(200, stream=sys.stdout)
+  values = {f'metric_number_{number}': 0.5 for number in range(6)}
+  writer.write('train', 100, values)
+  print('in ', end='')
+  print('pieces')
+  print('a warning', file=sys.stderr)
+  writer.close()
+  assert sys.stdout is copied and sys.stderr is copied
+  parts = ['train 100/200 50%', *(f'{name} 0.5' for name in values)]
+  assert log == ['  '.join(parts), 'in pieces', 'a warning']
+  assert len('  '.join(parts[:4])) == 80
+  assert _screen(terminal.getvalue()) == ['  '.join(parts[:4]), '    ' + '  '.join(parts[4:]), *log[1:], '']
+
+
+def test_a_terminal_that_cannot_draw_gets_lines(monkeypatch):
+  class Terminal(io.StringIO):
+    def isatty(self):
+      return True
+
+  monkeypatch.setenv('TERM', 'dumb')
+  stream = Terminal()
+  progress.ProgressWriter(200, stream=stream).write('eval', 100, {'accuracy': 1.0})
+  assert stream.getvalue() == 'eval 100/200  accuracy 1\n'
 
 
 def test_completions_are_shown_by_the_first_one():
@@ -187,3 +235,23 @@ def test_the_length_of_training_may_become_known_later():
   writer.write('train', 10, {'loss': 0.5, 'train_steps': 40, 'percent': 25.0})
   writer.write('finished', 40, {})
   assert stream.getvalue() == 'train 10/40 25%  loss 0.5\nfinished 40/40\n'
+
+
+def test_skipped_updates_that_follow_each_other_share_a_line():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(100, stream=stream)
+  for step in (3, 4, 9):
+    cause = {'cause': 'x is not finite'} if step == 4 else {}
+    writer.write('update_skipped', step, {'total': 3, 'first_example': 8 * step, 'num_examples': 8, **cause})
+  assert not stream.getvalue()
+  writer.write('train', 10, {'loss': 0.5})
+  writer.write('update_skipped', 11, {'total': 4, 'first_example': 88, 'num_examples': 8})
+  writer.flush()
+  writer.write('update_skipped', 12, {'total': 5})
+  writer.close()
+  assert stream.getvalue().splitlines() == [
+    'update_skipped 9/100  steps 3 to 9 (3)  total 3  cause x is not finite',
+    'train 10/100 10%  loss 0.5',
+    'update_skipped 11/100  total 4  first_example 88  num_examples 8',
+    'update_skipped 12/100  total 5',
+  ]
