@@ -25,9 +25,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
       'lets training start at --checkpoint although --model_dir holds other checkpoints, which are set aside',
     ),
   },
-  'output': {
-    'json': ('', 'prints one JSON document with the result on stdout, errors as JSON and all other output on stderr'),
-  },
   'checks': {
     'dry_run': ('', 'runs the whole life of the experiment once, small, in a temporary folder'),
     'debug': ('', 'runs one step eagerly, and names the first operation that is not finite'),
@@ -51,6 +48,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     'gin_params': ('BINDING', 'a gin binding; may be repeated'),
     'tpu': ('NAME', 'the name or the address (grpc://IP:8470) of a TPU'),
     'tf_data_service': ('ADDRESS', 'the address of a tf.data service'),
+  },
+  'output': {
+    'json': ('', 'prints one JSON document with the result on stdout, errors as JSON and all other output on stderr'),
   },
 }
 # Flags of absl for messages and for the debugger.

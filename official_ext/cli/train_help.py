@@ -31,7 +31,7 @@ def text(program: str) -> str:
   """
   parser = arguments_lib.Parser(program, _DESCRIPTION)
   parser.usage = f'{program} --experiment=NAME --mode=MODE --model_dir=FOLDER [--set=NAME=VALUE ...] [FLAGS]'
-  for title, found in {**train_flags.GROUPS, 'output': _LOGGING}.items():
+  for title, found in {**train_flags.GROUPS, 'output': {**train_flags.GROUPS['output'], **_LOGGING}}.items():
     group = parser.add_argument_group(title)
     for name, (value, meaning) in found.items():
       if value:
