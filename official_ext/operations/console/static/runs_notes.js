@@ -12,7 +12,7 @@ const sameTags = (run, before) => run.tags.join() === before.tags.join() && run.
  */
 export function notesColumns(onTag) {
   return {
-    tags: {name: 'tags', title: 'Tags', width: 132, sortable: true, class: 'tags', isSame: sameTags,
+    tags: {name: 'tags', title: 'Tags', width: 108, sortable: true, class: 'tags', isSame: sameTags,
       render: (run) => shown('Edit tags', run.tags.map((tag) => element('button', {class: 'tag', title: `Only runs with the tag ${tag}`,
         onclick: () => onTag(tag)}, tag)), (cell) => edit(cell, run.tags.join(', '), 'Tags, with commas between them', (text) =>
         setTags([run], run.tags, text)))},

@@ -232,6 +232,12 @@ def test_a_form_of_hundreds_of_fields_is_ready_in_under_a_second(new_page, conso
     page.get_by_role('button', name='Open all').click()
     width_of = page.evaluate("document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth")
     assert width_of == 0  # Nothing sticks out.
+    if width == 390:
+      for scroll in (0, 1e6):
+        page.evaluate(f"document.querySelector('main').scrollTo(0, {scroll})")
+        bar = page.locator('.bar-below .toolbar').bounding_box()
+        assert bar['height'] <= 72 and bar['y'] + bar['height'] <= 800.5
+      assert page.locator('.command-text').is_visible()
     # Typing moves nothing above it, and nothing at all while it is right.
     steps = row(page, 'trainer.train_steps')
     steps.scroll_into_view_if_needed()

@@ -314,6 +314,8 @@ def test_nothing_runs_off_the_screen(new_page, console, width, scheme):
     assert inner <= outer, selector
   if width == 390:
     assert page.locator('tr', has_text='lively').locator('.status').is_visible()
+    assert page.locator('#top').bounding_box()['height'] <= 72
+    assert page.get_by_role('link', name='Models', exact=True).bounding_box()['x'] < 330
   ground = page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)')
   assert (max(ground) < 60) == (scheme == 'dark')
   page.get_by_role('button', name='Dark or light').click()
@@ -321,6 +323,28 @@ def test_nothing_runs_off_the_screen(new_page, console, width, scheme):
   assert (max(other) < 60) != (scheme == 'dark')
   page.reload()
   assert page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)') == other
+
+
+def test_the_default_columns_fit_1280_pixels_beside_a_scroll_bar(page, tmp_path, start_console):
+  events = [event('eval', 10, validation_accuracy_of_words=0.5, validation_loss_of_words=1.0)]
+  folders.make(tmp_path, 'run', events, identity=folders.ended_process(), status='finished')
+  page.goto(start_console(tmp_path).url)
+  page.locator('td.metric', has_text='0.5').wait_for()
+  # Headless browsers have no scroll bars. Elsewhere they take 15 pixels.
+  node, table = page.locator('.grid-scroll'), page.locator('table.grid')
+  assert table.evaluate('(node) => parseFloat(node.style.minWidth)') <= node.evaluate('(node) => node.clientWidth') - 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('address', ['runs', 'run?run=lively', 'compare?run=lively', 'models'])
+def test_content_is_in_the_middle_of_a_wide_screen(new_page, console, address):
+  page = new_page(viewport={'width': 2400, 'height': 900})
+  page.goto(f'{console.url}/{address}')
+  part = page.locator('#view > :not(.loading, [hidden], :empty)').first
+  part.wait_for()
+  box = part.bounding_box()
+  left, right = box['x'], 2400 - box['x'] - box['width']
+  assert left > 200 and abs(left - right) < 20  # The width of a scroll bar.
 
 
 @pytest.mark.slow
