@@ -73,6 +73,35 @@ def test_runs_side_by_side_in_a_link(page, console, new_page):
   other.get_by_role('row', name='trainer.train_steps').wait_for()
 
 
+@pytest.mark.parametrize('theme', ['dark', 'light'])
+def test_a_legend_names_every_run_and_tells_training_from_validation(new_page, tmp_path, start_console, theme):
+  for name in ('one', 'two', 'three'):
+    events = [event(kind, step, **{f'{kind}ing_loss' if kind == 'train' else 'validation_loss': 1 / step})
+              for step in range(1, 6) for kind in ('train', 'eval')]  # fmt: skip
+    folders.make(tmp_path, name, events, identity=folders.ended_process(), status='finished')
+  page = new_page(color_scheme=theme)
+  page.goto(f'{start_console(tmp_path).url}/compare?run=one&run=two&run=three')
+  assert _curves(page) == 6
+  legend = page.locator('.plot[aria-label="loss"] .plot-legend')
+  texts = legend.locator('.plot-entry').all_inner_texts()
+  assert [text.split() for text in texts] == [
+    *([name, '0.2', '/', '0.2'] for name in ('one', 'two', 'three')),
+    ['training'],
+    ['validation'],
+  ]
+  signs = legend.locator('.plot-kinds line').evaluate_all(
+    "(lines) => lines.map((line) => line.getAttribute('stroke-dasharray'))"
+  )
+  drawn = page.evaluate("""() => document.querySelector('.plot').plot.series.slice(1).map((each, index) =>
+    [each.label, each.dash?.join(' ') ?? null, each.points.show(null, index) === true, each.stroke(),
+     each.points.fill()])""")
+  for label, dash, has_points, colour, fill in drawn:
+    is_validation = label.endswith('validation')
+    assert dash == signs[is_validation] and has_points == is_validation, label
+    assert fill == colour  # Not white, which is a hole in the dark theme.
+  assert len({colour for _, _, _, colour, _ in drawn}) == 3 and signs[0] != signs[1]
+
+
 @pytest.mark.slow
 def test_a_phone_has_room_for_all(new_page, console):
   page = new_page(viewport={'width': 390, 'height': 800})

@@ -15,7 +15,9 @@ export const title = 'Compare';
 export const styles = [...STYLES, ...SCATTER_STYLES, ...BAR_STYLES];
 
 const COLOURS = 8;
-const DASHES = [undefined, [8, 4], [2, 3]];
+// Training has lines, validation has dashes and points: of the first eight runs, of the next ones, and of those after them.
+const DASHES = [undefined, [12, 3, 2, 3], [2, 3]];
+const VALIDATION_DASHES = [[6, 3], [6, 3, 2, 3, 2, 3], [4, 2, 1, 2]];
 const MAX_KEPT = 500;
 const MAX_RUNS = 100;
 const ALL_FIELDS = '*'; // Of the configuration, but seeds.
@@ -130,7 +132,8 @@ class Compare {
     const several = new Set(group.names.map((each) => parseName(each).metric)).size > 1;
     const what = [mode !== event && mode, event === 'eval' && 'validation', several && event === 'train' && 'training', several && own.replace(/^(training|validation)_/, '') !== group.title && own]
       .filter(Boolean).join(' ');
-    return {label: what ? `${owner} · ${what}` : owner, ...style, points: event === 'eval' ? true : undefined};
+    const kind = {train: 'training', eval: 'validation'}[event];
+    return {label: what ? `${owner} · ${what}` : owner, owner, kind, ...style, ...(event === 'eval' ? {dash: style.validation, points: true} : {})};
   }
 
   // The groups.
@@ -337,5 +340,6 @@ function stylesOf(runs) {
 }
 
 function styleOf(slot) {
-  return {colour: `--series-${slot % COLOURS + 1}`, dash: DASHES[Math.floor(slot / COLOURS) % DASHES.length]};
+  const turn = Math.floor(slot / COLOURS) % DASHES.length;
+  return {colour: `--series-${slot % COLOURS + 1}`, dash: DASHES[turn], validation: VALIDATION_DASHES[turn]};
 }
