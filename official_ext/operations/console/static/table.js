@@ -203,7 +203,7 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
     ...(onSelect && {
       x: {text: 'Select', do: () => active !== null && pick(active, false, !selected.has(active))},
       X: {text: 'Select up to here', do: () => active !== null && pick(active, true, true)},
-      Escape: {text: 'Select nothing', do: () => select([])},
+      Escape: {text: 'Clear selection', do: () => select([])},
     }),
   };
 

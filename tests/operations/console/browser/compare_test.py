@@ -55,7 +55,7 @@ def test_runs_side_by_side_in_a_link(page, console, new_page):
   page.get_by_label('Add a run').fill('sweep/1')
   page.keyboard.press('Enter')
   page.wait_for_function('() => document.querySelector(".plot")?.plot?.series.length === 4')
-  page.get_by_label('Leave sweep/0 out').click()
+  page.get_by_label('Remove sweep/0').click()
   page.wait_for_function('() => document.querySelector(".plot")?.plot?.series.length === 3')
   after = _colours(page)
   assert list(after) == ['sweep/2', 'sweep/1'] and after['sweep/2'] == before['sweep/2']
@@ -129,7 +129,7 @@ def test_smoothing_is_that_of_tensorboard(page, console):
     seen.append(value)
     weights = [weight**age for age in reversed(range(len(seen)))]
     assert smoothed == pytest.approx(sum(w * v for w, v in zip(weights, seen)) / sum(weights))
-  page.get_by_text('No runs are chosen').wait_for()
+  page.get_by_text('No runs selected').wait_for()
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_saved_points_have_the_columns_of_pixels_the_marks_and_quotes(page, cons
     ['\'=a "b", c', '4', '3', '1', '5'],
     ['\'=a "b", c', '8', 'Infinity', '', ''],
   ]
-  page.get_by_text('No runs are chosen').wait_for()
+  page.get_by_text('No runs selected').wait_for()
 
 
 @pytest.mark.slow
@@ -262,4 +262,4 @@ def test_choices_of_numbers_are_in_the_order_of_their_sizes(page, console):
   }"""
   assert page.evaluate(ticks, [0.5, 0.25]) == ['0.25', '0.5']
   assert page.evaluate(ticks, ['run 10', 'run 9', 'a']) == ['a', 'run 9', 'run 10']
-  page.get_by_text('No runs are chosen').wait_for()
+  page.get_by_text('No runs selected').wait_for()

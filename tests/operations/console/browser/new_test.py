@@ -113,7 +113,7 @@ def test_every_bad_value_is_reported_at_its_field_in_under_a_second(form, run_tr
     settle(page)
     assert set(page.locator('.field-error, .errors li').all_text_contents()) == lines
     assert all(page.locator(f'[data-do={what}]').is_disabled() for what in ('start', 'queue', 'check'))
-    page.get_by_role('button', name='Take back all').click()
+    page.get_by_role('button', name='Undo all').click()
     page.wait_for_selector('.wrong', state='detached')
   assert len(milliseconds) >= 80
   print(f'\nfrom an edit to its line: {statistics.median(milliseconds):.0f} ms, at most {max(milliseconds):.0f} ms')
@@ -144,7 +144,7 @@ def test_strings_numbers_choices_and_null_are_edited_and_taken_back(form):
   assert page.locator('.field:visible[data-path]').evaluate_all('rows => rows.map((row) => row.dataset.path)') == [
     'trainer.train_steps'
   ]
-  page.get_by_role('button', name='Back to the default: trainer.train_steps').click()
+  page.get_by_role('button', name='Reset to the default: trainer.train_steps').click()
   settle(page)
   assert '--set' not in command(page)
   assert row(page, 'trainer.train_steps').locator('input').input_value() == '600'

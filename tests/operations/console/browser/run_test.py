@@ -148,7 +148,7 @@ def test_a_run_is_stopped_and_only_then_at_once(page, console, runs_folder):
     page.get_by_role('dialog').get_by_role('button', name='Wait for the save').click()
     assert process.poll() is None
     page.get_by_role('button', name='Stop now').click()
-    page.get_by_role('dialog').get_by_role('button', name='End it now').click()
+    page.get_by_role('dialog').get_by_role('button', name='Kill').click()
     assert process.wait(20) == -signal.SIGKILL
     page.locator('.run-head .status[data-status="dead"]').wait_for()
     assert status.is_visible()
@@ -239,7 +239,33 @@ def test_the_size_of_the_model_and_the_estimate_of_the_memory(page, console, run
     'Peak of a step, estimated',
     'Available',
   ]
-  assert card.locator('dd').all_inner_texts() == ['1,234,567', '5.00 GB', '2.50 GB', '7.60 GB', '8.00 GB']
+  assert card.locator('dd').all_inner_texts() == ['1,234,567', '4.66 GiB', '2.33 GiB', '7.08 GiB', '7.45 GiB']
+
+
+def test_times_have_one_format_and_text_between_backticks_is_code(new_page, console, runs_folder):
+  """Of the record, in ISO 8601, of a checkpoint, in seconds, and within the reason."""
+  times = {'started': '2026-01-02T10:20:30.123Z', 'finished': '2026-01-02T11:20:30+00:00'}
+  error = 'no `data` since 2026-01-02T11:00:00Z'
+  folders.make(runs_folder, 'timed', identity=folders.ended_process(), status='failed', error=error, **times)
+  page = new_page(timezone_id='Asia/Tokyo')
+  page.goto(f'{console.url}/run?run=timed&tab=about')
+  card = page.locator('section.card', has=page.get_by_role('heading', name='Run', exact=True))
+  card.wait_for()
+  facts = dict(zip(card.locator('dt').all_inner_texts(), card.locator('dd').all_inner_texts()))
+  assert (facts['Started'], facts['Finished']) == ('2026-01-02 19:20:30', '2026-01-02 20:20:30')
+  reason = page.locator('.run-reason')
+  assert reason.inner_text() == 'no data since 2026-01-02 20:00:00'
+  assert reason.locator('code').all_inner_texts() == ['data']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('size', 'expected'),
+  [(0, '0 B'), (1023, '1023 B'), (4096, '4 KiB'), (605_224, '0.577 MiB'), (5 * 2**30, '5 GiB'), ('NaN', '')],
+)
+def test_the_unit_of_a_size_follows_the_size(page, console, size, expected):
+  page.goto(f'{console.url}/runs')
+  assert page.evaluate('async (size) => (await import("/static/format.js")).bytes(size)', size) == expected
 
 
 def test_a_finished_run_is_extended_in_a_dialog(page, console, runs_folder):

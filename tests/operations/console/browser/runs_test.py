@@ -1,6 +1,7 @@
 """The page of runs, in a real browser."""
 
 import json
+import pathlib
 import re
 import shlex
 
@@ -157,7 +158,7 @@ def test_a_filter_means_what_it_means_on_the_command_line(page, console):
   page.get_by_label('Filter').fill('no_such_field=1')
   page.locator('.filter-error', has_text='--filter=no_such_field: no run has').wait_for()
   page.get_by_label('Filter').fill('none of these')
-  page.get_by_role('heading', name='No run is meant').wait_for()
+  page.get_by_role('heading', name='No matching runs').wait_for()
   page.get_by_role('button', name='Show all').click()
   _foot(page, '14 runs')
 
@@ -206,7 +207,7 @@ def test_runs_are_deleted_restored_and_archived(page, console, runs_folder):
   page.get_by_role('checkbox', name='Select all').check()
   page.get_by_role('button', name='Delete').click()
   page.get_by_role('dialog').get_by_role('button', name='Delete').click()
-  page.get_by_role('heading', name='No run is meant').wait_for()
+  page.get_by_role('heading', name='No matching runs').wait_for()
   assert not (runs_folder / 'doomed1').exists()
   page.get_by_role('button', name='Undo').click()
   _foot(page, '2 of 16 runs')
@@ -222,8 +223,8 @@ def test_runs_are_deleted_restored_and_archived(page, console, runs_folder):
   page.get_by_role('heading', name='Nothing is archived').wait_for()
   page.get_by_role('button', name='Trash').click()
   page.get_by_role('checkbox', name='Select all').check()
-  page.get_by_role('button', name='Delete for ever').click()
-  page.get_by_role('dialog').get_by_role('button', name='Delete for ever').click()
+  page.get_by_role('button', name='Delete permanently').click()
+  page.get_by_role('dialog').get_by_role('button', name='Delete permanently').click()
   page.get_by_role('heading', name='The trash is empty').wait_for()
   assert not (runs_folder / 'doomed1').exists() and (runs_folder / 'doomed2').exists()
   console.post('/api/runs/delete', runs=['doomed2'])
@@ -239,6 +240,9 @@ def test_the_keyboard_walks_selects_opens_and_explains(page, console):
   page.get_by_text('3 runs selected').wait_for()
   page.keyboard.press('?')
   assert 'Select up to here' in page.get_by_role('dialog').inner_text()
+  assert 'One row for each run' in page.get_by_role('dialog').inner_text()
+  documentation = page.get_by_role('dialog').locator('.hint code').inner_text()
+  assert (pathlib.Path(__file__).parents[4] / documentation).is_file()
   page.keyboard.press('Escape')
   page.keyboard.press('Escape')
   assert page.locator('tr.selected').count() == 0
@@ -451,7 +455,7 @@ def test_views_are_saved_by_name(page, console, new_page):
   page.wait_for_function('() => document.querySelectorAll("td.name").length === 4')
   names = _names(page)
   page.get_by_label('Select sweep/run8').check()
-  page.get_by_role('button', name='Select nothing').click()
+  page.get_by_role('button', name='Clear selection').click()
 
   def views():
     page.get_by_role('button', name='Views').click()

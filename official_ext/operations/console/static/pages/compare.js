@@ -12,6 +12,7 @@ import {viewsButton} from '../saved_views.js';
 import {toastError} from '../toast.js';
 
 export const title = 'Compare';
+export const help = {text: 'Several runs side by side: curves, bars, a scatter plot, and the fields in which they differ. A click on a run hides its curves. The address holds the view.', docs: 'docs/how_to/console_compare.md'};
 export const styles = [...STYLES, ...SCATTER_STYLES, ...BAR_STYLES];
 
 const COLOURS = 8;
@@ -60,7 +61,7 @@ class Compare {
     this.styles = stylesOf(this.runs);
     this.tellChips();
     if (!this.runs.length) {
-      replace(this.content, empty('No runs are chosen', 'Choose some in the list of runs and press Compare, or add one above.', null, link('/runs', 'All runs')));
+      replace(this.content, empty('No runs selected', 'Select runs in the list and press Compare, or add one above.', null, link('/runs', 'All runs')));
       return;
     }
     try {
@@ -201,7 +202,7 @@ class Compare {
         element('button', {class: 'link', type: 'button', 'aria-pressed': String(isShown), title: isShown ? 'Hide its curves' : 'Show its curves', onclick: () => this.toggle(name)},
           swatch(style), element('span', {class: 'cut'}, name)),
         element('span', {class: 'compare-status'}, status(this.known.get(name)?.status ?? 'unknown')),
-        element('button', {class: 'icon small', type: 'button', 'aria-label': `Leave ${name} out`, onclick: () => {
+        element('button', {class: 'icon small', type: 'button', 'aria-label': `Remove ${name}`, onclick: () => {
           this.runs = this.runs.filter((each) => each !== name);
           this.hidden.delete(name);
           this.changed();
@@ -246,7 +247,7 @@ class Compare {
       const rows = Object.entries(found.params).filter(([name]) => name.toLowerCase().includes(text));
       setText(count, `${integer(rows.length)} of ${integer(Object.keys(found.params).length)}`);
       replace(fields, rows.length ? this.columns(rows, (value) => value === '-' ? '–' : field(value), 'Field', (values) => new Set(values.map(String)).size > 1) :
-        element('p', {class: 'soft'}, this.runs.length > 1 ? 'They differ in no field.' : 'Add another run to see their differences.'));
+        element('p', {class: 'soft'}, this.runs.length > 1 ? 'No differences.' : 'Add another run to see differences.'));
     };
     tell();
     const origins = Object.entries(found.origins), best = Object.keys(found.best)[0];
@@ -261,7 +262,7 @@ class Compare {
         element('label', {class: 'inline'}, only, 'Only differences'), search, count), fields),
       element('section', {class: 'compare-part'}, element('h2', {}, 'Versions, commits, devices'), origins.length ?
         this.columns(origins, (value) => value === null || value === '-' ? '–' : String(value), '', () => true) :
-        element('p', {class: 'soft'}, this.runs.length > 1 ? 'All the same: experiment, mode, seed, devices, commit and versions.' : '')));
+        element('p', {class: 'soft'}, this.runs.length > 1 ? 'No differences in experiment, mode, seed, devices, commit and versions.' : '')));
     // New values of a live run must not take the keyboard's place.
     if (focused) [...this.tables.querySelectorAll('a, button, input, select')].find((each) => nameOf(each) === focused)?.focus({preventScroll: true});
   }

@@ -1,9 +1,9 @@
 import {keys, setTitle} from '../app.js';
 import {get, post, stream} from '../api.js';
 import {charts, parseName} from '../charts.js';
-import {element, replace, setText} from '../dom.js';
+import {element, replace, setText, withCode} from '../dom.js';
 import {confirm, prompt} from '../dialog.js';
-import {ago, duration, integer, percent, speed, time, toNumber} from '../format.js';
+import {ago, duration, integer, percent, speed, time, toNumber, withTimes} from '../format.js';
 import {bar, empty, errorList, link, setStatus, status} from '../parts.js';
 import {STYLES} from '../plot.js';
 import {navigate, setQuery} from '../router.js';
@@ -12,6 +12,7 @@ import {about, checkpoints, config, events, images, log} from '../run_parts.js';
 import {toast, toastError} from '../toast.js';
 
 export const title = 'Run';
+export const help = {text: 'One run: curves, log, configuration, checkpoints, events. Drag over a chart to zoom. Stop saves a checkpoint first, Resume continues from the newest one, Clone with changes opens its configuration as a form.', docs: 'docs/how_to/console.md'};
 export const styles = STYLES;
 
 const ALIVE = new Set(['starting', 'running', 'stopping', 'hung']);
@@ -23,7 +24,7 @@ const KNOWN_KEYS = new Set(['time', 'event', 'step']);
 export async function show(view, query, signal) {
   const name = query.get('run');
   if (!name) {
-    replace(view, empty('No run is named', 'Choose one from the list.', null, link('/runs', 'All runs')));
+    replace(view, empty('No run selected', 'Choose one from the list.', null, link('/runs', 'All runs')));
     return;
   }
   const page = new RunPage(view, name, query, signal);
@@ -200,7 +201,10 @@ class RunPage {
   tellHead() {
     const {summary, head, about: found} = this, alive = ALIVE.has(summary.status);
     setStatus(head.status, summary.status, summary.reason);
-    setText(head.reason, summary.reason || '');
+    if (head.reason.dataset.text !== summary.reason) {
+      head.reason.dataset.text = summary.reason;
+      replace(head.reason, withCode(withTimes(summary.reason)));
+    }
     head.reason.hidden = !summary.reason;
     const part = toNumber(summary.percent);
     setText(head.step.value, summary.step === null ? '–' :
@@ -220,11 +224,11 @@ class RunPage {
     setText(head.experiment.value, summary.experiment || '–');
     head.stop.hidden = !alive;
     setText(head.stop, summary.status === 'stopping' ? 'Stop now' : 'Stop');
-    head.stop.title = summary.status === 'stopping' ? 'End it at once, without saving' : 'Asks it to save and to stop';
+    head.stop.title = summary.status === 'stopping' ? 'Kills the process without a save' : 'Saves a checkpoint and stops';
     head.resume.hidden = alive || summary.status === 'finished';
     head.extend.hidden = summary.status !== 'finished' || !summary.train_steps;
-    head.extend.title = 'Trains further, from its newest checkpoint';
-    head.resume.title = found.can_resume || 'Continues from its newest checkpoint';
+    head.extend.title = 'Trains more steps from the newest checkpoint';
+    head.resume.title = found.can_resume || 'Continues from the newest checkpoint';
     head.resume.disabled = 'busy' in head.resume.dataset || Boolean(found.can_resume);
     setText(head.archive, summary.is_archived ? 'Unarchive' : 'Archive');
     for (const each of [head.archive, head.remove]) each.disabled = alive || 'busy' in each.dataset;
@@ -252,8 +256,8 @@ class RunPage {
 
   async stop() {
     const now = this.summary.status === 'stopping';
-    if (now && !await confirm('End it at once?', `${this.name} is saving and will stop. Steps after its last checkpoint are lost.`,
-      'End it now', {kind: 'danger', keep: 'Wait for the save', signal: this.signal})) return;
+    if (now && !await confirm('Kill the run?', `${this.name} is saving and will stop. Steps after its last checkpoint are lost.`,
+      'Kill', {kind: 'danger', keep: 'Wait for the save', signal: this.signal})) return;
     const done = await this.act('stop', {now});
     if (done) {
       this.summary = {...this.summary, status: done.status};
@@ -269,7 +273,7 @@ class RunPage {
   async extend() {
     const {train_steps: before} = this.summary;
     const text = await prompt(`Extend ${this.name}`, {label: 'Train to step', value: String(2 * before), text: 'Extend', signal: this.signal,
-      hint: `It has finished at step ${integer(before)}. A learning rate that decays until then follows the new number only if its own fields do.`});
+      hint: `The run finished at step ${integer(before)}. The schedule of the learning rate changes only if its fields do.`});
     if (text === null) return;
     const done = await this.act('resume', {train_steps: Number(text.replaceAll(/[\s,_]/g, ''))});
     if (done) this.summary = {...this.summary, status: done.status, reason: ''};
@@ -283,7 +287,7 @@ class RunPage {
   async remove() {
     const done = await this.act('delete');
     if (!done) return;
-    toast(`${this.name}: is in the trash`, {action: {text: 'Undo', do: async () => {
+    toast(`${this.name} is in the trash`, {action: {text: 'Undo', do: async () => {
       try {
         const {errors} = await post('/api/runs/restore', {keys: [done.key]});
         if (errors.length) toast(errors, {kind: 'error'});
@@ -298,7 +302,7 @@ class RunPage {
   async tensorboard() {
     const tab = window.open('', '_blank'); // Now: later the browser takes it for an unwanted one.
     try {
-      setText(this.head.board, 'Starts…');
+      setText(this.head.board, 'Starting…');
       const {url} = await post('/api/run/tensorboard', {run: this.name});
       if (!/^http:\/\/127\.0\.0\.1:\d+\//.test(url)) throw new Error('TensorBoard has no address of this machine');
       if (tab) {
@@ -392,7 +396,7 @@ const OTHERS = ['--series-3', '--series-4', '--series-5', '--series-6', '--serie
 
 async function openCurves(page, signal) {
   if (!page.names.length) {
-    const node = element('div', {}, empty('No curves yet', 'They begin with the first loop of training steps. Until then the log shows its progress.'));
+    const node = element('div', {}, empty('No curves yet', 'The first point is written after the first loop of training steps. The log shows the progress until then.'));
     return {node, named: () => page.open('curves')};
   }
   const modes = () => [...new Set(page.names.map((name) => parseName(name).mode).filter(Boolean))];
