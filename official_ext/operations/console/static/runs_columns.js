@@ -13,6 +13,14 @@ export const DEFAULT_SORT = 'started';
 /** Whether a process of a run lives, as far as is known. */
 export const isLiving = (run) => LIVING.has(run.status);
 
+const MISTAKEN = new Set(['failed', 'diverged', 'dead', 'hung']);
+
+/** Why a run failed, for the list: from its error on, which its page has with all that comes before; '' if it did not. */
+export function mistakeOf(run) {
+  if (!MISTAKEN.has(run.status)) return '';
+  return format.withTimes(run.reason.replace(/^.*?: error: /, ''));
+}
+
 /** The address of a run's page. */
 export const runAddress = (run) => `/run?${new URLSearchParams({run: run.name})}`;
 

@@ -329,6 +329,28 @@ def test_nothing_runs_off_the_screen(new_page, console, width, scheme):
   assert page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)') == other
 
 
+@pytest.mark.slow
+def test_rows_with_and_without_an_error_are_scrolled_to_the_end(page, tmp_path, start_console):
+  ended = folders.ended_process()
+  for number in range(120):
+    values = {'status': 'failed', 'error': f'mistake {number}'} if number % 2 else {'status': 'finished'}
+    folders.make(tmp_path, f'run{number:03}', identity=ended, **values)
+  page.goto(f'{start_console(tmp_path).url}/runs?sort=name')
+  page.locator('tr.note', has_text='mistake 1').first.wait_for()
+  assert page.locator('tr[data-key="run001"] + tr.note').inner_text().strip() == 'mistake 1'
+  assert page.locator('tr.note:has-text("mistake 119")').count() == 0  # Only visible ones exist.
+  page.keyboard.press('End')
+  last = page.locator('tr.note', has_text='mistake 119')
+  last.wait_for()
+  box, node = last.bounding_box(), page.locator('.grid-scroll').bounding_box()
+  assert box['y'] + box['height'] <= node['y'] + node['height'] + 1
+  # The rows are as high as they are expected to be.
+  inner, expected = page.locator('.grid-scroll').evaluate(
+    "(node) => [node.scrollHeight, node.querySelector('thead').offsetHeight]"
+  )
+  assert abs(inner - expected - 120 * 34 - 60 * 24) <= 2
+
+
 def test_the_default_columns_fit_1280_pixels_beside_a_scroll_bar(page, tmp_path, start_console):
   events = [event('eval', 10, validation_accuracy_of_words=0.5, validation_loss_of_words=1.0)]
   folders.make(tmp_path, 'run', events, identity=folders.ended_process(), status='finished')

@@ -28,6 +28,10 @@ export async function show(view, query, signal) {
   try {
     const clone = query.get('clone');
     const origin = clone ? await get('/api/new/clone', {run: clone}, {signal}) : null;
+    if (origin?.form) { // Of a run that ended before it wrote its configuration: a form with its command.
+      navigate(`/new?${new URLSearchParams(origin.form)}`, {replace: true});
+      return;
+    }
     const chosen = origin?.experiment ?? query.get('experiment');
     if (chosen) {
       await new Form(view, query, signal, chosen, origin, clone).open();
@@ -49,6 +53,7 @@ class Form {
     this.mode = origin?.mode ?? query.get('mode') ?? '';
     this.name = query.get('name') ?? origin?.name ?? '';
     this.files = query.getAll('config');
+    this.from = query.get('from') ?? '';
     const kept = history.state?.newRun ?? {};
     this.base = query.get('base') ?? kept.base ?? '';
     this.edits = new Map(kept.secrets ?? []); // Name of --set -> {text} or {string}.
@@ -133,6 +138,7 @@ class Form {
       return element('p', {class: 'hint'}, 'Starts from the configuration of ',
         link(withQuery('/run', {run: this.clone}), this.clone), ', which is copied; changes are passed as --set.');
     }
+    const from = this.from && element('p', {class: 'hint'}, 'The form has the command of ', link(withQuery('/run', {run: this.from}), this.from), '.');
     const file = element('input', {type: 'text', id: 'new-file', value: this.files.join(' ; '), spellcheck: 'false', autocomplete: 'off',
       placeholder: '/path/of/changes.yaml', oninput: () => {
         this.files = file.value.split(';').map((each) => each.trim());
@@ -146,10 +152,10 @@ class Form {
         this.ask();
       }});
     this.baseText = element('div', {class: 'field-text'});
-    return element('details', {class: 'card base', open: Boolean(this.base || this.files.length)},
+    return [from, element('details', {class: 'card base', open: Boolean(this.base || this.files.length)},
       element('summary', {}, 'Start from a YAML file'),
       element('label', {class: 'stacked'}, 'A file on this machine; separate several by ;', file),
-      element('label', {class: 'stacked'}, 'Or its text, such as the params.yaml of another run', text), this.baseText);
+      element('label', {class: 'stacked'}, 'Or its text, such as the params.yaml of another run', text), this.baseText)];
   }
 
   /** Several values of some fields: a sweep in place of a run. */

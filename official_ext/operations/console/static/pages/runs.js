@@ -111,6 +111,7 @@ class RunsPage {
       viewsButton('runs', this.root, {queryOf: () => this.query(), open: (query) => navigate(`/runs?${query}`), signal: this.signal}),
       !this.isArchive && element('a', {class: 'button primary', href: '/new'}, 'New run'));
     this.table = table({label: this.isArchive ? 'Archived runs' : 'Runs', key: (run) => run.name, rowHeight: 34,
+      note: (run) => this.columns.includes('reason') ? '' : columns.mistakeOf(run),
       onOpen: (run) => navigate(columns.runAddress(run)), onSort: (name) => this.setSort(name),
       onSelect: (names) => this.setSelected(names)});
     this.place = element('div', {class: 'place'});
@@ -135,7 +136,7 @@ class RunsPage {
     this.kinds = Object.fromEntries([...wanted, this.sortName].map((name) => [name, columns.kindOf(name, all, this.fieldNames)]));
     const own = notesColumns((tag) => this.toggleTag(tag));
     this.table.node.classList.toggle('two-lines', NARROW.matches);
-    this.table.setRowHeight(NARROW.matches ? 66 : 34);
+    this.table.setRowHeight(NARROW.matches ? 66 : 34, NARROW.matches ? 42 : 24);
     const compared = {baseline: () => this.runs.get(this.baseline), best: this.best};
     this.table.setColumns([columns.nameColumn(this.baseline), ...names.map((name) =>
       own[name] ?? columns.columnOf(name, this.kinds[name], this.fields, compared))]);
