@@ -5,7 +5,8 @@ the same command. Writes the recorded terminal lines as an animated SVG. Require
 last checkpoints of the two runs differ in a byte.
 
 The lines are those of the processes. Edited are: `python` stands for the interpreter's path, `~` for the temporary
-folder; long lines are wrapped at spaces; pauses of more than a second are shortened to one.
+folder; long lines are wrapped at spaces; pauses of more than a second are shortened to one. The picture begins with all
+lines: a still of it shows the result.
 """
 
 import argparse
@@ -25,9 +26,9 @@ from xml.sax import saxutils
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ARGUMENTS = ('--experiment=digits_mlp', '--mode=train_and_eval')
 KILLED_AT = 'train 1500/2000'  # The start of the line after which the process is killed.
-COLUMNS = 104
+COLUMNS = 80
 LONGEST_PAUSE = 1.0  # Seconds.
-LAST_PAUSE = 6.0  # Seconds for which the last line stays before the animation starts again.
+LAST_PAUSE = 6.0  # Seconds for which all lines are shown, before the animation and after each round.
 _CHARACTER, _LINE, _MARGIN = 7.83, 18, 14  # Pixels, of a monospaced font of 13 pixels.
 _COLORS = {'$': '#7ee787', 'Killed': '#ff7b72', 'restored': '#79c0ff', 'finished': '#7ee787'}
 
@@ -119,14 +120,17 @@ def shortened(lines: Sequence[Line]) -> list[Line]:
 
 
 def draw(lines: Sequence[Line]) -> str:
-  """The lines as an SVG, in which each appears at its time; all of them for readers who prefer no motion."""
+  """The lines as an SVG. It begins with all lines, as a still has them, and then each appears at its time.
+
+  Readers who prefer no motion see all lines.
+  """
   total = lines[-1].at + LAST_PAUSE
   width, height = round(COLUMNS * _CHARACTER) + 2 * _MARGIN, len(lines) * _LINE + 2 * _MARGIN
   styles, texts = [], []
   for number, line in enumerate(lines):
-    share = round(100 * line.at / total, 2)
-    if share:
-      styles.append(f'@keyframes k{number}{{0%{{opacity:0}}{share}%{{opacity:1}}}}')
+    gone, back = (round(100 * at / total, 2) for at in (LAST_PAUSE, LAST_PAUSE + line.at))
+    if back > gone:
+      styles.append(f'@keyframes k{number}{{0%{{opacity:1}}{gone}%{{opacity:0}}{back}%,100%{{opacity:1}}}}')
       styles.append(f'.k{number}{{animation:k{number} {total:.1f}s step-end infinite}}')
     color = next((color for start, color in _COLORS.items() if line.text.startswith(start)), '#e6edf3')
     texts.append(

@@ -10,6 +10,8 @@ import sys
 import pytest
 import yaml
 
+from tests.operations.console.browser import conftest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / 'docs'
 PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob('*.md'))
@@ -57,6 +59,55 @@ def test_a_broken_link_or_anchor_is_an_error(copy, tmp_path, link):
     file.write(f'\n{link}\n')
   done = build(folder)
   assert done.returncode == 1 and 'gone' in done.stderr
+
+
+@pytest.fixture(scope='module')
+def page(copy):
+  """A page of Chromium, at 1280 pixels."""
+  sync_api = pytest.importorskip('playwright.sync_api', reason='needs playwright: pip install playwright')
+  if not os.access(conftest.CHROMIUM, os.X_OK):
+    pytest.skip(f'needs Chromium: {conftest.CHROMIUM} does not exist')
+  assert build(copy).returncode == 0
+  with sync_api.sync_playwright() as playwright:
+    browser = playwright.chromium.launch(executable_path=conftest.CHROMIUM, args=['--no-sandbox', '--disable-gpu'])
+    yield browser.new_page(viewport={'width': 1280, 'height': 800})
+    browser.close()
+
+
+@pytest.mark.slow
+def test_the_search_works_in_pages_that_are_opened_as_files(copy, page):
+  requests = []
+  page.on('request', lambda request: requests.append(request.url))
+  page.goto(f'file://{copy}/build/site/how_to/console.html')
+  page.locator('.md-search__input').click()
+  page.keyboard.type('preference')
+  page.locator('.md-search-result__item').first.wait_for()
+  found = page.locator('.md-search-result__item a').evaluate_all('(links) => links.map((link) => link.href)')
+  assert any('how_to/preferences.html' in link for link in found)
+  assert [url for url in requests if not url.startswith(('file:', 'data:', 'about:'))] == []
+
+
+@pytest.mark.slow
+def test_code_fits_1280_pixels_and_tables_scroll_inside_a_phone(copy, page):
+  def longest_code(name):
+    return max((len(line) for line in (DOCS / name).read_text().splitlines() if line.startswith('    ')), default=0)
+
+  code = sorted(PAGES, key=longest_code)[-6:]
+  tables = sorted(PAGES, key=lambda name: (DOCS / name).read_text().count('|'))[-4:]
+  boxes = '(nodes) => nodes.map((node) => [node.scrollWidth, node.clientWidth, getComputedStyle(node).overflowX])'
+  wide = {}
+  for width, selector, names in (
+    (1280, 'pre > code', code),
+    (390, '.md-typeset__scrollwrap', [*tables, 'concepts/scaling.md']),
+  ):
+    page.set_viewport_size({'width': width, 'height': 800})
+    for name in names:
+      page.goto(f'file://{copy}/build/site/{name[:-3]}.html')
+      assert page.evaluate('document.documentElement.scrollWidth - innerWidth') <= 0, (name, width)
+      for inner, outer, overflow in page.locator(f'.md-content {selector}').evaluate_all(boxes):
+        if inner > outer and (width == 1280 or overflow != 'auto'):
+          wide[name, width] = inner - outer
+  assert not wide
 
 
 def test_every_page_starts_with_a_title_and_a_how_to_page_has_a_command_or_code():

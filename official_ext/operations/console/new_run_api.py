@@ -125,12 +125,18 @@ class _Page:
     return answers.json({'stages': [dataclasses.asdict(each) for each in found]})
 
   def clone(self, request: requests.Request) -> responses.Response:
-    """The initial contents of a form for a run like `?run=NAME`."""
+    """The initial contents of a form for a run like `?run=NAME`.
+
+    `{"experiment", "mode", "name"}`; for a run without a configuration, which ended by a mistake, the address of a form
+    with its command: `{"form": [[name, value], ...]}`.
+    """
     run = answers.run_of(self._context, request)
-    command = commands.to_clone(run, os.path.join(self._context.root, new_runs.UNNAMED))
     name = run.name if run.name != '.' else os.path.basename(run.path)
-    experiment = queue_changes.value_of(command.words, 'experiment')
     proposed = commands.free_name(self._context.root, name)
+    if not os.path.isfile(run.file(run_folders.PARAMS)) and run.started() is not None:
+      return answers.json({'form': [*commands.form_of(run), ('name', proposed), ('from', run.name)]})
+    command = commands.to_clone(run, os.path.join(self._context.root, new_runs.UNNAMED))
+    experiment = queue_changes.value_of(command.words, 'experiment')
     return answers.json({'experiment': experiment, 'mode': command.mode, 'name': proposed})
 
   def form(self, request: requests.Request) -> responses.Response:

@@ -1,6 +1,7 @@
 """One run for its page: status, log, configuration, checkpoints, events, images, and processes to start."""
 
 import dataclasses
+import os
 from typing import Any
 
 from starlette import requests
@@ -39,6 +40,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
     '/goodput': run.goodput,
     '/completions': run.completions,
     '/images': run.images,
+    '/media': run.media,
     '/image': run.image,
   }
   starts = {
@@ -63,7 +65,10 @@ class _Run:
   # Looking.
 
   def about(self, request: requests.Request) -> responses.Response:
-    """The summary, the record, the processes of each mode, the profile, and TensorBoard's address if it runs."""
+    """The summary, the record, the processes of each mode, the profile, and TensorBoard's address if it runs.
+
+    `parts`: which of the log, the configuration, checkpoints and events exist.
+    """
     run = answers.run_of(self._context, request)
     summary = run_index.summary_of(run).as_dict()
     record = run.first_record() or run.started() or {}
@@ -75,6 +80,7 @@ class _Run:
       'profile': timing.read_profile(run),
       'can_resume': _line_of(lambda: commands.to_resume(run)),
       'tensorboard': server.url if server else None,
+      'parts': _parts_of(run),
     }
     del summary['path']
     masked = safe_text.mask_values({**values, 'tensorboard': None})
@@ -150,6 +156,12 @@ class _Run:
     run = answers.run_of(self._context, request)
     return answers.json({'images': [vars(each) for each in self._images.find(run)]})
 
+  def media(self, request: requests.Request) -> responses.Response:
+    """Whether the run has completions and images: `{"completions", "images"}`. Reads its files, which may be long."""
+    run = answers.run_of(self._context, request)
+    completions, images = event_log.read_completions(run, limit=1), self._images.find(run)
+    return answers.json({'completions': bool(completions), 'images': bool(images)})
+
   def image(self, request: requests.Request) -> responses.Response:
     """One of them as PNG."""
     run = answers.run_of(self._context, request)
@@ -186,6 +198,25 @@ class _Run:
     """Ends the TensorBoard of `{"run"}`."""
     run = answers.run_of(self._context, answers.text(answers.body(request), 'run'))
     return answers.json({'stopped': tensorboard_server.stop(run)})
+
+
+def _parts_of(run: run_folders.Run) -> list[str]:
+  """The parts of a run's page that have contents."""
+  modes = {'train', *run.modes()}
+  exist = {
+    'log': any(_has_bytes(run.log_path(mode)) for mode in modes),
+    'config': _has_bytes(run.file(run_folders.PARAMS)),
+    'checkpoints': bool(artifacts.find_checkpoints(run)),
+    'events': any(_has_bytes(run.file_of_mode('events', 'jsonl', mode)) for mode in modes),
+  }
+  return [name for name, exists in exist.items() if exists]
+
+
+def _has_bytes(path: str) -> bool:
+  try:
+    return os.path.getsize(path) > 0
+  except OSError:
+    return False
 
 
 def _line_of(function: Any) -> str:

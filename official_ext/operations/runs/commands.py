@@ -232,6 +232,29 @@ def given_flags(run: run_folders.Run) -> tuple[list[tuple[str, str | None]], str
   return list(_split(words).flags), _cwd_of(values)
 
 
+def form_of(run: run_folders.Run) -> list[tuple[str, str]]:
+  """The contents of a form with the command of a run that ended before it wrote its configuration.
+
+  Returns:
+    (name, value) of each part: `experiment`, `mode`, `config` for each file, `set` for each change; no other flags.
+
+  Raises:
+    UserError: the command is not known, or names no experiment.
+  """
+  flags, cwd = given_flags(run)
+  found = [(name, value) for name, value in flags if value is not None]
+  if not dict(found).get('experiment'):
+    raise errors.UserError(f'{run.name}: its command names no experiment; give it again')
+  overrides = [part for name, value in found if name == 'params_override' for part in value.split(',') if '=' in part]
+  return [
+    ('experiment', dict(found)['experiment']),
+    ('mode', dict(found).get('mode', 'train')),
+    *(('config', _absolute(value, cwd)) for name, value in found if name == 'config_file'),
+    *(('set', part.strip()) for part in overrides),
+    *(('set', value) for name, value in found if name == 'set' and '=' in value),
+  ]
+
+
 def quoted(word: str) -> str:
   r"""A word as a shell takes it, in one line that is harmless for a terminal: `$'a\nb'` if it has control characters.
 

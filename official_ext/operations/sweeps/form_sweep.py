@@ -65,7 +65,7 @@ class Range:
     if low >= high:
       raise errors.UserError(f'{self.name}: {low} is not below {high}')
     if self.kind == 'log' and low <= 0:
-      raise errors.UserError(f'{self.name}: {low}: a range by ratios must begin above 0')
+      raise errors.UserError(f'{self.name}: {low}: a logarithmic range must begin above 0')
     if method == 'grid':
       return {'values': self._spread(low, high)}
     if self.kind == 'linear':

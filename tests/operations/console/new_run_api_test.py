@@ -1,6 +1,7 @@
 """A new run from the page: the driver's mistakes, the command as a shell takes it, starting and queueing it."""
 
 import itertools
+import json
 import os
 import random
 import shlex
@@ -153,6 +154,39 @@ def test_a_clone_keeps_a_copy_and_changes_by_set(console, root):
   wrong = console.post('/api/new/form', clone="it's", name='../x', edits=[_text('seed', 'x')])
   assert wrong['lines'][0]['text'] == "runtime.seed: expected int, got 'x' (str)"
   assert '--name=../x: must be a name' in wrong['name_errors'][0]
+
+
+def test_a_clone_of_a_run_that_failed_before_its_configuration_is_a_form_of_its_command(console, root):
+  folder = root / 'mistaken'
+  folder.mkdir()
+  words = ['python', 'train.py', '--experiment=digits', '--mode', 'train_and_eval', f'--model_dir={folder}']
+  words += [
+    '--set=learning_rat=1e-3',
+    '--config_file=own.yaml',
+    '--params_override=trainer.train_steps=7,runtime.seed=2',
+  ]
+  started = {
+    **folders.ended_process().as_dict(),
+    'command': shlex.join(words),
+    'cwd': '/work',
+    'exit_status': 2,
+    'started': '2026-01-01T00:00:00+00:00',
+    'last_line': 'error: learning_rat: no such field',
+  }
+  (folder / 'started.json').write_text(json.dumps(started))
+  found = console.get('/api/new/clone', run='mistaken')
+  assert found == {
+    'form': [
+      ['experiment', 'digits'],
+      ['mode', 'train_and_eval'],
+      ['config', '/work/own.yaml'],
+      ['set', 'trainer.train_steps=7'],
+      ['set', 'runtime.seed=2'],
+      ['set', 'learning_rat=1e-3'],
+      ['name', 'mistaken-2'],
+      ['from', 'mistaken'],
+    ]
+  }
 
 
 def test_a_run_is_queued_once_and_nothing_of_a_wrong_one_is(console, root):

@@ -48,6 +48,22 @@ def test_all_about_a_run(console):
   assert console.get('/api/run', run=run.name)['profile'] == table
 
 
+def test_the_parts_that_a_run_has(console):
+  run = _make(console, 'parts', identity=folders.ended_process(), status='failed')
+  assert console.get('/api/run', run=run.name)['parts'] == ['config']
+  assert console.get('/api/run/media', run=run.name) == {'completions': False, 'images': False}
+  events = [event('train', 1), event('completions', 1, prompts=['a'], completions=['b'])]
+  pathlib.Path(run.file('events.jsonl')).write_text(''.join(f'{json.dumps(each)}\n' for each in events))
+  pathlib.Path(run.log_path('eval')).write_text('one\n')
+  pathlib.Path(run.file('run.eval.json')).write_text(json.dumps(folders.record(folders.ended_process())))
+  run_checkpoints_test._save(pathlib.Path(run.path), 'ckpt-1')
+  run_images_test._write(
+    run, 'validation/events.out.tfevents.1', run_images_test.record('digits', 4, [run_images_test.png(8, 8, 99)])
+  )
+  assert console.get('/api/run', run=run.name)['parts'] == ['log', 'config', 'checkpoints', 'events']
+  assert console.get('/api/run/media', run=run.name) == {'completions': True, 'images': True}
+
+
 def test_an_imported_run_is_shown_and_not_started(console, tmp_path):
   sources.write_tensorboard(tmp_path / 'logs/imported', [(1, {'train/loss': 1.0}), (2, {'train/loss': 0.5})])
   sources.imported(tmp_path / 'logs', console.context.root)

@@ -74,7 +74,7 @@ async function ask(path, options) {
     return await fetch(path, {credentials: 'same-origin', cache: 'no-store', redirect: 'error', ...options});
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new ApiError(['The console does not answer: it was stopped, or the line is dead. Runs continue without it.'], 0);
+    throw new ApiError(['The console does not answer: it was stopped, or the connection is lost. Runs continue.'], 0);
   }
 }
 

@@ -1,9 +1,10 @@
 // The frame of the page: navigation, theme, keyboard, and the router.
 //
-// A module of pages/ exports `title`, `async show(view, query, signal)`, and, if it has any, `styles`: a list of additional
-// style sheets, such as '/static/pages/run.css', which are loaded before it is shown. #view scrolls, not the window.
+// A module of pages/ exports `title`, `help` (its `text`, and the page of the `docs`), `async show(view, query, signal)`, and, if it
+// has any, `styles`: a list of additional style sheets, such as '/static/pages/run.css', which are loaded before it is shown. #view
+// scrolls, not the window.
 import {getSession, post, withQuery} from './api.js';
-import {element, replace} from './dom.js';
+import {element, replace, withCode} from './dom.js';
 import {dialog} from './dialog.js';
 import {empty, errorList} from './parts.js';
 import {navigate, onNavigate} from './router.js';
@@ -15,7 +16,7 @@ const TABS = [['/runs', 'Runs', 'r'], ['/new', 'New run', 'n'], ['/queue', 'Queu
   ['/models', 'Models', 'm']];
 const TAB_OF = {'/': '/runs', '/run': '/runs', '/compare': '/runs', '/sweep': '/sweeps'};
 
-let leave = null;
+let leave = null, help = null;
 const view = document.getElementById('view');
 
 async function show() {
@@ -23,6 +24,7 @@ async function show() {
   leave = new AbortController();
   const {signal} = leave, path = location.pathname;
   markTab(TAB_OF[path] ?? path);
+  help = null;
   replace(view);
   view.className = `page-${PAGES[path] ?? 'none'}`;
   if (!PAGES[path]) {
@@ -35,6 +37,7 @@ async function show() {
     await Promise.all((page.styles ?? []).map(loadStyle));
     if (signal.aborted) return;
     setTitle(page.title);
+    help = page.help ?? null;
     view.focus({preventScroll: true}); // The keyboard scrolls it.
     await page.show(view, new URLSearchParams(location.search), signal);
   } catch (error) {
@@ -46,7 +49,7 @@ async function show() {
 
 /** A browser does not ask again for a module that it did not get: the page is loaded anew when the server answers. */
 async function reloadWhenBack(signal) {
-  replace(view, errorList(['The console does not answer. The page comes as soon as it does.']));
+  replace(view, errorList(['The console does not answer. The page loads when it does.']));
   while (!signal.aborted) {
     await new Promise((resolve) => setTimeout(resolve, 1000));
     const answer = await fetch('/api/about').catch(() => null);
@@ -73,12 +76,12 @@ export function setTitle(text) {
 function top() {
   const theme = element('button', {class: 'icon', id: 'theme', title: 'Dark or light (t)', 'aria-label': 'Dark or light',
     onclick: switchTheme}, element('span', {class: 'theme-sign', 'aria-hidden': 'true'}));
-  const help = element('button', {class: 'icon', title: 'Keys (?)', 'aria-label': 'Keys', onclick: showHelp}, '?');
+  const question = element('button', {class: 'icon', title: 'Help and keys (?)', 'aria-label': 'Help and keys', onclick: showHelp}, '?');
   replace(document.getElementById('top'),
     element('a', {class: 'brand', href: '/runs', 'aria-label': 'Console: runs'},
       element('img', {src: '/static/icon.svg', alt: '', width: 20, height: 20}), element('span', {}, 'Console')),
     element('nav', {'aria-label': 'Pages'}, TABS.map(([href, text]) => element('a', {href}, text))),
-    element('span', {class: 'root', id: 'root'}), theme, help);
+    element('span', {class: 'root', id: 'root'}), theme, question);
 }
 
 function markTab(path) {
@@ -155,12 +158,14 @@ function keydown(event) {
   }
 }
 
+/** A description of the page, and its keys. The pages of docs/ are not installed: their names are those of the source. */
 function showHelp() {
   const NAMES = {ArrowDown: '↓', ArrowUp: '↑', Escape: 'Esc', ' ': 'Space'};
   const rows = [...Object.entries(pageKeys).filter(([, value]) => value.text).map(([key, {text}]) => [NAMES[key] ?? key, text]),
-    ...TABS.map(([, text, key]) => [`g ${key}`, text]), ['t', 'Dark or light'], ['?', 'These keys']];
-  dialog('Keys', element('dl', {class: 'keys'}, rows.map(([key, text]) =>
-    [element('dt', {}, key.split(' ').map((one) => element('kbd', {}, one))), element('dd', {}, text)])));
+    ...TABS.map(([, text, key]) => [`g ${key}`, text]), ['t', 'Dark or light'], ['?', 'This help']];
+  dialog('Help', [help && [element('p', {}, withCode(help.text)), element('p', {class: 'hint'}, 'Documentation: ', element('code', {}, help.docs))],
+    element('h3', {}, 'Keys'), element('dl', {class: 'keys'}, rows.map(([key, text]) =>
+      [element('dt', {}, key.split(' ').map((one) => element('kbd', {}, one))), element('dd', {}, text)]))]);
 }
 
 // The token that a console on another address requires.
@@ -185,7 +190,7 @@ async function login() {
     }
   }}, element('h1', {}, 'Console'),
   element('label', {class: 'stacked'}, 'Token', input,
-    element('span', {class: 'hint'}, 'It is in OFFICIAL_EXT_CONSOLE_TOKEN where the console was started.')),
+    element('span', {class: 'hint'}, 'The value of OFFICIAL_EXT_CONSOLE_TOKEN of the console.')),
   element('button', {class: 'primary', type: 'submit'}, 'Enter'), wrong);
   replace(view, form);
   input.focus();
@@ -214,7 +219,7 @@ let lost = null;
 window.addEventListener('console-connected', ({detail}) => {
   clearTimeout(lost);
   if (detail) banner('');
-  else lost = setTimeout(() => banner('The console does not answer. Runs continue; this page reconnects by itself.'), 1500);
+  else lost = setTimeout(() => banner('The console does not answer. Runs continue; this page reconnects.'), 1500);
 });
 window.addEventListener('console-login', login);
 window.addEventListener('popstate', show);

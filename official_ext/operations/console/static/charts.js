@@ -66,8 +66,8 @@ export function charts({runs, names, seriesOf, query, signal, controls = [], gro
     setQuery({progress: more.open});
     ask();
   }}, element('summary', {}, 'Speed, progress and machine'), progress);
-  const reset = element('button', {class: 'small', type: 'button', onclick: () => zoom(null, null)}, 'Show all');
-  const coarse = element('span', {class: 'soft coarse', role: 'status', hidden: true}, 'A sample: the whole file is being read…');
+  const reset = element('button', {class: 'small', type: 'button', onclick: () => zoom(null, null)}, 'Reset zoom');
+  const coarse = element('span', {class: 'soft coarse', role: 'status', hidden: true}, 'Sample; reading the whole file…');
   const axis = element('select', {'aria-label': 'Axis', onchange: () => {
     change({x: axis.value, first: null, last: null});
   }});

@@ -15,7 +15,7 @@ export async function completions(page, signal) {
   let logs = first, others = [], beside = page.query.get('beside') ?? '';
   const step = element('span', {class: 'soft nowrap', role: 'status'}), table = element('div', {class: 'completions', tabindex: 0, role: 'region', 'aria-label': 'Completions'});
   const slider = element('input', {type: 'range', min: 0, 'aria-label': 'Step', oninput: tell});
-  const choice = element('select', {'aria-label': 'Beside', onchange: () => choose(choice.value)}, element('option', {value: ''}, 'no other run'),
+  const choice = element('select', {'aria-label': 'Compare with', onchange: () => choose(choice.value)}, element('option', {value: ''}, 'no run'),
     runs.map(({name}) => name).filter((name) => name !== page.name).map((name) => element('option', {value: name, selected: name === beside}, name)));
   const node = element('div', {});
 
@@ -33,14 +33,14 @@ export async function completions(page, signal) {
   /** Shows the logs; the slider stays at the last one if it was there. */
   function show() {
     if (!logs.length) {
-      replace(node, empty('No completions', 'A fine-tuning with task.completions.interval answers validation prompts after so many steps.'));
+      replace(node, empty('No completions', 'A fine-tuning logs completions of validation prompts every `task.completions.interval` steps.'));
       return;
     }
     const atEnd = slider.value === slider.max;
     slider.max = logs.length - 1;
     if (atEnd || !node.contains(table)) slider.value = slider.max;
     slider.hidden = logs.length < 2;
-    if (!node.contains(table)) replace(node, element('div', {class: 'toolbar'}, slider, step, element('label', {class: 'inline'}, 'Beside ', choice)), table);
+    if (!node.contains(table)) replace(node, element('div', {class: 'toolbar'}, slider, step, element('label', {class: 'inline'}, 'Compare with ', choice)), table);
     tell();
   }
 

@@ -62,3 +62,8 @@ export function replace(parent, ...children) {
 export function setText(made, text) {
   if (made.textContent !== String(text)) made.textContent = String(text);
 }
+
+/** A text as nodes: the parts between backticks are code. */
+export function withCode(text) {
+  return String(text).split(/(`+)([^`]+)\1/).map((part, index) => index % 3 === 2 ? element('code', {}, part) : index % 3 === 1 ? null : part);
+}

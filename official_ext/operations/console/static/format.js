@@ -48,33 +48,46 @@ export function duration(value) {
   return second ? `${first} ${unit} ${second} ${next[1]}` : `${first} ${unit}`;
 }
 
-/** How long ago a time is, in seconds since 1970: now, 5 min ago, 3 d ago; of long ago the date. */
+/** The past since a time, see `time`: now, 5 min ago, 3 d ago; of long ago the date. */
 export function ago(value, now = Date.now() / 1000) {
-  const seconds = toNumber(value);
+  const seconds = secondsOf(value);
   if (seconds === null) return '';
   const past = now - seconds;
   if (past < 45) return 'now';
-  if (past > 30 * 86400) return new Date(seconds * 1000).toISOString().slice(0, 10);
+  if (past > 30 * 86400) return time(seconds).slice(0, 10);
   const [size, unit] = UNITS.find(([length]) => past >= length);
   return `${Math.floor(past / size)} ${unit} ago`;
 }
 
-/** A time in seconds since 1970, in full, in this place. */
+/** A time in seconds since 1970 or as ISO 8601, in full, in this place: 2026-11-30 08:53:59. */
 export function time(value) {
-  const seconds = toNumber(value);
+  const seconds = secondsOf(value);
   if (seconds === null) return '';
   const date = new Date(seconds * 1000), pad = (number) => String(number).padStart(2, '0');
   return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ` +
     `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
 }
 
-/** A size in bytes, as 3.2 MB. */
+/** A time in seconds since 1970, of a number or a text of ISO 8601; null for anything else. */
+export function secondsOf(value) {
+  const number = toNumber(value) ?? (typeof value === 'string' ? Date.parse(value) / 1000 : null);
+  return Number.isFinite(number) ? number : null;
+}
+
+const STAMP = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)/g;
+
+/** A text of the server with its times as `time` writes them. */
+export function withTimes(text) {
+  return text.replace(STAMP, (stamp) => time(stamp));
+}
+
+/** A size in bytes with the unit in which a run prints it: 812 B, 3.2 KiB, 0.577 MiB, 4.66 GiB. */
 export function bytes(value) {
   const size = toNumber(value);
-  if (size === null) return '';
-  const units = ['B', 'kB', 'MB', 'GB', 'TB'];
-  const place = Math.min(units.length - 1, size < 1000 ? 0 : Math.floor(Math.log10(size) / 3));
-  return `${place ? Number((size / 1000 ** place).toPrecision(3)) : size} ${units[place]}`;
+  if (size === null || !Number.isFinite(size)) return '';
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  const place = size < 1024 ? 0 : size < 0.1 * 1024 ** 2 ? 1 : size < 1000 * 1024 ** 2 ? 2 : size < 1000 * 1024 ** 3 ? 3 : 4;
+  return `${place ? Number((size / 1024 ** place).toPrecision(3)) : size} ${units[place]}`;
 }
 
 /** Steps a second. */

@@ -1,5 +1,5 @@
 // Small parts that several pages have.
-import {element, replace, setText} from './dom.js';
+import {element, replace, setText, withCode} from './dom.js';
 import {toast} from './toast.js';
 
 /** How a run or a job stands: a dot and the word; the reason is its tooltip. */
@@ -50,7 +50,7 @@ export async function copy(text) {
 
 /** The message of an empty page: a title, a line, and the command that makes something. */
 export function empty(title, text = '', shell = null, ...more) {
-  return element('div', {class: 'empty'}, element('h2', {}, title), text && element('p', {}, text),
+  return element('div', {class: 'empty'}, element('h2', {}, title), text && element('p', {}, withCode(text)),
     shell && command(shell), more);
 }
 
@@ -64,7 +64,7 @@ export function bar(percent) {
 /** Lines of errors, as the command line prints them; null for none. */
 export function errorList(lines) {
   // A list with another role would be no list to a reader of the screen.
-  return lines?.length ? element('div', {role: 'alert'}, element('ul', {class: 'errors'}, lines.map((line) => element('li', {}, line)))) : null;
+  return lines?.length ? element('div', {role: 'alert'}, element('ul', {class: 'errors'}, lines.map((line) => element('li', {}, withCode(line))))) : null;
 }
 
 /** A link inside of the console, which the router takes. */

@@ -7,9 +7,11 @@ import {duration, integer, metric, time} from './format.js';
 /** The style sheets that a page with charts must have. */
 export const STYLES = ['/static/vendor/uPlot.min.css', '/static/curves.css'];
 const HEIGHT = 220;
-const MAX_LEGEND = 4;
+const MAX_LEGEND = 4; // Of more curves the legend has a line for each run.
+const MAX_OWNERS = 12;
 const MAX_LINES = 6; // Of more curves the marks have no separate lines.
 const MAX_TIP = 12;
+const DOT = {size: 5, width: 1};
 const NEAR = 40; // Pixels between the cursor and the point that it shows, at most.
 const MARKS = {NaN: '×', Infinity: '▲', '-Infinity': '▼'};
 
@@ -47,7 +49,8 @@ export function smooth(values, weight) {
  * @returns {Object} `node`; `set(model)`; `destroy()`. A model has `first`, `last`, `buckets`, `x` (an axis of the
  *   server), `xTitle` (of a metric that is the axis, or ''), `logX`, `logY`, `smoothing`, `outliers` (whether they count for
  *   the height), and `series`: `label`, `colour` (a custom property), `dash`, `points`, `dots` (points without a line) and
- *   `curve`, as /api/curves gives it.
+ *   `curve`, as /api/curves gives it. Of many curves the legend has one line for each `owner`, such as a run, and one for each
+ *   `kind`, such as training.
  */
 export function plot({title, sync, zoom, actions = []}) {
   const legend = element('div', {class: 'plot-legend'}), note = element('div', {class: 'plot-note faint', hidden: true}), tip = element('div', {class: 'plot-tip', hidden: true});
@@ -112,9 +115,9 @@ export function plot({title, sync, zoom, actions = []}) {
   }
 
   function lines(one) {
-    const full = {label: one.label, width: 1.5, dash: one.dash, points: {show: one.points, size: 4}, spanGaps: false,
+    const full = {label: one.label, width: 1.5, dash: one.dash, points: {show: one.points, ...DOT, fill: () => colour(one.colour)}, spanGaps: false,
       stroke: () => colour(one.colour)};
-    const raw = one.dots && !isBand(one.curve) ? {dots: true, paths: () => null, points: {show: true, size: 4}} : {};
+    const raw = one.dots && !isBand(one.curve) ? {dots: true, paths: () => null, points: {...full.points, show: true}} : {};
     const ends = isBand(one.curve) ? Array(2).fill({label: one.label, width: 0, points: {show: false}}) : [];
     if (!model.smoothing) return [{...full, ...raw}, ...ends];
     return [{...full, width: 1, alpha: 0.3, points: {show: false}, ...raw}, {...full, points: {show: false}}, ...ends];
@@ -222,26 +225,20 @@ export function plot({title, sync, zoom, actions = []}) {
   }
 
   function tellLegend(found) {
-    if (model.series.length > MAX_LEGEND) {
-      replace(legend, element('span', {class: 'faint'}, `${integer(model.series.length)} curves`), markCounts(model.series));
-      return;
-    }
-    const key = model.series.map((one) => one.label).join('\n');
+    const {entries, kinds, rest} = legendOf(model.series);
+    const key = JSON.stringify([entries.map(({label, sign}) => [label, sign.colour, sign.dash, sign.points]), kinds.map(({kind}) => kind), rest]);
     if (legend.dataset.key !== key) {
       legend.dataset.key = key;
-      replace(legend, model.series.map((one) => element('span', {class: 'plot-entry'}, swatch(one),
-        element('span', {class: 'cut', title: one.label}, one.label), element('b', {}), element('span', {class: 'bad'}))));
+      replace(legend, entries.map(({label, sign}) => element('span', {class: 'plot-entry'}, swatch(sign), element('span', {class: 'cut', title: label}, label),
+        element('b', {}), element('span', {class: 'bad'}))), rest > 0 && element('span', {class: 'faint'}, `and ${rest} more`),
+      kinds.length > 0 && element('span', {class: 'plot-kinds'}, kinds.map(({kind, dash, points}) =>
+        element('span', {class: 'plot-entry'}, swatch({colour: '--text-soft', dash, points}), element('span', {}, kind)))));
     }
-    model.series.forEach((one, index) => {
-      const entry = legend.children[index];
-      setText(entry.querySelector('b'), found ? found[index].text ?? '–' : lastOf(one.curve));
-      setText(entry.lastChild, marksText([one]));
+    entries.forEach(({members}, index) => {
+      const entry = legend.children[index], texts = members.map((each) => found ? found[each].text ?? '–' : lastOf(model.series[each].curve));
+      setText(entry.querySelector('b'), texts.join(' / '));
+      setText(entry.lastChild, marksText(members.map((each) => model.series[each])));
     });
-  }
-
-  function markCounts(series) {
-    const text = marksText(series);
-    return text && element('span', {class: 'bad'}, text);
   }
 
   // Zoom.
@@ -299,12 +296,27 @@ export function plot({title, sync, zoom, actions = []}) {
   }};
 }
 
+/**
+ * The lines of a legend: `entries`, each with a `label`, the `sign` of its swatch and the places of its `members`; `kinds`, a curve
+ * of each kind if the entries have several; `rest`, the number of entries that are left out.
+ */
+function legendOf(series) {
+  const places = Map.groupBy(series.keys(), (index) => series[index].owner ?? series[index].label);
+  if (series.length <= MAX_LEGEND || places.size === series.length) {
+    const entries = [...series.keys()].map((index) => ({label: series[index].label, sign: series[index], members: [index]}));
+    return {entries: entries.slice(0, MAX_OWNERS), kinds: [], rest: Math.max(0, entries.length - MAX_OWNERS)};
+  }
+  const entries = [...places].slice(0, MAX_OWNERS).map(([label, members]) => ({label, sign: {colour: series[members[0]].colour}, members}));
+  const kinds = [...Map.groupBy(series.filter(({kind}) => kind), ({kind}) => kind).values()].map(([first]) => first);
+  return {entries, kinds: kinds.length > 1 ? kinds : [], rest: Math.max(0, places.size - MAX_OWNERS)};
+}
+
 /** The sign of a curve in a legend. */
 export function swatch({colour: name, dash, points}) {
-  return element('svg:svg', {class: 'swatch', width: 18, height: 8, viewBox: '0 0 18 8', 'aria-hidden': 'true'},
-    element('svg:line', {x1: 0, x2: 18, y1: 4, y2: 4, 'stroke-width': 2.5, 'stroke-dasharray': dash?.join(' '),
+  return element('svg:svg', {class: 'swatch', width: 22, height: 8, viewBox: '0 0 22 8', 'aria-hidden': 'true'},
+    element('svg:line', {x1: 0, x2: 22, y1: 4, y2: 4, 'stroke-width': 2.5, 'stroke-dasharray': dash?.join(' '),
       style: {stroke: `var(${name})`}}),
-    points && element('svg:circle', {cx: 9, cy: 4, r: 3.5, style: {fill: `var(${name})`}}));
+    points && element('svg:circle', {cx: 11, cy: 4, r: 3, style: {fill: `var(${name})`}}));
 }
 
 function lastOf(curve) {

@@ -1,6 +1,6 @@
 // The parts of a run's page: log, configuration, checkpoints, events, images, and its environment.
 import {get, post, withQuery} from './api.js';
-import {element, replace, setText} from './dom.js';
+import {element, replace, setText, withCode} from './dom.js';
 import {dialog} from './dialog.js';
 import {bytes, duration, field, integer, metric, plural, time, toNumber} from './format.js';
 import {command, copyButton, empty, errorList, status} from './parts.js';
@@ -100,8 +100,8 @@ export async function log(page, signal) {
       }
     }
     text.hidden = !lines.length;
-    replace(none, !lines.length && empty('No output here',
-      'Only a run that was started detached keeps its output: by the console, the queue, `runs resume` or `runs clone --start`. Others print where they were started.'));
+    replace(none, !lines.length && empty('No log',
+      'Runs in the background write a log: those of the console, the queue, `runs resume` and `runs clone --start`. Other runs print to their terminal.'));
   }
 
   await load();
@@ -118,17 +118,17 @@ export async function log(page, signal) {
 
 // The configuration.
 
-const SHOWN = [['', 'All fields'], ['given', 'Values of its command'], ['changed', "Values that differ from the experiment's"]];
+const SHOWN = [['', 'All fields'], ['given', 'Values set by the command'], ['changed', 'Values that differ from the defaults']];
 
 export async function config(page, signal) {
   const {values, short_names: shortNames, given} = await get('/api/run/config', {run: page.name}, {signal});
   const names = Object.keys(values);
-  if (!names.length) return {node: element('div', {}, empty('No configuration', 'The run has no params.yaml that can be read.'))};
+  if (!names.length) return {node: element('div', {}, empty('No configuration', 'params.yaml of the run is missing or unreadable.'))};
   const short = new Map(Object.entries(shortNames).map(([name, path]) => [path, name])), isGiven = new Set(given);
   const rows = names.map((path) => {
     const text = field(values[path]), own = element('td', {class: 'mono anywhere soft'});
     return {path, text, own, words: `${path} ${short.get(path) ?? ''} ${text}`.toLowerCase(), node: element('tr', {class: isGiven.has(path) && 'given'},
-      element('td', {class: 'mono anywhere', title: isGiven.has(path) ? 'Its command gives it' : null}, path), element('td', {class: 'mono soft'}, short.get(path) ?? ''),
+      element('td', {class: 'mono anywhere', title: isGiven.has(path) ? 'Set by the command' : null}, path), element('td', {class: 'mono soft'}, short.get(path) ?? ''),
       element('td', {class: 'mono anywhere'}, text), own)};
   });
   let defaults = null;
@@ -136,7 +136,7 @@ export async function config(page, signal) {
   const choice = element('select', {'aria-label': 'Which fields', onchange: choose}, SHOWN.map(([value, text]) =>
     element('option', {value, selected: value === (page.query.get('fields') ?? '')}, text)));
   const count = element('span', {class: 'faint'}), body = element('tbody', {}), problem = element('div', {});
-  const last = element('th', {}, "The experiment's own");
+  const last = element('th', {}, 'Default of the experiment');
   const button = element('button', {class: 'small', type: 'button', onclick: async () => {
     const {copy} = await import('./parts.js');
     if (await copy(rows.filter(visible).map(({path, text}) => `${path}: ${text}`).join('\n'))) toast('Copied');
@@ -150,7 +150,7 @@ export async function config(page, signal) {
   async function choose() {
     replace(problem);
     if (choice.value === 'changed' && !defaults) {
-      setText(count, 'Asks the driver: TensorFlow takes some seconds…');
+      setText(count, 'Reading the defaults; TensorFlow takes some seconds…');
       try {
         ({defaults} = await get('/api/run/config', {run: page.name, defaults: true}, {signal}));
         for (const {path, own} of rows) setText(own, Object.hasOwn(defaults, path) ? defaults[path] === '-' ? '–' : field(defaults[path]) : '');
@@ -183,18 +183,18 @@ export async function checkpoints(page, signal) {
   const node = element('div', {});
   const load = async () => {
     const {checkpoints: found} = await get('/api/run/checkpoints', {run: page.name}, {signal});
-    replace(node, found.length ? table(found) : empty('No checkpoints yet', 'The first one is written at checkpoint_interval, or when the run is stopped.'));
+    replace(node, found.length ? table(found) : empty('No checkpoints yet', 'The first one is written after `checkpoint_interval` steps, or when the run is stopped.'));
   };
 
   function table(found) {
-    const names = {training: 'to resume from', best: 'among the best', average: 'moving average'};
+    const names = {training: 'resume', best: 'best metrics', average: 'moving average'};
     const size = found.reduce((sum, each) => sum + each.size, 0);
     return [element('p', {class: 'soft'}, `${plural(found.length, 'checkpoint')}, ${bytes(size)}`),
       element('div', {class: 'scroll'}, element('table', {}, element('thead', {}, element('tr', {},
         ['Checkpoint', 'Step', 'For', 'Size', 'Written', 'Metrics', ''].map((text) => element('th', {}, text)))),
       element('tbody', {}, [...found].reverse().map((each) => element('tr', {},
         element('td', {class: 'mono anywhere'}, each.name), element('td', {class: 'number'}, integer(each.step)),
-        element('td', {class: 'nowrap'}, each.damage ? element('span', {class: 'bad'}, each.damage) : each.is_best ? element('b', {class: 'good'}, '★ the best') : names[each.kind]),
+        element('td', {class: 'nowrap'}, each.damage ? element('span', {class: 'bad'}, each.damage) : each.is_best ? element('b', {class: 'good'}, '★ best') : names[each.kind]),
         element('td', {class: 'number nowrap'}, bytes(each.size)), element('td', {class: 'nowrap'}, time(each.time)),
         element('td', {class: 'soft'}, numbers(each.logs)),
         element('td', {class: 'nowrap'}, !each.damage && element('button', {class: 'small', type: 'button', onclick: () => evaluate(each)}, 'Evaluate')))))))];
@@ -203,7 +203,7 @@ export async function checkpoints(page, signal) {
   async function evaluate(each) {
     try {
       await post('/api/run/evaluate', {run: page.name, checkpoint: each.name});
-      toast(`Evaluates ${each.name}; its output is in the log, under eval`, {action: {text: 'Log', do: async () => {
+      toast(`Evaluating ${each.name}; the output is in the log, process eval`, {action: {text: 'Log', do: async () => {
         await page.askAbout();
         setQuery({mode: 'eval'});
         page.query.set('mode', 'eval');
@@ -243,7 +243,7 @@ export async function events(page, signal) {
   function tell() {
     const all = found.events;
     if (!all.length) {
-      replace(node, empty('Nothing has happened yet', 'Events come with the first start of the run.'));
+      replace(node, empty('No events yet', 'The first event is the start of the run.'));
       return;
     }
     const kinds = [...new Set(all.map(({event}) => event))], shown = all.filter(({event}) => !hidden.has(event));
@@ -254,7 +254,7 @@ export async function events(page, signal) {
           setQuery({hide: [...hidden]});
           tell();
         }}, element('span', {class: 'event-dot', dataset: {kind: KINDS[kind] ?? 'idle'}}), `${kind} ${integer(all.filter(({event}) => event === kind).reduce((sum, {count}) => sum + count, 0))}`))),
-      line(shown), found.num_left_out > 0 && element('p', {class: 'faint'}, `${integer(found.num_left_out)} earlier ones are not shown.`),
+      line(shown), found.num_left_out > 0 && element('p', {class: 'faint'}, `${integer(found.num_left_out)} earlier events are not shown.`),
       element('ol', {class: 'event-list', reversed: true}, [...shown].reverse().map(row)));
   }
 
@@ -263,7 +263,7 @@ export async function events(page, signal) {
     return element('li', {class: each.is_superseded && 'superseded'},
       element('time', {class: 'faint nowrap'}, time(each.time)), element('span', {class: 'event-dot', dataset: {kind: KINDS[each.event] ?? 'idle'}}),
       element('span', {class: 'nowrap'}, element('b', {}, each.event), each.mode && ` (${each.mode})`), element('span', {class: 'nowrap soft'}, steps),
-      element('span', {class: 'event-values soft anywhere'}, valuesText(each.values), each.is_superseded && ' · superseded: the run has gone back'));
+      element('span', {class: 'event-values soft anywhere'}, valuesText(each.values), each.is_superseded && ' · superseded by a resume or rollback'));
   }
 
   await load();
@@ -298,7 +298,7 @@ function line(shown) {
 export async function images(page, signal) {
   const {images: found} = await get('/api/run/images', {run: page.name}, {signal});
   if (!found.length) {
-    return {node: element('div', {}, empty('No images', 'Tensors with three or four dimensions and confusion matrices that a task logs are shown here, if the run writes for TensorBoard.'))};
+    return {node: element('div', {}, empty('No images', 'A task that logs tensors with three or four dimensions or confusion matrices to TensorBoard has images.'))};
   }
   const series = Map.groupBy(found, ({folder, tag, number}) => JSON.stringify([folder, tag, number]));
   const address = ({file, offset, number}) => withQuery('/api/run/image', {run: page.name, file, offset, number});
@@ -340,10 +340,9 @@ function processOf(page, {mode, status: word, reason, command: text}) {
 /** The size of a model at the start, and the estimate of the memory that a step takes. */
 function modelFacts(model, memory) {
   if (!model) return [];
-  const gb = (count) => `${(count / 1e9).toPrecision(3)} GB`;
   const found = [['Parameters', integer(model.parameters)], ['Trained', model.trained_parameters ? integer(model.trained_parameters) : null],
-    ['Weights', gb(model.weight_bytes)], ['Gradients', model.gradient_bytes ? gb(model.gradient_bytes) : null], ['Optimizer slots', model.slot_bytes ? gb(model.slot_bytes) : null]];
-  return memory ? [...found, ['Activations', gb(memory.activations)], ['Peak of a step, estimated', gb(memory.peak)], ['Available', memory.available ? gb(memory.available) : null]] : found;
+    ['Weights', bytes(model.weight_bytes)], ['Gradients', model.gradient_bytes ? bytes(model.gradient_bytes) : null], ['Optimizer slots', model.slot_bytes ? bytes(model.slot_bytes) : null]];
+  return memory ? [...found, ['Activations', bytes(memory.activations)], ['Peak of a step, estimated', bytes(memory.peak)], ['Available', memory.available ? bytes(memory.available) : null]] : found;
 }
 
 export async function about(page, signal) {
@@ -357,21 +356,21 @@ export async function about(page, signal) {
   const facts = (values) => element('dl', {class: 'facts'}, values.filter(([, value]) => value !== null && value !== undefined && value !== '')
     .map(([name, value]) => [element('dt', {}, name), element('dd', {}, value)]));
   const parts = [
-    element('section', {class: 'card wide'}, element('h2', {}, 'Command'), record.command ? command(record.command) : element('p', {class: 'soft'}, 'It is not known.'),
-      record.cwd && element('p', {class: 'hint'}, 'given in ', element('code', {}, record.cwd))),
+    element('section', {class: 'card wide'}, element('h2', {}, 'Command'), record.command ? command(record.command) : element('p', {class: 'soft'}, 'Unknown.'),
+      record.cwd && element('p', {class: 'hint'}, 'in ', element('code', {}, record.cwd))),
     element('section', {class: 'card'}, element('h2', {}, 'Run'), facts([['Experiment', record.experiment], ['Mode', record.mode], ['Stage', record.stage],
       ['Seed', record.seed], ['Devices', record.devices], ['Step', record.step_shape && `${record.step_shape}: ${record.step_shape_reason ?? ''}`],
-      ['Process', record.pid && `${record.pid} on ${record.host}`], ['Attempt', record.attempt], ['Started', record.started], ['Finished', record.finished],
-      ['Error', record.error], ['Began with', startedFrom(record.started_from)],
+      ['Process', record.pid && `${record.pid} on ${record.host}`], ['Attempt', record.attempt], ['Started', time(record.started)], ['Finished', time(record.finished)],
+      ['Error', record.error && withCode(record.error)], ['Started from', startedFrom(record.started_from)],
       ...Object.entries(record.balance ?? {}).map(([name, found]) => [name, found.map((each) => element('div', {}, each.text))])])),
     size.length && element('section', {class: 'card'}, element('h2', {}, 'Model and memory'), facts(size)),
     element('section', {class: 'card'}, element('h2', {}, 'Versions'), facts([['Git commit', record.git_commit && [element('code', {}, record.git_commit), ' ', copyButton(record.git_commit.replace('+changes', ''))]],
       ...Object.entries(versions).map(([name, version]) => [name, version])])),
     spent,
     element('section', {class: 'card'}, element('h2', {}, 'Profile'), profile ? profileTable(profile) :
-      [element('p', {class: 'soft'}, 'None yet. This flag of train.py writes one of two steps:'), command('--profile_steps=20,21')]),
+      [element('p', {class: 'soft'}, 'No profile. This flag of train.py records two steps:'), command('--profile_steps=20,21')]),
     modes.length > 1 && element('section', {class: 'card wide'}, element('h2', {}, 'Processes'), modes.map((each) => processOf(page, each))),
-    tensorboard && element('section', {class: 'card'}, element('h2', {}, 'TensorBoard'), element('p', {class: 'soft'}, 'It runs, and ends by itself twelve hours after its start.'),
+    tensorboard && element('section', {class: 'card'}, element('h2', {}, 'TensorBoard'), element('p', {class: 'soft'}, 'Running. It ends twelve hours after its start.'),
       element('button', {type: 'button', onclick: async (event) => {
         const own = event.currentTarget;
         try {
@@ -381,7 +380,7 @@ export async function about(page, signal) {
         } catch (error) {
           toastError(error);
         }
-      }}, 'End it')),
+      }}, 'Stop TensorBoard')),
   ];
   return {node: element('div', {class: 'about-cards'}, parts, errorList([]))};
 }

@@ -33,7 +33,7 @@ export async function stop(runs, signal) {
   const chosen = runs.filter(isLiving);
   const how = await dialog(`Stop ${plural(chosen.length, 'run')}?`, [
     element('p', {}, 'Each saves a checkpoint at its next step and stops (SIGTERM). Resume continues from there.'), list(chosen)],
-  [{text: 'Cancel', value: null}, {text: 'Stop at once, unsaved', value: 'now', kind: 'danger'},
+  [{text: 'Cancel', value: null}, {text: 'Stop without a save', value: 'now', kind: 'danger'},
     {text: 'Save and stop', value: 'save', kind: 'primary'}], {signal});
   if (!how) return null;
   return act('/api/runs/stop', {runs: namesOf(chosen), now: how === 'now'}, (answer) =>
@@ -49,8 +49,8 @@ export async function resume(runs) {
 /** Adds or removes tags. */
 export async function tag(runs, signal) {
   const common = runs.map((run) => run.tags).reduce((all, tags) => all.filter((one) => tags.includes(one)));
-  const text = await prompt(`Tags of ${plural(runs.length, 'run')}`, {label: 'Tags that all of them have', text: 'Save',
-    value: common.join(', '), hint: 'Words with commas between them. Other tags of a run stay.', signal});
+  const text = await prompt(`Tags of ${plural(runs.length, 'run')}`, {label: 'Common tags', text: 'Save',
+    value: common.join(', '), hint: 'Separated by commas. Other tags of a run are kept.', signal});
   if (text === null) return null;
   return setTags(runs, common, text);
 }
@@ -83,7 +83,7 @@ export async function unarchive(runs) {
 /** Moves runs to the trash. */
 export async function remove(runs, signal) {
   const sure = await confirm(`Delete ${plural(runs.length, 'run')}?`, [
-    element('p', {}, 'They go to the trash, from which they can be restored. A run that lives is not deleted: stop it first.'),
+    element('p', {}, 'Deleted runs can be restored from the trash. A running run is not deleted: stop it first.'),
     list(runs)], 'Delete', {kind: 'danger', signal});
   if (!sure) return null;
   return act('/api/runs/delete', {runs: namesOf(runs)}, (answer) => `${count(answer)} in the trash`, (answer) =>
@@ -97,9 +97,9 @@ export async function restore(keys) {
 
 /** Deletes runs in the trash with all their files. */
 export async function removeForever(deleted, signal) {
-  const sure = await confirm(`Delete ${plural(deleted.length, 'run')} for ever?`, [
+  const sure = await confirm(`Delete ${plural(deleted.length, 'run')} permanently?`, [
     element('p', {}, 'All their files are deleted, checkpoints too. This cannot be undone.'), list(deleted)],
-  'Delete for ever', {kind: 'danger', signal});
+  'Delete permanently', {kind: 'danger', signal});
   if (!sure) return null;
   return act('/api/runs/delete_forever', {keys: deleted.map((each) => each.key)}, (answer) => `${count(answer)} deleted`);
 }

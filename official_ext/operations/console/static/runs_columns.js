@@ -6,11 +6,20 @@ import {bar, link, status} from './parts.js';
 const LIVING = new Set(['starting', 'running', 'stopping', 'hung']);
 const LATEST_FIRST = new Set(['started', 'updated']);
 const NUM_METRICS = 2;
+const MAX_METRIC = 136; // The default columns fit 1280 pixels; the title of a longer name is cut.
 /** The order of a list that nobody has sorted: the runs that were started last come first. */
 export const DEFAULT_SORT = 'started';
 
 /** Whether a process of a run lives, as far as is known. */
 export const isLiving = (run) => LIVING.has(run.status);
+
+const MISTAKEN = new Set(['failed', 'diverged', 'dead', 'hung']);
+
+/** Why a run failed, for the list: from its error on, which its page has with all that comes before; '' if it did not. */
+export function mistakeOf(run) {
+  if (!MISTAKEN.has(run.status)) return '';
+  return format.withTimes(run.reason.replace(/^.*?: error: /, ''));
+}
 
 /** The address of a run's page. */
 export const runAddress = (run) => `/run?${new URLSearchParams({run: run.name})}`;
@@ -35,28 +44,28 @@ export function durationOf(run) {
 }
 
 const OWN = {
-  status: {title: 'Status', width: 116, render: (run) => status(run.status, run.reason), value: (run) => run.status,
+  status: {title: 'Status', width: 112, render: (run) => status(run.status, run.reason), value: (run) => run.status,
     isSame: (run, before) => run.status === before.status && run.reason === before.reason},
-  step: {title: 'Step', width: 176, render: progress, value: (run) => run.step, isSame: (run, before) =>
+  step: {title: 'Step', width: 160, render: progress, value: (run) => run.step, isSame: (run, before) =>
     run.step === before.step && run.train_steps === before.train_steps && isLiving(run) === isLiving(before)},
-  eta_seconds: {title: 'Left', width: 92, number: true, tooltip: 'Time that the training still takes',
+  eta_seconds: {title: 'Left', width: 84, number: true, tooltip: 'Remaining time of the training',
     render: (run) => format.duration(timeLeft(run)), value: timeLeft, ticks: true},
   steps_per_second: {title: 'Speed', width: 92, number: true, tooltip: 'Steps a second',
     render: (run) => isLiving(run) ? format.speed(run.steps_per_second) : '',
     value: (run) => format.toNumber(run.steps_per_second)},
-  duration: {title: 'Duration', width: 96, number: true, tooltip: 'From its last start to its last step, its end, or now', ticks: true,
+  duration: {title: 'Duration', width: 92, number: true, tooltip: 'From the last start to the last step or the end', ticks: true,
     render: (run) => format.duration(durationOf(run)), value: durationOf},
-  experiment: {title: 'Experiment', width: 124, render: (run) => run.experiment, value: (run) => run.experiment},
+  experiment: {title: 'Experiment', width: 110, render: (run) => run.experiment, value: (run) => run.experiment},
   mode: {title: 'Mode', width: 120, render: (run) => run.mode, value: (run) => run.mode},
-  attempt: {title: 'Starts', width: 70, number: true, tooltip: 'How often it was started',
+  attempt: {title: 'Starts', width: 70, number: true, tooltip: 'Number of starts',
     render: (run) => format.integer(run.attempt), value: (run) => run.attempt},
   percent: {title: '%', width: 70, number: true, render: (run) => format.percent(run.percent), value: (run) => run.percent},
   train_steps: {title: 'Steps', width: 90, number: true, render: (run) => format.integer(run.train_steps),
     value: (run) => run.train_steps},
   reason: {title: 'Reason', width: 260, render: (run) => run.reason, value: (run) => run.reason},
-  started: {title: 'Started', width: 108, tooltip: 'When it was last started', ticks: true, value: (run) => run.started,
+  started: {title: 'Started', width: 104, tooltip: 'Time of the last start', ticks: true, value: (run) => run.started,
     render: (run) => moment(run.started)},
-  updated: {title: 'Updated', width: 108, tooltip: 'The time of its last step, or of its end', ticks: true,
+  updated: {title: 'Updated', width: 108, tooltip: 'Time of the last step or of the end', ticks: true,
     value: (run) => run.updated, render: (run) => moment(run.updated)},
 };
 /** Names of columns that every run has, in the order in which they are offered. `tags` and `note` are the page's. */
@@ -123,7 +132,7 @@ export function valueGetter(name, kind, fields) {
 
 /** The column of the name, which all tables have. `baseline`: the name of the run with which others are compared. */
 export function nameColumn(baseline = '') {
-  return {name: 'name', title: 'Run', width: 178, grow: true, sortable: true, class: 'name',
+  return {name: 'name', title: 'Run', width: 150, grow: true, sortable: true, class: 'name',
     isSame: (run, before) => run.name === before.name,
     render: (run) => element('span', {title: run.name}, link(runAddress(run), nameParts(run.name)),
       run.name === baseline && [' ', element('span', {class: 'tag'}, 'baseline')])};
@@ -133,6 +142,8 @@ function nameParts(name) {
   const cut = name.lastIndexOf('/') + 1;
   return [cut > 0 && element('span', {class: 'folder'}, name.slice(0, cut)), name.slice(cut)];
 }
+
+const metricWidth = (name) => Math.min(MAX_METRIC, Math.max(96, 26 + 7.2 * name.length));
 
 /** The difference of a metric from the baseline's, with its sign; good or bad if it is known which values are better. */
 function difference(value, base, best) {
@@ -154,7 +165,7 @@ export function columnOf(name, kind, fields, {baseline, best}) {
   const baseOf = (run) => baseline()?.name === run.name ? undefined : baseline();
   if (kind === 'own') return {name, sortable: true, ...OWN[name]};
   if (kind === 'metric') {
-    return {name, title: name, width: Math.max(96, 26 + 7.2 * name.length) + (baseline() ? 56 : 0), number: true, sortable: true, class: 'metric',
+    return {name, title: name, width: metricWidth(name) + (baseline() ? 56 : 0), number: true, sortable: true, class: 'metric',
       tooltip: `${name}: of the last evaluation, or else of the last training loop`,
       render: (run) => {
         const value = metricOf(run, name), base = baseOf(run), text = format.metric(value);

@@ -12,9 +12,9 @@ const sameTags = (run, before) => run.tags.join() === before.tags.join() && run.
  */
 export function notesColumns(onTag) {
   return {
-    tags: {name: 'tags', title: 'Tags', width: 132, sortable: true, class: 'tags', isSame: sameTags,
+    tags: {name: 'tags', title: 'Tags', width: 108, sortable: true, class: 'tags', isSame: sameTags,
       render: (run) => shown('Edit tags', run.tags.map((tag) => element('button', {class: 'tag', title: `Only runs with the tag ${tag}`,
-        onclick: () => onTag(tag)}, tag)), (cell) => edit(cell, run.tags.join(', '), 'Tags, with commas between them', (text) =>
+        onclick: () => onTag(tag)}, tag)), (cell) => edit(cell, run.tags.join(', '), 'Tags, separated by commas', (text) =>
         setTags([run], run.tags, text)))},
     note: {name: 'note', title: 'Note', width: 240, sortable: true, class: 'note',
       isSame: (run, before) => run.note === before.note && run.name === before.name,

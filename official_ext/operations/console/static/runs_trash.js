@@ -20,7 +20,7 @@ export async function showTrash(view, tabs, root, signal) {
   trash.setColumns([
     {name: 'name', title: 'Run', width: 200, grow: true, sortable: true, class: 'name', render: (each) => each.name},
     {name: 'deleted', title: 'Deleted', width: 150, sortable: true, render: (each) =>
-      element('time', {title: time(Date.parse(each.deleted) / 1000)}, ago(Date.parse(each.deleted) / 1000))},
+      element('time', {title: time(each.deleted)}, ago(each.deleted))},
   ]);
   let sort = 'deleted', descending = true;
 
@@ -40,7 +40,7 @@ export async function showTrash(view, tabs, root, signal) {
     replace(bulk, element('strong', {class: chosen.length ? '' : 'soft'}, `${plural(chosen.length, 'run')} selected`),
       element('button', {disabled: !chosen.length, onclick: after(() => actions.restore(chosen.map((each) => each.key)))}, 'Restore'),
       element('button', {disabled: !chosen.length, class: 'danger', onclick: after(() => actions.removeForever(chosen, signal))},
-        'Delete for ever'));
+        'Delete permanently'));
   }
 
   async function load() {

@@ -1,5 +1,5 @@
 // A table of any length: only the rows that are seen are in the page. Sorted by its owner; the keyboard walks in it.
-import {element, replace} from './dom.js';
+import {element, replace, withCode} from './dom.js';
 
 const EXTRA = 12; // Rows above and below the visible ones.
 
@@ -12,6 +12,7 @@ const EXTRA = 12; // Rows above and below the visible ones.
  * @param {number} options.rowHeight - of each row, in pixels.
  * @param {function(Object, number)} options.onOpen - Enter, or a double click, on a row.
  * @param {function(string, Event)} options.onSort - a click on the title of a column that has `sortable`.
+ * @param {function(Object): string} options.note - a text below a row, in one line over its width; '' for none.
  * @param {function(Set<string>)} options.onSelect - the selection has changed; without it there is none.
  * @returns {Object} `node`; `setColumns(columns)`, `setRows(rows)`, `setSort(name, descending)`,
  *   `setSelected(keys)`, `refresh(names)` which renders the columns of these names anew, `keys` for app.js:keys, and
@@ -20,9 +21,10 @@ const EXTRA = 12; // Rows above and below the visible ones.
  * A column is {name, title, width (pixels), grow, number, sortable, class, tooltip, render(row) -> Node or text,
  * isSame(row, before)}. A row that is another object is rendered anew; the cell that holds the focus is not.
  */
-export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
+export function table({label, key, rowHeight = 34, note = () => '', onOpen, onSort, onSelect}) {
   let columns = [], rows = [], places = new Map(), sort = ['', false], selected = new Set(), active = null, anchor = null;
-  const made = new Map(); // Key -> {tr, row, cells}.
+  let tops = [0], noteHeight = 24; // The upper end of each row, and the lower end of the last.
+  const made = new Map(); // Key -> {tr, row, cells, below}: `below` is the row of the note, if it has one.
   const head = element('tr', {}), body = element('tbody', {}), sizes = element('colgroup');
   const above = element('tr', {class: 'spacer', 'aria-hidden': 'true'}), below = above.cloneNode();
   const grid = element('table', {class: 'grid', 'aria-label': label, 'aria-rowcount': 0},
@@ -32,7 +34,7 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
 
   function setColumns(wanted) {
     columns = wanted;
-    made.forEach(({tr}) => tr.remove());
+    made.forEach(discard);
     made.clear();
     replace(sizes, onSelect && element('col', {style: {width: '2.25rem'}}),
       columns.map((column) => element('col', {style: {width: column.grow ? 'auto' : `${column.width}px`}})));
@@ -57,16 +59,33 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
   function setRows(wanted) {
     rows = wanted;
     places = new Map(rows.map((row, place) => [key(row), place]));
+    measure();
     grid.setAttribute('aria-rowcount', rows.length + 1);
     markAll();
     render();
   }
 
+  function measure() {
+    tops = [0];
+    for (const row of rows) tops.push(tops.at(-1) + rowHeight + (note(row) ? noteHeight : 0));
+  }
+
+  /** The place of the row at a height. */
+  function placeAt(top) {
+    let low = 0, high = rows.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (tops[middle + 1] <= top) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
   function render() {
-    const first = Math.max(0, Math.floor(node.scrollTop / rowHeight) - EXTRA);
-    const last = Math.min(rows.length, Math.ceil((node.scrollTop + node.clientHeight) / rowHeight) + EXTRA);
-    above.style.height = `${first * rowHeight}px`;
-    below.style.height = `${Math.max(0, rows.length - last) * rowHeight}px`;
+    const first = Math.max(0, placeAt(node.scrollTop) - EXTRA);
+    const last = Math.min(rows.length, placeAt(node.scrollTop + node.clientHeight) + 1 + EXTRA);
+    above.style.height = `${tops[first]}px`;
+    below.style.height = `${Math.max(0, tops[rows.length] - tops[last])}px`;
     const shown = new Set();
     let before = above;
     for (let place = first; place < last; place++) {
@@ -80,20 +99,25 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
       }
       if (before.nextSibling !== entry.tr) before.after(entry.tr); // A moved node loses the focus.
       before = entry.tr;
-    }
-    for (const [name, entry] of made) {
-      if (!shown.has(name) && !entry.tr.contains(document.activeElement)) {
-        entry.tr.remove();
-        made.delete(name);
-      } else if (!shown.has(name) && !places.has(name)) {
-        entry.tr.remove();
-        made.delete(name);
-      } else if (!shown.has(name)) {
-        entry.tr.style.display = 'none';
-      } else {
-        entry.tr.style.display = '';
+      if (entry.below) {
+        if (before.nextSibling !== entry.below) before.after(entry.below);
+        before = entry.below;
       }
     }
+    for (const [name, entry] of made) {
+      const isShown = shown.has(name);
+      if (!isShown && (!places.has(name) || !entry.tr.contains(document.activeElement))) {
+        discard(entry);
+        made.delete(name);
+      } else {
+        for (const tr of [entry.tr, entry.below]) if (tr) tr.style.display = isShown ? '' : 'none';
+      }
+    }
+  }
+
+  function discard({tr, below: second}) {
+    tr.remove();
+    second?.remove();
   }
 
   function makeRow(row, name) {
@@ -103,7 +127,7 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
       onclick: (event) => pick(name, event.shiftKey, box.checked)});
     const tr = element('tr', {class: [selected.has(name) && 'selected', active === name && 'active'], dataset: {key: name}},
       onSelect && element('td', {class: 'check'}, box), cells);
-    const entry = {tr, cells, box, row: null, place: -1};
+    const entry = {tr, cells, box, below: null, row: null, place: -1};
     update(entry, row);
     made.set(name, entry);
     return entry;
@@ -112,6 +136,7 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
   function update(entry, row, names = null) {
     const before = entry.row;
     entry.row = row;
+    if (!names) setNote(entry, note(row));
     columns.forEach((column, place) => {
       const cell = entry.cells[place];
       if (names && !names.includes(column.name)) return;
@@ -124,6 +149,21 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
         replace(cell, content);
       }
     });
+  }
+
+  function setNote(entry, text) {
+    entry.tr.classList.toggle('noted', Boolean(text));
+    if (!text) {
+      entry.below?.remove();
+      entry.below = null;
+      return;
+    }
+    entry.below ??= element('tr', {class: 'note', dataset: {key: entry.tr.dataset.key}}, onSelect && element('td', {class: 'check'}),
+      element('td', {colspan: columns.length}));
+    const cell = entry.below.lastChild;
+    if (cell.title === text) return;
+    cell.title = text;
+    replace(cell, element('div', {}, withCode(text)));
   }
 
   function setSort(name, descending) {
@@ -172,11 +212,9 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
     active = name;
     if (name === null) return;
     if (scroll && places.has(name)) {
-      const top = places.get(name) * rowHeight, header = head.offsetHeight;
+      const place = places.get(name), top = tops[place], bottom = tops[place + 1], header = head.offsetHeight;
       if (top < node.scrollTop) node.scrollTop = top;
-      else if (top + rowHeight + header > node.scrollTop + node.clientHeight) {
-        node.scrollTop = top + rowHeight + header - node.clientHeight;
-      }
+      else if (bottom + header > node.scrollTop + node.clientHeight) node.scrollTop = bottom + header - node.clientHeight;
       render();
     }
     made.get(name)?.tr.classList.add('active');
@@ -203,7 +241,7 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
     ...(onSelect && {
       x: {text: 'Select', do: () => active !== null && pick(active, false, !selected.has(active))},
       X: {text: 'Select up to here', do: () => active !== null && pick(active, true, true)},
-      Escape: {text: 'Select nothing', do: () => select([])},
+      Escape: {text: 'Clear selection', do: () => select([])},
     }),
   };
 
@@ -228,9 +266,11 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
 
   return {
     node, setColumns, setRows, setSort, setSelected, keys, setActive, active: activeRow, render,
-    setRowHeight(height) {
-      rowHeight = height;
+    setRowHeight(height, ofNote = 24) {
+      [rowHeight, noteHeight] = [height, ofNote];
       node.style.setProperty('--row', `${height}px`);
+      node.style.setProperty('--note', `${ofNote}px`);
+      measure();
       render();
     },
     refresh(names) {

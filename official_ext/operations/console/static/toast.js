@@ -1,5 +1,5 @@
 // Short messages in a corner, which go by themselves; errors stay until they are closed.
-import {element} from './dom.js';
+import {element, withCode} from './dom.js';
 
 const SECONDS = 5;
 
@@ -13,7 +13,7 @@ export function toast(text, {kind = 'info', action = null} = {}) {
   const lines = [text].flat();
   const close = () => made.remove();
   const made = element('div', {class: `toast ${kind}`, role: kind === 'error' ? 'alert' : null},
-    element('div', {class: 'toast-text'}, lines.slice(0, 6).map((line) => element('div', {}, line)),
+    element('div', {class: 'toast-text'}, lines.slice(0, 6).map((line) => element('div', {}, withCode(line))),
       lines.length > 6 && element('div', {}, `and ${lines.length - 6} more`)),
     action && element('button', {class: 'link', onclick: () => {
       close();

@@ -55,7 +55,7 @@ def test_runs_side_by_side_in_a_link(page, console, new_page):
   page.get_by_label('Add a run').fill('sweep/1')
   page.keyboard.press('Enter')
   page.wait_for_function('() => document.querySelector(".plot")?.plot?.series.length === 4')
-  page.get_by_label('Leave sweep/0 out').click()
+  page.get_by_label('Remove sweep/0').click()
   page.wait_for_function('() => document.querySelector(".plot")?.plot?.series.length === 3')
   after = _colours(page)
   assert list(after) == ['sweep/2', 'sweep/1'] and after['sweep/2'] == before['sweep/2']
@@ -71,6 +71,35 @@ def test_runs_side_by_side_in_a_link(page, console, new_page):
   assert other.get_by_label('Log y').is_checked()
   assert other.evaluate('document.querySelector(".plot").plot.scales.y.distr') == 3
   other.get_by_role('row', name='trainer.train_steps').wait_for()
+
+
+@pytest.mark.parametrize('theme', ['dark', 'light'])
+def test_a_legend_names_every_run_and_tells_training_from_validation(new_page, tmp_path, start_console, theme):
+  for name in ('one', 'two', 'three'):
+    events = [event(kind, step, **{f'{kind}ing_loss' if kind == 'train' else 'validation_loss': 1 / step})
+              for step in range(1, 6) for kind in ('train', 'eval')]  # fmt: skip
+    folders.make(tmp_path, name, events, identity=folders.ended_process(), status='finished')
+  page = new_page(color_scheme=theme)
+  page.goto(f'{start_console(tmp_path).url}/compare?run=one&run=two&run=three')
+  assert _curves(page) == 6
+  legend = page.locator('.plot[aria-label="loss"] .plot-legend')
+  texts = legend.locator('.plot-entry').all_inner_texts()
+  assert [text.split() for text in texts] == [
+    *([name, '0.2', '/', '0.2'] for name in ('one', 'two', 'three')),
+    ['training'],
+    ['validation'],
+  ]
+  signs = legend.locator('.plot-kinds line').evaluate_all(
+    "(lines) => lines.map((line) => line.getAttribute('stroke-dasharray'))"
+  )
+  drawn = page.evaluate("""() => document.querySelector('.plot').plot.series.slice(1).map((each, index) =>
+    [each.label, each.dash?.join(' ') ?? null, each.points.show(null, index) === true, each.stroke(),
+     each.points.fill()])""")
+  for label, dash, has_points, colour, fill in drawn:
+    is_validation = label.endswith('validation')
+    assert dash == signs[is_validation] and has_points == is_validation, label
+    assert fill == colour  # Not white, which is a hole in the dark theme.
+  assert len({colour for _, _, _, colour, _ in drawn}) == 3 and signs[0] != signs[1]
 
 
 @pytest.mark.slow
@@ -100,7 +129,7 @@ def test_smoothing_is_that_of_tensorboard(page, console):
     seen.append(value)
     weights = [weight**age for age in reversed(range(len(seen)))]
     assert smoothed == pytest.approx(sum(w * v for w, v in zip(weights, seen)) / sum(weights))
-  page.get_by_text('No runs are chosen').wait_for()
+  page.get_by_text('No runs selected').wait_for()
 
 
 @pytest.mark.slow
@@ -175,7 +204,7 @@ def test_saved_points_have_the_columns_of_pixels_the_marks_and_quotes(page, cons
     ['\'=a "b", c', '4', '3', '1', '5'],
     ['\'=a "b", c', '8', 'Infinity', '', ''],
   ]
-  page.get_by_text('No runs are chosen').wait_for()
+  page.get_by_text('No runs selected').wait_for()
 
 
 @pytest.mark.slow
@@ -233,4 +262,4 @@ def test_choices_of_numbers_are_in_the_order_of_their_sizes(page, console):
   }"""
   assert page.evaluate(ticks, [0.5, 0.25]) == ['0.25', '0.5']
   assert page.evaluate(ticks, ['run 10', 'run 9', 'a']) == ['a', 'run 9', 'run 10']
-  page.get_by_text('No runs are chosen').wait_for()
+  page.get_by_text('No runs selected').wait_for()

@@ -49,7 +49,7 @@ def test_the_last_step_is_shown_and_a_slider_selects_others(page, console):
 @pytest.mark.slow
 def test_another_run_is_shown_beside_with_its_own_completions_of_each_prompt(page, console):
   _open(page, console, 'one')
-  page.get_by_label('Beside').select_option('other')
+  page.get_by_label('Compare with').select_option('other')
   page.get_by_role('status').filter(has_text='other: step 15').wait_for()
   rows = _rows(page)
   assert rows[0][2:4] == ['one', 'other'] and [row[2:4] for row in rows[1:]] == [

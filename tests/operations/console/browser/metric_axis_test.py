@@ -59,7 +59,7 @@ def test_a_metric_is_the_axis_of_the_curves_of_a_run(page, console, new_page, tm
   page.keyboard.press('Escape')
   page.locator('.plot[aria-label="loss"] .plot-canvas').focus()
   page.keyboard.press('+')
-  page.get_by_role('button', name='Show all').wait_for()
+  page.get_by_role('button', name='Reset zoom').wait_for()
   page.wait_for_function('() => document.querySelector(".plot").plot.scales.x.min > 200')
   other = new_page()
   other.goto(page.url)

@@ -113,7 +113,7 @@ def test_every_bad_value_is_reported_at_its_field_in_under_a_second(form, run_tr
     settle(page)
     assert set(page.locator('.field-error, .errors li').all_text_contents()) == lines
     assert all(page.locator(f'[data-do={what}]').is_disabled() for what in ('start', 'queue', 'check'))
-    page.get_by_role('button', name='Take back all').click()
+    page.get_by_role('button', name='Undo all').click()
     page.wait_for_selector('.wrong', state='detached')
   assert len(milliseconds) >= 80
   print(f'\nfrom an edit to its line: {statistics.median(milliseconds):.0f} ms, at most {max(milliseconds):.0f} ms')
@@ -144,7 +144,7 @@ def test_strings_numbers_choices_and_null_are_edited_and_taken_back(form):
   assert page.locator('.field:visible[data-path]').evaluate_all('rows => rows.map((row) => row.dataset.path)') == [
     'trainer.train_steps'
   ]
-  page.get_by_role('button', name='Back to the default: trainer.train_steps').click()
+  page.get_by_role('button', name='Reset to the default: trainer.train_steps').click()
   settle(page)
   assert '--set' not in command(page)
   assert row(page, 'trainer.train_steps').locator('input').input_value() == '600'
@@ -232,6 +232,12 @@ def test_a_form_of_hundreds_of_fields_is_ready_in_under_a_second(new_page, conso
     page.get_by_role('button', name='Open all').click()
     width_of = page.evaluate("document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth")
     assert width_of == 0  # Nothing sticks out.
+    if width == 390:
+      for scroll in (0, 1e6):
+        page.evaluate(f"document.querySelector('main').scrollTo(0, {scroll})")
+        bar = page.locator('.bar-below .toolbar').bounding_box()
+        assert bar['height'] <= 72 and bar['y'] + bar['height'] <= 800.5
+      assert page.locator('.command-text').is_visible()
     # Typing moves nothing above it, and nothing at all while it is right.
     steps = row(page, 'trainer.train_steps')
     steps.scroll_into_view_if_needed()

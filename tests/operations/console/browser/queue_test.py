@@ -23,7 +23,7 @@ def until_order(page, expected):
 @pytest.mark.slow
 def test_jobs_are_moved_by_buttons_by_dragging_and_from_elsewhere(page, console, trial):
   page.goto(f'{console.url}/queue')
-  page.get_by_text('No dispatcher runs').wait_for()
+  page.get_by_text('No dispatcher is running').wait_for()
   until_order(page, ['run-0', 'run-1', 'run-2', 'run-3'])
   page.get_by_label('Up: run-2').focus()
   page.keyboard.press('Enter')
@@ -53,7 +53,7 @@ def test_a_dispatcher_is_started_and_jobs_are_paused_and_cancelled(page, console
   page.get_by_label('Resume: run-1').wait_for()
   page.get_by_label('Cancel: run-2').click()
   page.get_by_role('button', name='Cancel the job').click()
-  page.locator('[aria-label=Over]').get_by_text('run-2').wait_for()
+  page.locator('[aria-label=Ended]').get_by_text('run-2').wait_for()
   process = trial.dispatch(until_empty=False)
   page.get_by_text('1 of 1 slot in use').wait_for()
   page.locator('[aria-label=Running]').get_by_text('running', exact=True).wait_for()

@@ -148,7 +148,7 @@ def test_a_run_is_stopped_and_only_then_at_once(page, console, runs_folder):
     page.get_by_role('dialog').get_by_role('button', name='Wait for the save').click()
     assert process.poll() is None
     page.get_by_role('button', name='Stop now').click()
-    page.get_by_role('dialog').get_by_role('button', name='End it now').click()
+    page.get_by_role('dialog').get_by_role('button', name='Kill').click()
     assert process.wait(20) == -signal.SIGKILL
     page.locator('.run-head .status[data-status="dead"]').wait_for()
     assert status.is_visible()
@@ -239,7 +239,88 @@ def test_the_size_of_the_model_and_the_estimate_of_the_memory(page, console, run
     'Peak of a step, estimated',
     'Available',
   ]
-  assert card.locator('dd').all_inner_texts() == ['1,234,567', '5.00 GB', '2.50 GB', '7.60 GB', '8.00 GB']
+  assert card.locator('dd').all_inner_texts() == ['1,234,567', '4.66 GiB', '2.33 GiB', '7.08 GiB', '7.45 GiB']
+
+
+def _tabs(page):
+  page.locator('.run-panel > *').first.wait_for()
+  return page.get_by_role('tab').all_inner_texts()
+
+
+def test_a_run_that_failed_by_a_mistake_begins_with_its_log_and_clone(page, console, runs_folder):
+  folder = runs_folder / 'mistaken'
+  folder.mkdir()
+  line = 'error: learning_rat: no such field; did you mean `learning_rate`?'
+  words = f'python train.py --experiment=digits --mode=train --model_dir={folder} --set=learning_rat=1'
+  started = {**folders.ended_process().as_dict(), 'command': words, 'exit_status': 2, 'last_line': line}
+  (folder / 'started.json').write_text(json.dumps({**started, 'started': '2026-01-01T00:00:00+00:00'}))
+  (folder / 'run.log').write_text(f'a warning\n{line}\n')
+  page.goto(f'{console.url}/run?run=mistaken')
+  assert _tabs(page) == ['Log', 'About']
+  assert page.get_by_role('tab', selected=True).inner_text() == 'Log'
+  page.locator('pre.log', has_text='no such field').wait_for()
+  assert page.locator('.run-buttons .primary:visible').all_inner_texts() == ['Clone with changes']
+  assert page.locator('.run-reason').inner_text().endswith(line.replace('`', ''))
+  page.get_by_role('link', name='Clone with changes').click()
+  page.wait_for_url('**/new?experiment=digits&mode=train&set=learning_rat%3D1&name=mistaken-2&from=mistaken')
+  # The list has the mistake too, and the list without it as a column.
+  page.goto(f'{console.url}/runs')
+  page.locator('tr.note', has_text='learning_rat: no such field').wait_for()
+  assert page.locator('tr.note code').all_inner_texts() == ['learning_rate']
+  page.goto(f'{console.url}/runs?columns=status,reason')
+  page.get_by_role('link', name='mistaken').wait_for()
+  assert page.locator('tr.note').count() == 0
+
+
+def test_tabs_without_contents_are_hidden_unless_they_may_get_some(page, console, runs_folder):
+  folders.make(
+    runs_folder,
+    'ended',
+    [event('start', 0), event('train', 1, loss=1.0)],
+    status='finished',
+    identity=folders.ended_process(),
+  )
+  page.goto(f'{console.url}/run?run=ended')
+  assert _tabs(page) == ['Curves', 'Configuration', 'Events', 'About']
+  page.keyboard.press('3')
+  page.locator('.event-list li').first.wait_for()
+  page.goto(f'{console.url}/run?run=ended&tab=images')  # A link to one of them.
+  page.get_by_text('No images').wait_for()
+  assert _tabs(page) == ['Curves', 'Configuration', 'Events', 'Images', 'About']
+  page.get_by_role('tab', name='Curves').click()
+  assert _tabs(page) == ['Curves', 'Configuration', 'Events', 'About']
+  living = folders.make(runs_folder, 'living')
+  page.goto(f'{console.url}/run?run=living')
+  assert _tabs(page) == ['Curves', 'Log', 'Configuration', 'Checkpoints', 'Events', 'About']
+  with open(living.file('events.jsonl'), 'a') as file:
+    file.write(json.dumps(event('completions', 1, prompts=['a'], completions=['b'])) + '\n')
+  page.get_by_role('tab', name='Completions').wait_for()
+
+
+def test_times_have_one_format_and_text_between_backticks_is_code(new_page, console, runs_folder):
+  """Of the record, in ISO 8601, of a checkpoint, in seconds, and within the reason."""
+  times = {'started': '2026-01-02T10:20:30.123Z', 'finished': '2026-01-02T11:20:30+00:00'}
+  error = 'no `data` since 2026-01-02T11:00:00Z'
+  folders.make(runs_folder, 'timed', identity=folders.ended_process(), status='failed', error=error, **times)
+  page = new_page(timezone_id='Asia/Tokyo')
+  page.goto(f'{console.url}/run?run=timed&tab=about')
+  card = page.locator('section.card', has=page.get_by_role('heading', name='Run', exact=True))
+  card.wait_for()
+  facts = dict(zip(card.locator('dt').all_inner_texts(), card.locator('dd').all_inner_texts()))
+  assert (facts['Started'], facts['Finished']) == ('2026-01-02 19:20:30', '2026-01-02 20:20:30')
+  reason = page.locator('.run-reason')
+  assert reason.inner_text() == 'no data since 2026-01-02 20:00:00'
+  assert reason.locator('code').all_inner_texts() == ['data']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('size', 'expected'),
+  [(0, '0 B'), (1023, '1023 B'), (4096, '4 KiB'), (605_224, '0.577 MiB'), (5 * 2**30, '5 GiB'), ('NaN', '')],
+)
+def test_the_unit_of_a_size_follows_the_size(page, console, size, expected):
+  page.goto(f'{console.url}/runs')
+  assert page.evaluate('async (size) => (await import("/static/format.js")).bytes(size)', size) == expected
 
 
 def test_a_finished_run_is_extended_in_a_dialog(page, console, runs_folder):

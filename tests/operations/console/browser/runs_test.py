@@ -1,6 +1,7 @@
 """The page of runs, in a real browser."""
 
 import json
+import pathlib
 import re
 import shlex
 
@@ -157,7 +158,7 @@ def test_a_filter_means_what_it_means_on_the_command_line(page, console):
   page.get_by_label('Filter').fill('no_such_field=1')
   page.locator('.filter-error', has_text='--filter=no_such_field: no run has').wait_for()
   page.get_by_label('Filter').fill('none of these')
-  page.get_by_role('heading', name='No run is meant').wait_for()
+  page.get_by_role('heading', name='No matching runs').wait_for()
   page.get_by_role('button', name='Show all').click()
   _foot(page, '14 runs')
 
@@ -206,7 +207,7 @@ def test_runs_are_deleted_restored_and_archived(page, console, runs_folder):
   page.get_by_role('checkbox', name='Select all').check()
   page.get_by_role('button', name='Delete').click()
   page.get_by_role('dialog').get_by_role('button', name='Delete').click()
-  page.get_by_role('heading', name='No run is meant').wait_for()
+  page.get_by_role('heading', name='No matching runs').wait_for()
   assert not (runs_folder / 'doomed1').exists()
   page.get_by_role('button', name='Undo').click()
   _foot(page, '2 of 16 runs')
@@ -222,8 +223,8 @@ def test_runs_are_deleted_restored_and_archived(page, console, runs_folder):
   page.get_by_role('heading', name='Nothing is archived').wait_for()
   page.get_by_role('button', name='Trash').click()
   page.get_by_role('checkbox', name='Select all').check()
-  page.get_by_role('button', name='Delete for ever').click()
-  page.get_by_role('dialog').get_by_role('button', name='Delete for ever').click()
+  page.get_by_role('button', name='Delete permanently').click()
+  page.get_by_role('dialog').get_by_role('button', name='Delete permanently').click()
   page.get_by_role('heading', name='The trash is empty').wait_for()
   assert not (runs_folder / 'doomed1').exists() and (runs_folder / 'doomed2').exists()
   console.post('/api/runs/delete', runs=['doomed2'])
@@ -239,6 +240,9 @@ def test_the_keyboard_walks_selects_opens_and_explains(page, console):
   page.get_by_text('3 runs selected').wait_for()
   page.keyboard.press('?')
   assert 'Select up to here' in page.get_by_role('dialog').inner_text()
+  assert 'One row for each run' in page.get_by_role('dialog').inner_text()
+  documentation = page.get_by_role('dialog').locator('.hint code').inner_text()
+  assert (pathlib.Path(__file__).parents[4] / documentation).is_file()
   page.keyboard.press('Escape')
   page.keyboard.press('Escape')
   assert page.locator('tr.selected').count() == 0
@@ -314,6 +318,8 @@ def test_nothing_runs_off_the_screen(new_page, console, width, scheme):
     assert inner <= outer, selector
   if width == 390:
     assert page.locator('tr', has_text='lively').locator('.status').is_visible()
+    assert page.locator('#top').bounding_box()['height'] <= 72
+    assert page.get_by_role('link', name='Models', exact=True).bounding_box()['x'] < 330
   ground = page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)')
   assert (max(ground) < 60) == (scheme == 'dark')
   page.get_by_role('button', name='Dark or light').click()
@@ -321,6 +327,50 @@ def test_nothing_runs_off_the_screen(new_page, console, width, scheme):
   assert (max(other) < 60) != (scheme == 'dark')
   page.reload()
   assert page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)') == other
+
+
+@pytest.mark.slow
+def test_rows_with_and_without_an_error_are_scrolled_to_the_end(page, tmp_path, start_console):
+  ended = folders.ended_process()
+  for number in range(120):
+    values = {'status': 'failed', 'error': f'mistake {number}'} if number % 2 else {'status': 'finished'}
+    folders.make(tmp_path, f'run{number:03}', identity=ended, **values)
+  page.goto(f'{start_console(tmp_path).url}/runs?sort=name')
+  page.locator('tr.note', has_text='mistake 1').first.wait_for()
+  assert page.locator('tr[data-key="run001"] + tr.note').inner_text().strip() == 'mistake 1'
+  assert page.locator('tr.note:has-text("mistake 119")').count() == 0  # Only visible ones exist.
+  page.keyboard.press('End')
+  last = page.locator('tr.note', has_text='mistake 119')
+  last.wait_for()
+  box, node = last.bounding_box(), page.locator('.grid-scroll').bounding_box()
+  assert box['y'] + box['height'] <= node['y'] + node['height'] + 1
+  # The rows are as high as they are expected to be.
+  inner, expected = page.locator('.grid-scroll').evaluate(
+    "(node) => [node.scrollHeight, node.querySelector('thead').offsetHeight]"
+  )
+  assert abs(inner - expected - 120 * 34 - 60 * 24) <= 2
+
+
+def test_the_default_columns_fit_1280_pixels_beside_a_scroll_bar(page, tmp_path, start_console):
+  events = [event('eval', 10, validation_accuracy_of_words=0.5, validation_loss_of_words=1.0)]
+  folders.make(tmp_path, 'run', events, identity=folders.ended_process(), status='finished')
+  page.goto(start_console(tmp_path).url)
+  page.locator('td.metric', has_text='0.5').wait_for()
+  # Headless browsers have no scroll bars. Elsewhere they take 15 pixels.
+  node, table = page.locator('.grid-scroll'), page.locator('table.grid')
+  assert table.evaluate('(node) => parseFloat(node.style.minWidth)') <= node.evaluate('(node) => node.clientWidth') - 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('address', ['runs', 'run?run=lively', 'compare?run=lively', 'models'])
+def test_content_is_in_the_middle_of_a_wide_screen(new_page, console, address):
+  page = new_page(viewport={'width': 2400, 'height': 900})
+  page.goto(f'{console.url}/{address}')
+  part = page.locator('#view > :not(.loading, [hidden], :empty)').first
+  part.wait_for()
+  box = part.bounding_box()
+  left, right = box['x'], 2400 - box['x'] - box['width']
+  assert left > 200 and abs(left - right) < 20  # The width of a scroll bar.
 
 
 @pytest.mark.slow
@@ -427,7 +477,7 @@ def test_views_are_saved_by_name(page, console, new_page):
   page.wait_for_function('() => document.querySelectorAll("td.name").length === 4')
   names = _names(page)
   page.get_by_label('Select sweep/run8').check()
-  page.get_by_role('button', name='Select nothing').click()
+  page.get_by_role('button', name='Clear selection').click()
 
   def views():
     page.get_by_role('button', name='Views').click()

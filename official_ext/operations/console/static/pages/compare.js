@@ -12,10 +12,13 @@ import {viewsButton} from '../saved_views.js';
 import {toastError} from '../toast.js';
 
 export const title = 'Compare';
+export const help = {text: 'Several runs side by side: curves, bars, a scatter plot, and the fields in which they differ. A click on a run hides its curves. The address holds the view.', docs: 'docs/how_to/console_compare.md'};
 export const styles = [...STYLES, ...SCATTER_STYLES, ...BAR_STYLES];
 
 const COLOURS = 8;
-const DASHES = [undefined, [8, 4], [2, 3]];
+// Training has lines, validation has dashes and points: of the first eight runs, of the next ones, and of those after them.
+const DASHES = [undefined, [12, 3, 2, 3], [2, 3]];
+const VALIDATION_DASHES = [[6, 3], [6, 3, 2, 3, 2, 3], [4, 2, 1, 2]];
 const MAX_KEPT = 500;
 const MAX_RUNS = 100;
 const ALL_FIELDS = '*'; // Of the configuration, but seeds.
@@ -58,7 +61,7 @@ class Compare {
     this.styles = stylesOf(this.runs);
     this.tellChips();
     if (!this.runs.length) {
-      replace(this.content, empty('No runs are chosen', 'Choose some in the list of runs and press Compare, or add one above.', null, link('/runs', 'All runs')));
+      replace(this.content, empty('No runs selected', 'Select runs in the list and press Compare, or add one above.', null, link('/runs', 'All runs')));
       return;
     }
     try {
@@ -130,7 +133,8 @@ class Compare {
     const several = new Set(group.names.map((each) => parseName(each).metric)).size > 1;
     const what = [mode !== event && mode, event === 'eval' && 'validation', several && event === 'train' && 'training', several && own.replace(/^(training|validation)_/, '') !== group.title && own]
       .filter(Boolean).join(' ');
-    return {label: what ? `${owner} · ${what}` : owner, ...style, points: event === 'eval' ? true : undefined};
+    const kind = {train: 'training', eval: 'validation'}[event];
+    return {label: what ? `${owner} · ${what}` : owner, owner, kind, ...style, ...(event === 'eval' ? {dash: style.validation, points: true} : {})};
   }
 
   // The groups.
@@ -198,7 +202,7 @@ class Compare {
         element('button', {class: 'link', type: 'button', 'aria-pressed': String(isShown), title: isShown ? 'Hide its curves' : 'Show its curves', onclick: () => this.toggle(name)},
           swatch(style), element('span', {class: 'cut'}, name)),
         element('span', {class: 'compare-status'}, status(this.known.get(name)?.status ?? 'unknown')),
-        element('button', {class: 'icon small', type: 'button', 'aria-label': `Leave ${name} out`, onclick: () => {
+        element('button', {class: 'icon small', type: 'button', 'aria-label': `Remove ${name}`, onclick: () => {
           this.runs = this.runs.filter((each) => each !== name);
           this.hidden.delete(name);
           this.changed();
@@ -243,7 +247,7 @@ class Compare {
       const rows = Object.entries(found.params).filter(([name]) => name.toLowerCase().includes(text));
       setText(count, `${integer(rows.length)} of ${integer(Object.keys(found.params).length)}`);
       replace(fields, rows.length ? this.columns(rows, (value) => value === '-' ? '–' : field(value), 'Field', (values) => new Set(values.map(String)).size > 1) :
-        element('p', {class: 'soft'}, this.runs.length > 1 ? 'They differ in no field.' : 'Add another run to see their differences.'));
+        element('p', {class: 'soft'}, this.runs.length > 1 ? 'No differences.' : 'Add another run to see differences.'));
     };
     tell();
     const origins = Object.entries(found.origins), best = Object.keys(found.best)[0];
@@ -258,7 +262,7 @@ class Compare {
         element('label', {class: 'inline'}, only, 'Only differences'), search, count), fields),
       element('section', {class: 'compare-part'}, element('h2', {}, 'Versions, commits, devices'), origins.length ?
         this.columns(origins, (value) => value === null || value === '-' ? '–' : String(value), '', () => true) :
-        element('p', {class: 'soft'}, this.runs.length > 1 ? 'All the same: experiment, mode, seed, devices, commit and versions.' : '')));
+        element('p', {class: 'soft'}, this.runs.length > 1 ? 'No differences in experiment, mode, seed, devices, commit and versions.' : '')));
     // New values of a live run must not take the keyboard's place.
     if (focused) [...this.tables.querySelectorAll('a, button, input, select')].find((each) => nameOf(each) === focused)?.focus({preventScroll: true});
   }
@@ -337,5 +341,6 @@ function stylesOf(runs) {
 }
 
 function styleOf(slot) {
-  return {colour: `--series-${slot % COLOURS + 1}`, dash: DASHES[Math.floor(slot / COLOURS) % DASHES.length]};
+  const turn = Math.floor(slot / COLOURS) % DASHES.length;
+  return {colour: `--series-${slot % COLOURS + 1}`, dash: DASHES[turn], validation: VALIDATION_DASHES[turn]};
 }

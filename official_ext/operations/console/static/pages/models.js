@@ -8,6 +8,7 @@ import {showChat} from './models_chat.js';
 import {showSavedModel} from './models_saved.js';
 
 export const title = 'Models';
+export const help = {text: 'Runs with a checkpoint. Export writes a SavedModel or a Hugging Face folder, Try computes outputs in the browser, Chat talks with a language model.', docs: 'docs/how_to/console_forms.md'};
 export const styles = ['/static/pages/models.css'];
 
 export const KINDS = {saved_model: 'SavedModel', hugging_face: 'Hugging Face', adapter: 'Adapters'};
@@ -47,7 +48,7 @@ export function addressOf(run, result, more = {}) {
 
 function showList(view, runs, root, signal) {
   if (!runs.length) {
-    replace(view, empty('No models yet', 'A run that has saved a checkpoint is here, to be exported and tried.',
+    replace(view, empty('No models yet', 'Runs with a checkpoint appear here for export and inference.',
       `python train.py --experiment=digits --mode=train_and_eval --model_dir=${shellWord(`${root}/digits`)}`));
     return;
   }
@@ -112,7 +113,7 @@ function exportState(found) {
   const word = found.is_running ? 'running' : found.exit_status === 0 ? 'finished' : 'failed';
   return element('details', {class: 'export', open: word !== 'finished'},
     element('summary', {}, status(word), ' ', element('span', {class: 'soft'}, word === 'running' ? 'exporting' : 'export')),
-    command(found.command), element('pre', {class: 'log'}, found.log.join('\n') || 'Nothing was printed yet.'));
+    command(found.command), element('pre', {class: 'log'}, found.log.join('\n') || 'No output yet.'));
 }
 
 async function start(run, made, signal, what) {

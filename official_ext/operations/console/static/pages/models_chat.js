@@ -6,13 +6,13 @@ import {setQuery} from '../router.js';
 import {head} from './models.js';
 
 const SETTINGS = [
-  ['max_new_tokens', 'At most so many tokens', 1],
+  ['max_new_tokens', 'Maximum number of tokens', 1],
   ['temperature', '0: the likeliest token; above: drawn', 'any'],
-  ['top_k', 'Only so many of the likeliest; 0: all', 1],
-  ['top_p', 'Only the likeliest with this probability together; 1: all', 'any'],
-  ['min_p', 'Only those with this part of the likeliest one’s probability', 'any'],
-  ['repetition_penalty', 'Above 1: repeats less', 'any'],
-  ['seed', 'The same draws the same', 1],
+  ['top_k', 'Number of most likely tokens; 0: all', 1],
+  ['top_p', 'Cumulative probability of the most likely tokens; 1: all', 'any'],
+  ['min_p', 'Least probability, relative to the most likely token', 'any'],
+  ['repetition_penalty', 'Above 1: fewer repetitions', 'any'],
+  ['seed', 'Equal seeds draw equal tokens', 1],
 ];
 
 /** Shows a chat; `query` may name a second model (run2, result2), and base, base2 for the base of adapters. */
@@ -23,7 +23,7 @@ export async function showChat(view, {run, result, runs, query, signal}) {
     model.result === query.get(`result${suffix}`) && model.base === (query.get(`base${suffix}`) === '1') &&
     model.in4bit === (query.get(`in4bit${suffix}`) ?? ''));
   const settings = makeSettings();
-  const system = element('textarea', {rows: 2, id: 'system', placeholder: 'The first message, of the system',
+  const system = element('textarea', {rows: 2, id: 'system', placeholder: 'System message',
     oninput: () => changed()});
   const columns = element('div', {class: 'chat-columns'});
   const shell = element('div', {class: 'as-command'});
@@ -59,7 +59,7 @@ export async function showChat(view, {run, result, runs, query, signal}) {
       command([one.command, ...settings.flags(), system.value && shellWord(`--system_prompt=${system.value}`)]
         .filter(Boolean).join(' '))]);
     const isChat = talks.every((talk) => talk.hasTemplate !== false);
-    input.placeholder = isChat ? 'A message; Enter sends it, Shift+Enter is a new line' : 'A text, which is continued';
+    input.placeholder = isChat ? 'A message; Enter sends it, Shift+Enter is a new line' : 'Text to continue';
   }
 
   function stopAll() {

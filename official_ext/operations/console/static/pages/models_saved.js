@@ -29,7 +29,7 @@ export async function showSavedModel(view, {run, result, signal}) {
   const names = Object.keys(signatures);
   const form = element('form', {class: 'card try', novalidate: true});
   const outputs = element('section', {class: 'card', 'aria-label': 'Outputs', 'aria-live': 'polite'},
-    element('p', {class: 'soft'}, 'The outputs come here.'));
+    element('p', {class: 'soft'}, 'Outputs appear here.'));
   let fields = [];
 
   const choice = names.length > 1 && element('label', {class: 'inline'}, 'Signature', element('select', {

@@ -1,7 +1,7 @@
 // A new run: an experiment, a form over all of its fields, the driver's mistakes beside them, the command, and its start.
 import {get, post, withQuery} from '../api.js';
 import {keys, setTitle} from '../app.js';
-import {element, replace, setText} from '../dom.js';
+import {element, replace, setText, withCode} from '../dom.js';
 import {copyButton, errorList, link} from '../parts.js';
 import {navigate, setQuery} from '../router.js';
 import {toast, toastError} from '../toast.js';
@@ -12,6 +12,7 @@ import {showStart} from './new_start.js';
 import {sweepPart} from './new_sweep.js';
 
 export const title = 'New run';
+export const help = {text: 'A form over the fields of an experiment. Mistakes are shown at their field. Start runs the command below the form, Queue adds it to the queue, Check tries it in a temporary folder.', docs: 'docs/how_to/console_forms.md'};
 export const styles = ['/static/pages/new.css'];
 
 const PAUSE_MS = 100; // After the last key, until the driver is asked.
@@ -27,6 +28,10 @@ export async function show(view, query, signal) {
   try {
     const clone = query.get('clone');
     const origin = clone ? await get('/api/new/clone', {run: clone}, {signal}) : null;
+    if (origin?.form) { // Of a run that ended before it wrote its configuration: a form with its command.
+      navigate(`/new?${new URLSearchParams(origin.form)}`, {replace: true});
+      return;
+    }
     const chosen = origin?.experiment ?? query.get('experiment');
     if (chosen) {
       await new Form(view, query, signal, chosen, origin, clone).open();
@@ -48,6 +53,7 @@ class Form {
     this.mode = origin?.mode ?? query.get('mode') ?? '';
     this.name = query.get('name') ?? origin?.name ?? '';
     this.files = query.getAll('config');
+    this.from = query.get('from') ?? '';
     const kept = history.state?.newRun ?? {};
     this.base = query.get('base') ?? kept.base ?? '';
     this.edits = new Map(kept.secrets ?? []); // Name of --set -> {text} or {string}.
@@ -129,9 +135,10 @@ class Form {
   /** Its initial configuration: files, or a text. */
   makeBase() {
     if (this.clone) {
-      return element('p', {class: 'hint'}, 'It begins with the configuration of ',
-        link(withQuery('/run', {run: this.clone}), this.clone), ', of which it keeps a copy; changes are passed as --set.');
+      return element('p', {class: 'hint'}, 'Starts from the configuration of ',
+        link(withQuery('/run', {run: this.clone}), this.clone), ', which is copied; changes are passed as --set.');
     }
+    const from = this.from && element('p', {class: 'hint'}, 'The form has the command of ', link(withQuery('/run', {run: this.from}), this.from), '.');
     const file = element('input', {type: 'text', id: 'new-file', value: this.files.join(' ; '), spellcheck: 'false', autocomplete: 'off',
       placeholder: '/path/of/changes.yaml', oninput: () => {
         this.files = file.value.split(';').map((each) => each.trim());
@@ -145,10 +152,10 @@ class Form {
         this.ask();
       }});
     this.baseText = element('div', {class: 'field-text'});
-    return element('details', {class: 'card base', open: Boolean(this.base || this.files.length)},
-      element('summary', {}, 'Begin with a YAML file'),
-      element('label', {class: 'stacked'}, 'A file on this machine; several are joined by ;', file),
-      element('label', {class: 'stacked'}, 'Or paste one, such as the params.yaml of another run', text), this.baseText);
+    return [from, element('details', {class: 'card base', open: Boolean(this.base || this.files.length)},
+      element('summary', {}, 'Start from a YAML file'),
+      element('label', {class: 'stacked'}, 'A file on this machine; separate several by ;', file),
+      element('label', {class: 'stacked'}, 'Or its text, such as the params.yaml of another run', text), this.baseText)];
   }
 
   /** Several values of some fields: a sweep in place of a run. */
@@ -190,7 +197,7 @@ class Form {
         this.shape = null; // The rows are made anew.
         this.remember();
         this.ask(0);
-      }}, 'Take back all'));
+      }}, 'Undo all'));
   }
 
   /** A change by its name: an entry of a mapping, or a field that does not exist yet. */
@@ -201,7 +208,7 @@ class Form {
       event.preventDefault();
       const at = name.value.indexOf('=');
       if (at < 1) {
-        toast('Write NAME=VALUE, as behind --set.', {kind: 'error'});
+        toast('Expected NAME=VALUE, as after --set.', {kind: 'error'});
         return;
       }
       this.edits.set(name.value.slice(0, at).trim(), {text: name.value.slice(at + 1)});
@@ -215,9 +222,9 @@ class Form {
   /** The command, and its buttons. */
   makeBar() {
     this.mistakes = element('button', {class: 'link mistakes', type: 'button', hidden: true, onclick: () => this.goToMistake()});
-    this.buttons = [['start', 'Start', 'primary', 'Starts it now, detached (Ctrl-Enter)'], ['queue', 'Queue', '', 'It waits for its turn'],
-      ['check', 'Check', '', 'Runs its whole life once, small, in a temporary folder: official-ext check'],
-      ['preview', 'Preview', '', 'Shows examples of its images or texts: official-ext preview']].map(([what, text, kind, hint]) =>
+    this.buttons = [['start', 'Start', 'primary', 'Starts the run in the background (Ctrl-Enter)'], ['queue', 'Queue', '', 'Adds the run to the queue'],
+      ['check', 'Check', '', 'Trains, evaluates, saves and restores once in a temporary folder: official-ext check'],
+      ['preview', 'Preview', '', 'Shows examples of the input: official-ext preview']].map(([what, text, kind, hint]) =>
       element('button', {class: kind, type: 'button', title: hint, dataset: {do: what}, onclick: () => this.begin(what)}, text));
     this.copy = element('span', {});
     return element('section', {class: 'bar-below', 'aria-label': 'Command'}, element('div', {class: 'command'}, this.command, this.copy),
@@ -290,7 +297,7 @@ class Form {
   showCommand(text) {
     this.command.classList.toggle('missing', !text);
     if (text && this.command.textContent === text) return;
-    replace(this.command, text ? commandWords(text) : 'The command appears here once the run has a new name.');
+    replace(this.command, text ? commandWords(text) : 'The command appears when the run has a new name.');
     replace(this.copy, text ? copyButton(text) : null);
   }
 
@@ -349,8 +356,8 @@ class Form {
 
   showMistakes(found, quick) {
     const byRow = new Map(), top = [];
-    this.hints ??= new Map([[this.nameText, 'The folder of the run, in that of all runs.'], [this.baseText, ''],
-      [this.modeText, this.clone ? 'As the original.' : '']]);
+    this.hints ??= new Map([[this.nameText, 'The folder of the run.'], [this.baseText, ''],
+      [this.modeText, this.clone ? 'The mode of the original.' : '']]);
     const special = {'--mode': this.modeText, '--model_dir': this.nameText, '--config_file': this.baseText};
     const texts = new Map([[this.nameText, [...found.name_errors]], [this.modeText, []], [this.baseText, []]]);
     for (const {text, field} of found.lines) {
@@ -360,11 +367,11 @@ class Form {
     }
     for (const [path, row] of this.rows) row.setError(byRow.get(path) ?? null);
     for (const [place, lines] of texts) {
-      if (place) replace(place, lines.length ? lines.map((line) => element('div', {class: 'bad field-error'}, line)) : this.hints.get(place));
+      if (place) replace(place, lines.length ? lines.map((line) => element('div', {class: 'bad field-error'}, withCode(line))) : this.hints.get(place));
     }
     setInvalid(this.nameInput, texts.get(this.nameText).length);
     setInvalid(this.modeInput, texts.get(this.modeText).length);
-    if (!found.complete && !quick) top.push('The driver takes long to look at devices and the task; the rest is right so far.');
+    if (!found.complete && !quick) top.push('The check of devices and of the task takes long; the other fields are valid.');
     replace(this.top, errorList(top));
     const number = found.lines.length + found.name_errors.length;
     this.mistakes.hidden = !number;
@@ -408,8 +415,8 @@ class Form {
     setText(this.count, `${number} of ${this.rows.size} fields`);
     this.takeBackAll.disabled = !this.edits.size;
     this.none.hidden = number > 0 || !this.rows.size;
-    setText(this.none, words.length ? 'No field has these words.' :
-      this.shown === 'changed' ? 'Nothing is changed: the run has the values of the experiment.' : 'No field has a short name; look at all.');
+    setText(this.none, words.length ? 'No matching fields.' :
+      this.shown === 'changed' ? 'No changes: all fields have their defaults.' : 'No common fields; see All.');
   }
 
   // Edits.
@@ -448,7 +455,7 @@ class Form {
           navigate(withQuery('/run', {run: found.run}));
           return;
         }
-        const more = found.has_dispatcher ? '' : ' No dispatcher runs: official-ext queue run starts one.';
+        const more = found.has_dispatcher ? '' : ' No dispatcher is running: official-ext queue run starts one.';
         toast(`${found.run} is job ${found.job} of the queue.${more}`, {action: {text: 'Queue', do: () => navigate('/queue')}});
         this.name = '';
         await this.ask(0);

@@ -24,11 +24,11 @@ export async function showCheck(what, body, signal) {
     } catch (error) {
       toastError(error);
     }
-  }}, 'Stop it');
+  }}, 'Stop');
   const closing = new AbortController();
   const opened = dialog(title, [
     element('p', {class: 'hint'}, hint), element('div', {class: 'toolbar'}, state, stop), picture, output,
-    element('details', {}, element('summary', {}, 'Its command'), element('pre', {}, command))],
+    element('details', {}, element('summary', {}, 'Command'), element('pre', {}, command))],
   [{text: 'Close', value: null}], {signal, wide: true});
   opened.finally(() => closing.abort());
   const since = Date.now();

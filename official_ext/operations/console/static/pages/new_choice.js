@@ -1,5 +1,5 @@
 // The choice of an experiment, and its description.
-import {append, element, replace} from '../dom.js';
+import {append, element, replace, withCode} from '../dom.js';
 import {errorList} from '../parts.js';
 import {navigate} from '../router.js';
 import {withQuery} from '../api.js';
@@ -16,7 +16,7 @@ export function choice(experiments, lines) {
   append(list, experiments.map((each) => element('li', {dataset: {search: `${each.name}\n${each.doc}`.toLowerCase()}},
     element('a', {class: 'experiment', href: withQuery('/new', {experiment: each.name})},
       element('span', {class: 'experiment-name'}, each.name),
-      element('span', {class: 'soft'}, each.summary || 'No description.')))));
+      element('span', {class: 'soft'}, withCode(each.summary || 'No description.'))))));
   list.addEventListener('keydown', (event) => {
     const steps = {ArrowDown: 1, ArrowUp: -1}[event.key], items = shown();
     const place = items.indexOf(document.activeElement.parentElement);
@@ -41,11 +41,11 @@ export function about(experiment) {
   const rest = experiment.doc.split('\n').slice(1).join('\n').trim();
   const small = matchMedia('(max-width: 40rem)').matches;
   return element('section', {class: 'card about'},
-    element('p', {}, experiment.summary || 'This experiment does not describe itself.'),
+    element('p', {}, withCode(experiment.summary || 'No description.')),
     parts.length > 0 && element('details', {open: !small}, element('summary', {}, 'Command, time and result'),
       element('dl', {class: 'facts'}, parts.map(([name, text]) =>
-        [element('dt', {}, name), element('dd', {class: name === 'Command' && 'mono'}, name === 'Command' ? commandWords(text) : text)]))),
-    rest && element('details', {}, element('summary', {}, 'All that it says'), element('pre', {class: 'doc'}, rest)));
+        [element('dt', {}, name), element('dd', {class: name === 'Command' && 'mono'}, name === 'Command' ? commandWords(text) : withCode(text))]))),
+    rest && element('details', {}, element('summary', {}, 'Description'), element('pre', {class: 'doc'}, withCode(rest))));
 }
 
 /** A command as texts and elements, so that lines break between its words alone. */

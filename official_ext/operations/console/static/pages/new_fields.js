@@ -1,5 +1,5 @@
 // The rows of the form of a new run: an input for each field, with its meaning or the driver's message.
-import {element, replace, setText} from '../dom.js';
+import {element, replace, withCode} from '../dom.js';
 
 let number = 0;
 
@@ -19,8 +19,8 @@ export class Row {
     this.id = `field-${++number}`;
     this.search = [field.path, ...field.names, field.meaning].join('\n').toLowerCase();
     this.text = element('div', {class: 'field-text', id: `${this.id}-text`});
-    this.reset = element('button', {class: 'icon field-reset', type: 'button', title: 'Back to the default',
-      'aria-label': `Back to the default: ${field.path}`, onclick: () => this.takeBack()}, '↺');
+    this.reset = element('button', {class: 'icon field-reset', type: 'button', title: 'Reset to the default',
+      'aria-label': `Reset to the default: ${field.path}`, onclick: () => this.takeBack()}, '↺');
     this.input = this.makeInput();
     this.null = this.makeNull();
     this.element = element('div', {class: 'field', dataset: {path: field.path}}, this.head(),
@@ -35,9 +35,9 @@ export class Row {
     const facts = [type, range, usual === null ? null : `default ${usual === '' || secret ? '…' : usual}`].filter(Boolean);
     return element('div', {class: 'field-head'},
       element('label', {for: this.id, title: path}, word),
-      short && short !== word && element('span', {class: 'tag', title: 'Its short name'}, short),
+      short && short !== word && element('span', {class: 'tag', title: 'Short name'}, short),
       element('div', {class: 'field-type'}, facts.join(' · ')),
-      unread && element('div', {class: 'field-type warn', title: unread}, unread),
+      unread && element('div', {class: 'field-type warn', title: unread}, withCode(unread)),
       also.length > 0 && element('div', {class: 'field-type', title: also.join('\n')}, `also sets ${also.join(', ')}`));
   }
 
@@ -131,8 +131,8 @@ export class Row {
   /** Shows the driver's message about the field; null for nothing. */
   setError(lines) {
     this.hasError = Boolean(lines);
-    if (lines) replace(this.text, lines.map((line) => element('div', {class: 'bad field-error'}, line)));
-    else setText(this.text, this.field.meaning);
+    if (lines) replace(this.text, lines.map((line) => element('div', {class: 'bad field-error'}, withCode(line))));
+    else replace(this.text, withCode(this.field.meaning));
     this.text.title = lines ? '' : this.field.meaning;
     this.element.classList.toggle('wrong', this.hasError);
     if (lines) this.input.setAttribute('aria-invalid', 'true');
@@ -163,7 +163,7 @@ export class OtherRow {
       element('div', {class: 'field-head'}, element('label', {for: this.id}, key),
         element('div', {class: 'field-type'}, 'a change by its name')),
       element('div', {class: 'field-input'}, this.input,
-        element('button', {class: 'icon field-reset', type: 'button', title: 'Take it back', 'aria-label': `Take back: ${key}`,
+        element('button', {class: 'icon field-reset', type: 'button', title: 'Undo', 'aria-label': `Undo: ${key}`,
           onclick: () => {
             this.element.remove();
             changed(key, null);
@@ -172,7 +172,7 @@ export class OtherRow {
 
   setError(lines) {
     this.hasError = Boolean(lines);
-    replace(this.text, (lines ?? []).map((line) => element('div', {class: 'bad field-error'}, line)));
+    replace(this.text, (lines ?? []).map((line) => element('div', {class: 'bad field-error'}, withCode(line))));
     this.element.classList.toggle('wrong', this.hasError);
     if (lines) this.input.setAttribute('aria-invalid', 'true');
     else this.input.removeAttribute('aria-invalid');

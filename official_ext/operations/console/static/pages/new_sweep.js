@@ -5,9 +5,9 @@ import {plural} from '../format.js';
 import {errorList} from '../parts.js';
 
 const PAUSE_MS = 250; // After the last key, until the server is asked.
-const KINDS = [['values', 'values'], ['linear', 'range'], ['log', 'range by ratios']];
+const KINDS = [['values', 'values'], ['linear', 'range'], ['log', 'logarithmic range']];
 const METHODS = [['grid', 'Grid: all combinations'], ['random', 'Random points'], ['bayes', 'Bayesian: points learn from results']];
-const ENDS = [['', 'Runs train to the end'], ['hyperband', 'Hyperband ends bad runs']];
+const ENDS = [['', 'Runs train to the end'], ['hyperband', 'Hyperband ends poor runs']];
 const GOALS = [['', 'goal'], ['maximize', 'maximize'], ['minimize', 'minimize']];
 const EMPTY = {name: '', kind: 'values', values: '', low: '', high: '', count: 3};
 
@@ -60,7 +60,7 @@ export function sweepPart({kept, formOf, names, metric, changed, started, signal
     }), bandsOf,
     element('label', {class: 'inline'}, 'Runs at once', input('Runs at the same time', 'slots', 'number', {min: 1, class: 'sweep-number'}))),
   problem, element('div', {class: 'toolbar'}, start, count), text,
-  element('details', {}, element('summary', {}, 'Its file'), file));
+  element('details', {}, element('summary', {}, 'sweep.yaml'), file));
 
   /** The rows of the fields. */
   function draw() {
@@ -119,7 +119,7 @@ export function sweepPart({kept, formOf, names, metric, changed, started, signal
     }
     if (!state.rows.some((row) => row.name.trim())) {
       replace(problem);
-      setText(count, state.rows.length ? 'Choose a field, and its values.' : 'Add a field.');
+      setText(count, state.rows.length ? 'Choose a field and its values.' : 'Add a field.');
       return;
     }
     timer = setTimeout(async () => {

@@ -2,12 +2,13 @@
 import {get, getSession, post, stream} from '../api.js';
 import {keys} from '../app.js';
 import {confirm, dialog} from '../dialog.js';
-import {element, replace} from '../dom.js';
-import {ago, plural, shellWord} from '../format.js';
+import {element, replace, withCode} from '../dom.js';
+import {ago, plural, shellWord, time, withTimes} from '../format.js';
 import {command, empty, link, loading, status} from '../parts.js';
 import {toast, toastError} from '../toast.js';
 
 export const title = 'Queue';
+export const help = {text: 'Jobs start in order, as many at once as there are slots. Drag waiting jobs to change the order. A dispatcher starts them: `official-ext queue run`.', docs: 'docs/how_to/queue.md'};
 export const styles = ['/static/pages/queue.css'];
 
 const WAITING = ['queued', 'paused'], OVER = ['finished', 'failed', 'cancelled'];
@@ -37,14 +38,14 @@ export async function show(view, query, signal) {
     const over = state.jobs.filter((job) => OVER.includes(job.status)).reverse();
     const rest = state.jobs.filter((job) => !waiting.includes(job) && !OVER.includes(job.status));
     if (!state.jobs.length && !state.dispatcher) {
-      replace(root, empty('Nothing is queued', 'Runs that are queued wait for their turn, and start when a slot is free.',
+      replace(root, empty('The queue is empty', 'Queued runs start in order, as soon as a slot is free.',
         `official-ext queue add ${shellWord(folder)} -- --experiment=digits --mode=train_and_eval --model_dir=${shellWord(`${folder}/digits`)}`));
       return;
     }
     replace(root, head(),
-      section('Running', rest, 'Nothing runs.', (job) => row(job, null)),
-      section('Waiting', waiting, 'Nothing waits.', (job) => row(job, waiting)),
-      over.length ? section('Over', over, '', (job) => row(job, null), state.num_over) : null);
+      section('Running', rest, 'No running jobs.', (job) => row(job, null)),
+      section('Waiting', waiting, 'No waiting jobs.', (job) => row(job, waiting)),
+      over.length ? section('Ended', over, '', (job) => row(job, null), state.num_over) : null);
     if (focus) root.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus();
   }
 
@@ -54,8 +55,8 @@ export async function show(view, query, signal) {
     const text = dispatcher ? [`${state.slots_in_use} of ${plural(slots, 'slot')} in use`,
       slots <= 32 && element('span', {class: 'slots', 'aria-hidden': 'true'}, Array.from({length: Math.max(slots, state.slots_in_use)},
         (_, place) => element('span', {class: ['slot', place < state.slots_in_use && 'used']}))),
-      element('span', {class: 'faint', title: dispatcher.since ?? null}, `dispatched by ${dispatcher.process || 'a process'}`)] :
-      [element('span', {class: 'warn'}, 'No dispatcher runs: nothing is started.')];
+      element('span', {class: 'faint', title: time(dispatcher.since) || null}, `dispatched by ${dispatcher.process || 'a process'}`)] :
+      [element('span', {class: 'warn'}, 'No dispatcher is running: no job is started.')];
     return element('header', {}, element('div', {class: 'page-head'}, element('h1', {class: 'grow'}, 'Queue'),
       !dispatcher && element('button', {class: 'primary', dataset: {focus: 'start'}, onclick: start}, 'Start a dispatcher'),
       element('button', {dataset: {focus: 'pause'}, 'aria-pressed': String(paused), title: 'p',
@@ -83,18 +84,18 @@ export async function show(view, query, signal) {
       button('↓', 'Down', 'down', place === waiting.length - 1, () => change('move', {job: number, place: 'after', neighbour: waiting[place + 1].job})),
       button(isPaused ? '▶' : '‖', isPaused ? 'Resume' : 'Pause', 'hold', false, () => change(isPaused ? 'resume' : 'pause', {job: number})),
       button('×', 'Cancel', 'cancel', false, () => cancel(job, name)),
-    ] : OVER.includes(job.status) ? [element('span', {class: 'hint', title: job.ended}, job.ended && ago(Date.parse(job.ended) / 1000))] :
+    ] : OVER.includes(job.status) ? [element('span', {class: 'hint', title: time(job.ended)}, ago(job.ended))] :
       [element('button', {class: 'small', type: 'button', dataset: {focus: `cancel-${number}`}, disabled: job.status === 'unreadable',
         'aria-label': `Cancel: ${name}`, onclick: () => cancel(job, name)}, 'Cancel')];
-    const facts = [job.reason, job.attempt > 1 && `attempt ${job.attempt}`, job.gpus?.length && `GPU ${job.gpus.join(', ')}`,
-      !waiting && !OVER.includes(job.status) && job.started && `started ${ago(Date.parse(job.started) / 1000)}`].filter(Boolean);
+    const facts = [job.reason && withTimes(job.reason), job.attempt > 1 && `attempt ${job.attempt}`, job.gpus?.length && `GPU ${job.gpus.join(', ')}`,
+      !waiting && !OVER.includes(job.status) && job.started && `started ${ago(job.started)}`].filter(Boolean);
     const handle = waiting && waiting.length > 1 ? element('span', {class: 'handle', 'aria-hidden': 'true', title: 'Drag to move',
       onpointerdown: (event) => drag(event, job, waiting)}, '⠿') : null;
     return element('li', {class: ['job', !handle && 'plain'], dataset: {job: number}}, handle,
       element('span', {class: 'faint', title: `Job ${number}`}, waiting ? place + 1 : `#${number}`), status(job.status, job.reason),
       element('div', {class: 'what'},
         element('div', {title: job.command}, job.run ? link(`/run?${new URLSearchParams({run: job.run})}`, name) : name),
-        facts.length ? element('div', {class: 'reason', title: facts.join(' · ')}, facts.join(' · ')) : null),
+        facts.length ? element('div', {class: 'reason', title: facts.join(' · ')}, withCode(facts.join(' · '))) : null),
       element('div', {class: 'buttons'}, buttons));
   }
 
@@ -131,7 +132,7 @@ export async function show(view, query, signal) {
 
   async function cancel(job, name) {
     const isRunning = !WAITING.includes(job.status);
-    const text = isRunning ? 'It saves, stops, and is not retried.' : 'It is taken out of the queue.';
+    const text = isRunning ? 'The run saves, stops, and is not retried.' : 'The job is removed from the queue.';
     if (await confirm(`Cancel ${name}?`, text, 'Cancel the job', {kind: 'danger', signal})) {
       await change('cancel', {job: job.job});
     }
@@ -140,7 +141,7 @@ export async function show(view, query, signal) {
   async function start() {
     const input = element('input', {type: 'number', min: 1, value: 1, autofocus: true});
     const content = [element('label', {class: 'stacked'}, 'Runs at once', input),
-      element('p', {class: 'hint'}, 'It works in the background, and continues when this page and the console are closed.')];
+      element('p', {class: 'hint'}, 'The dispatcher runs in the background, also when the console is closed.')];
     if (await dialog('Start a dispatcher', content, [{text: 'Cancel', value: null}, {text: 'Start', value: true, kind: 'primary'}], {signal}) === true) {
       await change('start', {slots: Number(input.value)});
       if (state.dispatcher) toast('A dispatcher has started.');

@@ -1,9 +1,9 @@
 import {keys, setTitle} from '../app.js';
 import {get, post, stream} from '../api.js';
 import {charts, parseName} from '../charts.js';
-import {element, replace, setText} from '../dom.js';
+import {element, replace, setText, withCode} from '../dom.js';
 import {confirm, prompt} from '../dialog.js';
-import {ago, duration, integer, percent, speed, time, toNumber} from '../format.js';
+import {ago, duration, integer, percent, speed, time, toNumber, withTimes} from '../format.js';
 import {bar, empty, errorList, link, setStatus, status} from '../parts.js';
 import {STYLES} from '../plot.js';
 import {navigate, setQuery} from '../router.js';
@@ -12,18 +12,22 @@ import {about, checkpoints, config, events, images, log} from '../run_parts.js';
 import {toast, toastError} from '../toast.js';
 
 export const title = 'Run';
+export const help = {text: 'One run: curves, log, configuration, checkpoints, events. Drag over a chart to zoom. Stop saves a checkpoint first, Resume continues from the newest one, Clone with changes opens its configuration as a form.', docs: 'docs/how_to/console.md'};
 export const styles = STYLES;
 
 const ALIVE = new Set(['starting', 'running', 'stopping', 'hung']);
 const TABS = [['curves', 'Curves'], ['log', 'Log'], ['config', 'Configuration'], ['checkpoints', 'Checkpoints'], ['events', 'Events'],
   ['completions', 'Completions'], ['images', 'Images'], ['about', 'About']];
+const FIRST_OF_A_MISTAKE = ['log', 'events'];
+const MEDIA = ['completions', 'images'];
+const MEDIA_MS = 15000; // Between questions whether there are images now.
 const WATCH_MS = 1500;
 const KNOWN_KEYS = new Set(['time', 'event', 'step']);
 
 export async function show(view, query, signal) {
   const name = query.get('run');
   if (!name) {
-    replace(view, empty('No run is named', 'Choose one from the list.', null, link('/runs', 'All runs')));
+    replace(view, empty('No run selected', 'Choose one from the list.', null, link('/runs', 'All runs')));
     return;
   }
   const page = new RunPage(view, name, query, signal);
@@ -32,7 +36,7 @@ export async function show(view, query, signal) {
 
 class RunPage {
   constructor(view, name, query, signal) {
-    Object.assign(this, {view, name, query, signal, names: [], about: null, summary: null, part: null});
+    Object.assign(this, {view, name, query, signal, names: [], about: null, summary: null, part: null, media: {}, tab: null});
   }
 
   async start() {
@@ -41,6 +45,7 @@ class RunPage {
     setTitle(this.name === '.' ? 'Run' : this.name);
     this.about = found;
     this.summary = found.summary;
+    this.isMistake = isMistake(this.summary); // The tabs keep their order while the page is open.
     this.names = names[this.name] ?? [];
     this.head = this.makeHead();
     this.panel = element('div', {class: 'run-panel', role: 'tabpanel', id: 'run-panel', tabindex: -1});
@@ -48,13 +53,14 @@ class RunPage {
     this.gone = element('div', {class: 'run-gone', role: 'status'});
     replace(this.view, this.gone, this.head.node, this.problem, this.makeTabs(), this.panel);
     this.tellHead();
-    this.open(TABS.some(([tab]) => tab === this.query.get('tab')) ? this.query.get('tab') : 'curves');
+    const wanted = this.query.get('tab');
+    this.open(TABS.some(([tab]) => tab === wanted) ? wanted : this.shownTabs()[0][0]);
+    this.askMedia();
     stream(['runs'], [this.name], {
       runs: ({all, changed, removed}) => this.heardRuns(all ?? changed, all ? null : removed),
       events: ({events: found_, restarted}) => this.heardEvents(found_, restarted),
       problem: ({errors}) => replace(this.problem, errorList(errors)),
     }, this.signal);
-    keys(Object.fromEntries(TABS.map(([tab, text], index) => [String(index + 1), {text, do: () => this.open(tab)}])), this.signal);
     const clock = setInterval(() => {
       this.tellHead();
       this.refreshAbout();
@@ -106,6 +112,12 @@ class RunPage {
     const isNew = found.some((event) => (event.event === 'train' || event.event === 'eval') &&
       Object.keys(event).some((key) => !KNOWN_KEYS.has(key) && toNumber(event[key]) !== null && !known.has(key)));
     if (isNew || restarted) this.askNames();
+    if (found.some(({event}) => event === 'checkpoint') && !this.about.parts.includes('checkpoints')) this.askAbout();
+    if (found.some(({event}) => event === 'completions')) {
+      this.media.completions = true;
+      this.tellTabs();
+    }
+    if (found.some(({event}) => event === 'eval' || event === 'train')) this.askMedia();
     this.part?.events?.(found);
   }
 
@@ -113,6 +125,7 @@ class RunPage {
     try {
       const {names} = await get('/api/curves/names', {run: this.name}, {signal: this.signal});
       this.names = names[this.name] ?? [];
+      this.tellTabs();
       this.part?.named?.();
     } catch (error) {
       toastError(error);
@@ -124,10 +137,24 @@ class RunPage {
     try {
       this.about = await this.get('/api/run');
       this.tellHead();
+      this.tellTabs();
     } catch (error) {
       if (error.status) toastError(error);
     } finally {
       this.asksAbout = false;
+    }
+  }
+
+  /** Asks whether the run has completions and images, until it has both: their files may be long. */
+  async askMedia() {
+    if (MEDIA.every((tab) => this.media[tab]) || performance.now() < (this.nextMedia ?? 0)) return;
+    this.nextMedia = performance.now() + MEDIA_MS;
+    try {
+      const media = await this.get('/api/run/media');
+      for (const tab of MEDIA) this.media[tab] ||= media[tab];
+      this.tellTabs();
+    } catch (error) {
+      if (error.status) toastError(error);
     }
   }
 
@@ -179,7 +206,7 @@ class RunPage {
       }
     }}, text);
     const found = {
-      status: status(this.summary.status, this.summary.reason), reason: element('p', {class: 'run-reason soft'}),
+      status: status(this.summary.status, this.summary.reason), reason: element('p', {class: 'run-reason'}),
       step: fact('Step'), left: fact('Left'), speed: fact('Speed'), started: fact('Started'), updated: fact('Last step'),
       experiment: fact('Experiment'), tags: element('div', {class: 'run-tags'}), bar: element('div', {class: 'run-bar'}),
       stop: button('Stop', 'danger', () => this.stop()), resume: button('Resume', 'primary', () => this.resume()),
@@ -200,8 +227,12 @@ class RunPage {
   tellHead() {
     const {summary, head, about: found} = this, alive = ALIVE.has(summary.status);
     setStatus(head.status, summary.status, summary.reason);
-    setText(head.reason, summary.reason || '');
+    if (head.reason.dataset.text !== summary.reason) {
+      head.reason.dataset.text = summary.reason;
+      replace(head.reason, withCode(withTimes(summary.reason)));
+    }
     head.reason.hidden = !summary.reason;
+    head.reason.dataset.status = summary.status;
     const part = toNumber(summary.percent);
     setText(head.step.value, summary.step === null ? '–' :
       `${integer(summary.step)}${summary.train_steps ? ` of ${integer(summary.train_steps)}` : ''}${part === null ? '' : ` · ${percent(part)}`}`);
@@ -218,13 +249,19 @@ class RunPage {
     setText(head.updated.value, ago(summary.updated) || '–');
     head.updated.value.title = time(summary.updated);
     setText(head.experiment.value, summary.experiment || '–');
+    for (const {node, value} of [head.experiment, head.step, head.left, head.speed, head.started, head.updated]) {
+      node.hidden = !alive && value.textContent === '–'; // Of a run that lives it may come.
+    }
     head.stop.hidden = !alive;
     setText(head.stop, summary.status === 'stopping' ? 'Stop now' : 'Stop');
-    head.stop.title = summary.status === 'stopping' ? 'End it at once, without saving' : 'Asks it to save and to stop';
+    head.stop.title = summary.status === 'stopping' ? 'Kills the process without a save' : 'Saves a checkpoint and stops';
     head.resume.hidden = alive || summary.status === 'finished';
+    const isWrong = isMistake(summary);
+    head.resume.classList.toggle('primary', !isWrong);
+    head.clone.classList.toggle('primary', isWrong);
     head.extend.hidden = summary.status !== 'finished' || !summary.train_steps;
-    head.extend.title = 'Trains further, from its newest checkpoint';
-    head.resume.title = found.can_resume || 'Continues from its newest checkpoint';
+    head.extend.title = 'Trains more steps from the newest checkpoint';
+    head.resume.title = found.can_resume || 'Continues from the newest checkpoint';
     head.resume.disabled = 'busy' in head.resume.dataset || Boolean(found.can_resume);
     setText(head.archive, summary.is_archived ? 'Unarchive' : 'Archive');
     for (const each of [head.archive, head.remove]) each.disabled = alive || 'busy' in each.dataset;
@@ -252,8 +289,8 @@ class RunPage {
 
   async stop() {
     const now = this.summary.status === 'stopping';
-    if (now && !await confirm('End it at once?', `${this.name} is saving and will stop. Steps after its last checkpoint are lost.`,
-      'End it now', {kind: 'danger', keep: 'Wait for the save', signal: this.signal})) return;
+    if (now && !await confirm('Kill the run?', `${this.name} is saving and will stop. Steps after its last checkpoint are lost.`,
+      'Kill', {kind: 'danger', keep: 'Wait for the save', signal: this.signal})) return;
     const done = await this.act('stop', {now});
     if (done) {
       this.summary = {...this.summary, status: done.status};
@@ -269,7 +306,7 @@ class RunPage {
   async extend() {
     const {train_steps: before} = this.summary;
     const text = await prompt(`Extend ${this.name}`, {label: 'Train to step', value: String(2 * before), text: 'Extend', signal: this.signal,
-      hint: `It has finished at step ${integer(before)}. A learning rate that decays until then follows the new number only if its own fields do.`});
+      hint: `The run finished at step ${integer(before)}. The schedule of the learning rate changes only if its fields do.`});
     if (text === null) return;
     const done = await this.act('resume', {train_steps: Number(text.replaceAll(/[\s,_]/g, ''))});
     if (done) this.summary = {...this.summary, status: done.status, reason: ''};
@@ -283,7 +320,7 @@ class RunPage {
   async remove() {
     const done = await this.act('delete');
     if (!done) return;
-    toast(`${this.name}: is in the trash`, {action: {text: 'Undo', do: async () => {
+    toast(`${this.name} is in the trash`, {action: {text: 'Undo', do: async () => {
       try {
         const {errors} = await post('/api/runs/restore', {keys: [done.key]});
         if (errors.length) toast(errors, {kind: 'error'});
@@ -298,7 +335,7 @@ class RunPage {
   async tensorboard() {
     const tab = window.open('', '_blank'); // Now: later the browser takes it for an unwanted one.
     try {
-      setText(this.head.board, 'Starts…');
+      setText(this.head.board, 'Starting…');
       const {url} = await post('/api/run/tensorboard', {run: this.name});
       if (!/^http:\/\/127\.0\.0\.1:\d+\//.test(url)) throw new Error('TensorBoard has no address of this machine');
       if (tab) {
@@ -350,10 +387,29 @@ class RunPage {
       tab.focus();
       tab.click();
     };
-    this.tabs = element('div', {class: 'tabs run-tabs', role: 'tablist', 'aria-label': 'Parts of the run', onkeydown: keydown},
-      TABS.map(([tab, text]) => element('button', {type: 'button', role: 'tab', id: `tab-${tab}`, 'aria-controls': 'run-panel',
-        onclick: () => this.open(tab)}, text)));
+    this.tabs = element('div', {class: 'tabs run-tabs', role: 'tablist', 'aria-label': 'Parts of the run', onkeydown: keydown});
+    this.tellTabs();
     return this.tabs;
+  }
+
+  /** The tabs that have contents or may get them, and the one that is open. A run that failed before training begins with its log. */
+  shownTabs() {
+    const {parts} = this.about, alive = ALIVE.has(this.summary.status) || ['submitted', 'unknown'].includes(this.summary.status);
+    const has = (tab) => tab === 'about' || tab === this.tab || this.media[tab] ||
+      (!MEDIA.includes(tab) && (alive || (tab === 'curves' ? this.names.length > 0 : parts.includes(tab))));
+    const shown = TABS.filter(([tab]) => has(tab)), isFirst = ([tab]) => this.isMistake && FIRST_OF_A_MISTAKE.includes(tab);
+    return [...shown.filter(isFirst), ...shown.filter((each) => !isFirst(each))];
+  }
+
+  tellTabs() {
+    const shown = this.shownTabs(), key = shown.map(([tab]) => tab).join();
+    if (this.tabs.dataset.key === key) return;
+    this.tabs.dataset.key = key;
+    const made = new Map([...this.tabs.children].map((tab) => [tab.id, tab])), focused = document.activeElement;
+    replace(this.tabs, shown.map(([tab, text]) => made.get(`tab-${tab}`) ?? element('button', {type: 'button', role: 'tab', id: `tab-${tab}`,
+      'aria-controls': 'run-panel', 'aria-selected': 'false', tabindex: -1, onclick: () => this.open(tab)}, text)));
+    if (this.tabs.contains(focused)) focused.focus({preventScroll: true});
+    keys(Object.fromEntries(shown.map(([tab, text], index) => [String(index + 1), {text, do: () => this.open(tab)}])), this.signal);
   }
 
   async open(tab) {
@@ -361,13 +417,15 @@ class RunPage {
     this.leave = new AbortController();
     const {signal} = this.leave;
     this.signal.addEventListener('abort', () => this.leave.abort(), {signal});
+    this.tab = tab;
+    this.tellTabs();
     for (const each of this.tabs.children) {
       each.setAttribute('aria-selected', String(each.id === `tab-${tab}`));
       each.tabIndex = each.id === `tab-${tab}` ? 0 : -1;
     }
     document.getElementById(`tab-${tab}`).scrollIntoView({block: 'nearest', inline: 'nearest'});
     this.panel.setAttribute('aria-labelledby', `tab-${tab}`);
-    setQuery({tab: tab === 'curves' ? null : tab});
+    setQuery({tab: tab === 'curves' && !this.isMistake ? null : tab});
     this.part = null;
     replace(this.panel);
     try {
@@ -383,6 +441,11 @@ class RunPage {
   }
 }
 
+/** Whether a run ended by a mistake of its command, of its data or of its settings: resumed, it would end so again. */
+function isMistake({status: word, step}) {
+  return word === 'diverged' || (word === 'failed' && !step);
+}
+
 /** Whether two summaries are of one run, which has another name now: they have the same start, and its steps. */
 function isSameRun(one, other) {
   return one.started !== null && ['started', 'attempt', 'experiment', 'train_steps'].every((key) => one[key] === other[key]);
@@ -392,7 +455,7 @@ const OTHERS = ['--series-3', '--series-4', '--series-5', '--series-6', '--serie
 
 async function openCurves(page, signal) {
   if (!page.names.length) {
-    const node = element('div', {}, empty('No curves yet', 'They begin with the first loop of training steps. Until then the log shows its progress.'));
+    const node = element('div', {}, empty('No curves yet', 'The first point is written after the first loop of training steps. The log shows the progress until then.'));
     return {node, named: () => page.open('curves')};
   }
   const modes = () => [...new Set(page.names.map((name) => parseName(name).mode).filter(Boolean))];

@@ -16,6 +16,7 @@ import {table} from '../table.js';
 import {toastError} from '../toast.js';
 
 export const title = 'Runs';
+export const help = {text: 'One row for each run of the folder. Click a title to sort. Filter by words and by conditions such as `accuracy>0.9` or `learning_rate=1e-3`. Select runs to compare, stop, resume, tag, archive or delete them.', docs: 'docs/how_to/console.md'};
 export const styles = ['/static/pages/runs.css'];
 
 const STATUSES = ['submitted', 'starting', 'running', 'stopping', 'hung', 'finished', 'preempted', 'diverged', 'failed', 'dead', 'unknown'];
@@ -110,6 +111,7 @@ class RunsPage {
       viewsButton('runs', this.root, {queryOf: () => this.query(), open: (query) => navigate(`/runs?${query}`), signal: this.signal}),
       !this.isArchive && element('a', {class: 'button primary', href: '/new'}, 'New run'));
     this.table = table({label: this.isArchive ? 'Archived runs' : 'Runs', key: (run) => run.name, rowHeight: 34,
+      note: (run) => this.columns.includes('reason') ? '' : columns.mistakeOf(run),
       onOpen: (run) => navigate(columns.runAddress(run)), onSort: (name) => this.setSort(name),
       onSelect: (names) => this.setSelected(names)});
     this.place = element('div', {class: 'place'});
@@ -134,7 +136,7 @@ class RunsPage {
     this.kinds = Object.fromEntries([...wanted, this.sortName].map((name) => [name, columns.kindOf(name, all, this.fieldNames)]));
     const own = notesColumns((tag) => this.toggleTag(tag));
     this.table.node.classList.toggle('two-lines', NARROW.matches);
-    this.table.setRowHeight(NARROW.matches ? 66 : 34);
+    this.table.setRowHeight(NARROW.matches ? 66 : 34, NARROW.matches ? 42 : 24);
     const compared = {baseline: () => this.runs.get(this.baseline), best: this.best};
     this.table.setColumns([columns.nameColumn(this.baseline), ...names.map((name) =>
       own[name] ?? columns.columnOf(name, this.kinds[name], this.fields, compared))]);
@@ -245,7 +247,7 @@ class RunsPage {
     this.shown = wanted;
     if (wanted === 'table') replace(this.place, this.table.node);
     else if (wanted === 'none') {
-      replace(this.place, empty('No run is meant', `None of ${plural(inView.length, 'run')} is left by the filter.`, null,
+      replace(this.place, empty('No matching runs', `The filter matches none of ${plural(inView.length, 'run')}.`, null,
         element('button', {onclick: () => this.clearFilter()}, 'Show all')));
     } else if (wanted === 'empty') replace(this.place, this.isArchive ? emptyArchive(this.root) : emptyRuns(this.root));
   }
@@ -259,9 +261,9 @@ class RunsPage {
     this.chipsText = text;
     const focused = document.activeElement?.dataset?.chip;
     replace(this.chips, this.baseline && element('button', {class: 'small chip', 'aria-pressed': 'true', dataset: {chip: '='},
-      title: 'Compare with no baseline', onclick: () => this.setBaseline('')}, `baseline ${this.baseline}`, ' ×'),
+      title: 'Remove the baseline', onclick: () => this.setBaseline('')}, `baseline ${this.baseline}`, ' ×'),
     this.tags.map((tag) => element('button', {class: 'small chip', 'aria-pressed': 'true', dataset: {chip: `#${tag}`},
-      title: 'Without this tag', onclick: () => this.toggleTag(tag)}, `#${tag}`, ' ×')),
+      title: 'Remove this tag from the filter', onclick: () => this.toggleTag(tag)}, `#${tag}`, ' ×')),
     shown.map((name) => element('button', {class: 'small chip', 'aria-pressed': String(this.statuses.includes(name)),
       dataset: {chip: name}, onclick: () => this.toggleStatus(name)}, status(name), integer(counts.get(name) ?? 0))));
     if (focused) this.chips.querySelector(`[data-chip="${CSS.escape(focused)}"]`)?.focus();
@@ -367,7 +369,7 @@ class RunsPage {
     const runs = [...this.runs.values()];
     const metrics = columns.metricNames(runs).filter((name) => columns.kindOf(name, runs, this.fieldNames) === 'metric');
     const now = this.columns.length ? this.columns : this.defaults ?? [];
-    const offered = [['Of the run', columns.OWN_NAMES], ['Metrics', metrics],
+    const offered = [['Run', columns.OWN_NAMES], ['Metrics', metrics],
       ['Configuration', sortedFields(this.fieldNames, metrics)]];
     const search = element('input', {type: 'search', 'aria-label': 'Search', placeholder: 'Search', oninput: () => {
       for (const label of content.querySelectorAll('label')) label.hidden = !label.textContent.includes(search.value);
@@ -422,10 +424,10 @@ class RunsPage {
       !this.isArchive && button('Stop', (chosen) => actions.stop(chosen, this.signal), !stoppable),
       !this.isArchive && button('Resume', actions.resume, !runs.some((run) => !columns.isLiving(run) && run.status !== 'finished')),
       button('Tags', (chosen) => actions.tag(chosen, this.signal), false),
-      this.isArchive ? button('Take out of the archive', actions.unarchive, false) : button('Archive', actions.archive, living === runs.length),
+      this.isArchive ? button('Unarchive', actions.unarchive, false) : button('Archive', actions.archive, living === runs.length),
       button('Delete', (chosen) => actions.remove(chosen, this.signal), living === runs.length, {class: 'danger'}),
       element('span', {class: 'grow'}),
-      element('button', {onclick: () => this.setSelected([])}, 'Select nothing'));
+      element('button', {onclick: () => this.setSelected([])}, 'Clear selection'));
   }
 
   compare() {
@@ -468,13 +470,13 @@ function store(names) {
 }
 
 function emptyRuns(root) {
-  return empty('No runs yet', 'Every run in this folder appears here by itself.',
+  return empty('No runs yet', 'Every run in this folder appears here.',
     `python train.py --experiment=digits --mode=train_and_eval --model_dir=${shellWord(`${root}/digits`)}`,
     element('p', {}, 'Or ', link('/new', 'choose an experiment and start it here'), '.'));
 }
 
 function emptyArchive(root) {
-  return empty('Nothing is archived', 'Archived runs are kept out of the list; their files stay where they are.',
+  return empty('Nothing is archived', 'Archived runs are not in the list. Their files stay in place.',
     `official-ext runs archive ${shellWord(root)} RUN`);
 }
 

@@ -13,6 +13,7 @@ import {table} from '../table.js';
 import {toast, toastError} from '../toast.js';
 
 export const title = 'Sweep';
+export const help = {text: 'The points of a sweep, the best first. Drag along an axis to select points. Retry and Resume act on the selected points.', docs: 'docs/how_to/sweep.md'};
 export const styles = [...STYLES, '/static/pages/sweep.css'];
 
 const ROW = 34, MAX_ROWS = 14;
@@ -85,9 +86,9 @@ function makePage(view, first, query, signal) {
     sweep.description && element('p', {class: 'soft'}, sweep.description), parts.command, parts.nothing,
     element('div', {class: 'columns'}, parts.best, parts.importances),
     element('section', {class: 'card', 'aria-label': 'Parallel coordinates'}, element('h2', {}, 'Parameters and metric'), plot.node,
-      element('p', {class: 'hint'}, 'Drag along an axis to choose a range; click it to let go. A click on a line opens the run.')),
+      element('p', {class: 'hint'}, 'Drag along an axis to select a range; click the axis to clear it. Click a line to open the run.')),
     element('section', {class: 'card', 'aria-label': 'One parameter'}, element('div', {class: 'toolbar'}, element('h2', {class: 'grow'}, 'One parameter'), choice), dots.node,
-      element('p', {class: 'hint'}, 'Hollow points and dashed lines are of runs that have failed.')),
+      element('p', {class: 'hint'}, 'Hollow points and dashed lines: failed runs.')),
     parts.seeds, element('section', {'aria-label': 'Points'}, parts.actions, grid.node),
     element('details', {}, element('summary', {}, 'sweep.yaml'), parts.file)));
   plot.setBrushes(brushes);
@@ -160,19 +161,19 @@ function makePage(view, first, query, signal) {
       sweep.status !== 'running' && sweep.status !== 'finished' && element('button', {class: 'primary', onclick: goOn}, 'Resume'));
     if (focus) [...parts.buttons.children].find((each) => each.textContent === focus)?.focus();
     const waits = sweep.status === 'interrupted';
-    replace(parts.command, waits && [element('p', {class: 'soft'}, 'No controller runs: no further points are tried. It resumes with'), command(sweep.command)]);
-    replace(parts.nothing, !sweep.points.length && empty('No points yet', 'They come as soon as the controller has proposed some.'));
+    replace(parts.command, waits && [element('p', {class: 'soft'}, 'No controller is running: no further points are tried. This command resumes it:'), command(sweep.command)]);
+    replace(parts.nothing, !sweep.points.length && empty('No points yet', 'The controller has not proposed any.'));
   }
 
   async function stop() {
-    const text = 'No further points are tried. Those that run save and stop; they resume when the sweep does.';
+    const text = 'No further points are tried. Running points save and stop, and resume with the sweep.';
     if (await confirm(`Stop ${sweep.name}?`, text, 'Stop the sweep', {kind: 'danger', keep: 'Keep running', signal})) await change('stop');
   }
 
   async function goOn() {
     const input = element('input', {type: 'number', min: 1, value: sweep.slots ?? 1, autofocus: true});
     const content = [element('label', {class: 'stacked'}, 'Points at once', input),
-      element('p', {class: 'hint'}, 'The controller works in the background, also when this page and the console are closed.')];
+      element('p', {class: 'hint'}, 'The controller runs in the background, also when the console is closed.')];
     if (await dialog('Resume the sweep', content, [{text: 'Cancel', value: null}, {text: 'Resume', value: true, kind: 'primary'}], {signal}) === true) {
       await change('go_on', {slots: Number(input.value)});
     }
@@ -278,7 +279,7 @@ function makePage(view, first, query, signal) {
     const act = (text, path, words, kind = '') => {
       const fitting = numbers(words);
       return element('button', {class: ['small', kind], disabled: !fitting.length, onclick: async () => {
-        if (kind && !await confirm(`Delete ${plural(fitting.length, 'point')}?`, 'Their runs go to the trash; they are not retried.', 'Delete', {kind, signal})) return;
+        if (kind && !await confirm(`Delete ${plural(fitting.length, 'point')}?`, 'Their runs move to the trash and are not retried.', 'Delete', {kind, signal})) return;
         if (await change(path, {points: fitting})) {
           toast(`${text}: ${plural(fitting.length, 'point')}`);
           if (path === 'delete') {

@@ -5,6 +5,7 @@ import {metric, shellWord} from '../format.js';
 import {bar, empty, link, loading, status} from '../parts.js';
 
 export const title = 'Sweeps';
+export const help = {text: 'Searches over parameters by many runs. New run has a form for a sweep.', docs: 'docs/how_to/sweep.md'};
 export const styles = ['/static/pages/sweep.css'];
 
 const UNDER_WAY = ['new', 'queued', 'paused', 'starting', 'running', 'stopping'];
