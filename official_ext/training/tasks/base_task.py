@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
-import warnings
 
 from official.core import base_task
 from official.core import exp_factory
@@ -97,12 +96,6 @@ def _registering(register: Callable[[Any], Any], what: str, values: Callable[[],
   return decorate
 
 
-def _warn_of_former_name() -> None:
-  warnings.warn(
-    'Task.goes_on_from: is called weights_folder now; version 0.3 will not know the former name', FutureWarning, 3
-  )
-
-
 class Task(base_task.Task):
   """A single-replica view of training: `build_model`, `build_inputs` and `forward` make a task.
 
@@ -136,17 +129,6 @@ class Task(base_task.Task):
 
   weights_folder: str = ''
   evaluates: bool = True
-
-  @property
-  def goes_on_from(self) -> str:
-    """The former name of `weights_folder`; it will go in version 0.3."""
-    _warn_of_former_name()
-    return self.weights_folder
-
-  @goes_on_from.setter
-  def goes_on_from(self, folder: str) -> None:
-    _warn_of_former_name()
-    self.weights_folder = folder
 
   @property
   def class_names(self) -> Sequence[str]:

@@ -7,7 +7,6 @@ the same statuses. It has no model, optimizer, input, evaluation or checkpoint o
 from collections.abc import Callable, Mapping
 import os
 from typing import Any
-import warnings
 
 from absl import logging
 import tensorflow as tf
@@ -188,11 +187,6 @@ class LoopRun:
   def report(self, event: str, values: Mapping[str, object]) -> None:
     """Writes an event at the present step: see training/writers/writers.py for their names."""
     self._show(f'{event} {self.step}', '  '.join(f'{name} {_shown(value)}' for name, value in values.items()))
-
-  def tell(self, event: str, values: Mapping[str, object]) -> None:
-    """The former name of `report`. Version 0.3 removes it."""
-    warnings.warn('LoopRun.tell: is called report now; version 0.3 will not know the former name', FutureWarning, 2)
-    self.report(event, values)
 
   def _begin(self, checkpoint: str | None) -> None:
     """Reports the first call of `begin`."""

@@ -104,15 +104,6 @@ def test_what_forward_returns_is_checked(returned, message, in_graph):
     (tf.function(step) if in_graph else step)()
 
 
-def test_the_former_name_of_the_folder_of_the_weights():
-  task = task_of()
-  with pytest.warns(FutureWarning, match='^Task.goes_on_from: is called weights_folder now'):
-    task.goes_on_from = 'somewhere'
-  assert task.weights_folder == 'somewhere'
-  with pytest.warns(FutureWarning):
-    assert task.goes_on_from == 'somewhere'
-
-
 def test_forward_must_be_written():
   class Task(base_task.Task):
     def build_inputs(self, params, input_context=None):

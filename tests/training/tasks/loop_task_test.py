@@ -146,11 +146,3 @@ def test_a_rehearsal_notices_who_does_not_stop(tmp_path):
   with pytest.raises(errors.UserError, match='still runs at step 5, after a stop request'):
     for step in range(3, 100):
       rehearsal.advance(step)
-
-
-def test_the_former_name_of_report_works_and_warns():
-  shown = []
-  loop = loop_task.LoopRun(make_params(), '', show=lambda name, text: shown.append((name, text)))
-  with pytest.warns(FutureWarning, match='LoopRun.tell: is called report now; version 0.3'):
-    loop.tell('train', {'loss': 0.5})
-  assert shown == [('train 0', 'loss 0.5')]
