@@ -48,7 +48,7 @@ def test_a_folder_has_one_training_and_any_number_of_evaluations(run_train, star
 
   names = {name for name in os.listdir(folder) if not name.startswith('ckpt-')}
   second = run_train(_flags(folder, 'train_and_eval', '--set=learning_rate=1'))
-  assert second.returncode == 2
+  assert second.returncode == 4
   (error,) = (line for line in second.stderr.splitlines() if line.startswith('error: '))
   assert f'process {first.pid} on ' in error and 'trains in this folder' in error
   now = {name for name in os.listdir(folder) if not (name.startswith('ckpt-') or '.tmp' in name)}

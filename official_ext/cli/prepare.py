@@ -372,7 +372,8 @@ def run(arguments: list[str]) -> None:
   def make_engine(num_shards):
     if known.engine == 'ray':
       return engines.RayEngine(known.ray_address, known.workers or 0)
-    return engines.LocalEngine(min(known.workers or engines.num_cores(), max(1, num_shards)))
+    del num_shards  # One shard may be divided.
+    return engines.LocalEngine(known.workers or engines.num_cores())
 
   conversion = _conversion(known, settings)
   text = _text_settings(known)

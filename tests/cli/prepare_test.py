@@ -212,6 +212,23 @@ def assert_undisturbed(folder, path):
   assert not list((folder / 'out').glob('*.partial'))
 
 
+def test_a_kill_while_several_processes_make_one_shard_changes_no_byte(tmp_path):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n, 'text': f'{n:09d} ' * 100} for n in range(12000)])
+  words = ['a.jsonl', 'out', '--workers=2']
+  with inputs.started(tmp_path, *words) as process:
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / 'out').glob('*.part-*.partial')):
+      assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+      time.sleep(0.01)
+    process.kill()
+  with inputs.started(tmp_path, *words) as process:
+    out, err = process.communicate()
+  assert process.returncode == 0 and '1 of 1 shards' in out, err
+  inputs.prepare(path, tmp_path / 'undisturbed')
+  assert inputs.shard_bytes(tmp_path / 'out') == inputs.shard_bytes(tmp_path / 'undisturbed')
+  assert not list((tmp_path / 'out').glob('*.partial'))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(('engine', 'step', 'least'), [('local', 4, 3), pytest.param('ray', 6, 2, marks=_needs_ray)])
 def test_kills_at_many_moments_change_no_byte(engine, step, least, tmp_path):

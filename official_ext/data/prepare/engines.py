@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import official_ext
 from official_ext.base import errors
@@ -26,12 +27,41 @@ _END_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 
 
+class _Parts:
+  """The parts of a shard that several processes make at once.
+
+  Attributes:
+    jobs: of the parts.
+  """
+
+  def __init__(self, job: dict[str, Any], jobs: list[dict[str, Any]]):
+    self.jobs = jobs
+    self._job = job
+    self._done: dict[int, json_values.JsonObject] = {}
+    self._read: dict[int, tuple[int, float]] = {}  # The records and the share of each part so far.
+
+  def taken(self, answer: json_values.JsonObject) -> json_values.JsonObject:
+    """The answer for the whole shard: a report until all parts are there; an error of a part is the shard's."""
+    if answer['end'] == shards.PART:
+      self._done[answer['part']] = answer
+      self._read[answer['part']] = answer['report']['records'], 1.0
+      if len(self._done) == len(self.jobs):
+        return shards.assemble(self._job, [self._done[part] for part in sorted(self._done)])
+    elif answer['end'] == shards.UNDER_WAY:
+      self._read[answer['part']] = answer['records'], answer['share']
+    else:
+      return answer
+    records, shares = zip(*self._read.values())
+    share = sum(shares) / len(self.jobs)
+    return {'name': self._job['name'], 'end': shards.UNDER_WAY, 'records': sum(records), 'share': share}
+
+
 class LocalEngine:
   """Processes that write shards. Use it as a context: at its end they are gone."""
 
   def __init__(self, num_workers: int):
-    """Takes the number of processes."""
-    self._num_workers = num_workers
+    """Takes the largest number of processes."""
+    self._num_workers = self._num_used = num_workers
     self._processes: list[subprocess.Popen] = []
     self._answers: queue.Queue[dict[str, object] | None] = queue.Queue()
     self._lock = threading.Lock()
@@ -61,8 +91,23 @@ class LocalEngine:
 
     None every now and then, while none comes.
     """
-    left = iter(jobs)
-    self._threads = [threading.Thread(target=self._serve, args=(left,), daemon=True) for _ in range(self._num_workers)]
+    jobs = list(jobs)
+    # So many remain for the last round that some processes would have none: these are divided.
+    tail = jobs[len(jobs) - len(jobs) % self._num_workers :] if self._num_workers > 1 else []
+    parts: dict[object, _Parts] = {}
+    for job in tail:
+      divided = shards.divided(job, self._num_workers)
+      note = shards.verified(job) if divided else None
+      if note is not None:
+        yield {'name': job['name'], 'end': shards.DONE, 'note': note, 'was_there': True}
+      elif divided:
+        parts[job['name']] = _Parts(job, divided)
+      if divided:
+        jobs.remove(job)
+    todo = [*jobs, *(job for each in parts.values() for job in each.jobs)]
+    self._num_used = max(1, min(self._num_workers, len(todo)))
+    left = iter(todo)
+    self._threads = [threading.Thread(target=self._serve, args=(left,), daemon=True) for _ in range(self._num_used)]
     for thread in self._threads:
       thread.start()
     working = len(self._threads)
@@ -74,6 +119,8 @@ class LocalEngine:
         continue
       if answer is None:
         working -= 1
+      elif answer['name'] in parts:
+        yield parts[answer['name']].taken(answer)
       else:
         yield answer
 
@@ -109,7 +156,7 @@ class LocalEngine:
 
   def _start(self) -> subprocess.Popen:
     root = os.path.dirname(os.path.dirname(os.path.abspath(official_ext.__file__)))
-    threads = max(1, num_cores() // self._num_workers)
+    threads = max(1, num_cores() // self._num_used)
     environment = {
       'RAYON_NUM_THREADS': str(threads),  # Of tokenizers.
       **os.environ,

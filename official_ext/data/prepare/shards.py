@@ -7,7 +7,7 @@ it: only a shard whose note fits counts.
 A process that has read ArrayRecord files must not fork a process that writes them. One process may do both.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import hashlib
 import importlib
@@ -186,6 +186,7 @@ _PARTIAL = '.partial'
 # The errors that a job can end with.
 DONE, BAD_INPUT, NO_STORAGE, FAILED = 'done', 'bad_input', 'no_storage', 'failed'
 UNDER_WAY = 'under_way'  # Of a report before the end.
+PART = 'part'  # Of a part of a shard, which `assemble` joins to the others.
 _REPORT_SECONDS = 0.5
 
 
@@ -221,7 +222,7 @@ class _WatchedRecords(numbered_records.Records):
 def write_or_report(
   job: Mapping[str, Any], report: Callable[[json_values.JsonObject], None] | None = None
 ) -> json_values.JsonObject:
-  """Writes a shard, unless it exists already.
+  """Writes a shard, unless it exists already, or a part of one: see `divided`.
 
   Args:
     job: of `Plan.job`.
@@ -229,9 +230,12 @@ def write_or_report(
       of the shard's. None: there are none.
 
   Returns:
-    JSON values: `name`; `end`, how it ended; then `note`, and `was_there`; else `message`, a line.
+    JSON values: `name`; `end`, how it ended; then `note`, and `was_there`; else `message`, a line. Of a part that is
+    written, `end` is PART: see `_write_part`.
   """
   try:
+    if 'part' in job:
+      return _write_part(job, report)
     note = verified(job)
     was_there = note is not None
     return {'name': job['name'], 'end': DONE, 'note': note or _write(job, report), 'was_there': was_there}
@@ -290,22 +294,96 @@ def partial(path: str) -> str:
   return f'{path}.{os.uname().nodename}-{os.getpid()}{_PARTIAL}'
 
 
+# Parts of a shard, which several processes make at once.
+
+_LEAST_PART_BYTES = 2_000_000  # Of the input: below, the start of a process takes longer.
+_LENGTH_BYTES = 8  # Before each row of a part.
+
+
+def divided(job: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
+  """The jobs of the parts of a shard, in order, whose rows make the shard's; [] if it is not to be divided.
+
+  Rows that are packed depend on all records of their shard. Conversions for Model Garden note values of whole shards.
+
+  Args:
+    job: of `Plan.job`.
+    most: the largest number of parts.
+  """
+  packs = job['settings'].get('packing', 'none') != 'none'
+  number = min(most, sum(pieces_lib.Piece(*values).size for values in job['pieces']) // _LEAST_PART_BYTES)
+  if job['kind'] not in ('records', 'images', 'texts') or packs or number < 2:
+    return []
+  return [{**job, 'part': [part, number]} for part in range(number)]
+
+
+def _write_part(job, report_progress):
+  """Writes the rows of a part into a file; returns `path` of that, `part` and `report`, the counts of its records."""
+  part, number = job['part']
+  records = _records(job)
+  start, end = (len(records) * edge // number for edge in (part, part + 1))
+  records = _watched(job, numbered_records.SelectedRecords(records, range(start, end)), report_progress)
+  path = partial(f'{_path(job)}.part-{part}')
+  with paths.storing(path), open(path, 'wb') as file:
+
+    def write(row: bytes) -> None:
+      file.write(len(row).to_bytes(_LENGTH_BYTES, 'little') + row)
+
+    report = write_rows(job, records, write)
+  return {'name': job['name'], 'end': PART, 'part': part, 'path': path, 'report': report.counts()}
+
+
+def assemble(job: Mapping[str, Any], parts: Sequence[json_values.JsonMapping]) -> json_values.JsonObject:
+  """Writes a shard of the rows of its parts, as `write_or_report` without parts does.
+
+  Args:
+    job: of the shard.
+    parts: the answers of `write_or_report` to all jobs of `divided`, in order.
+  """
+  report = record_report.RecordReport.total(record_report.RecordReport(**part['report']) for part in parts)
+
+  def write_parts(write: Callable[[bytes], None]) -> record_report.RecordReport:
+    for part in parts:
+      with open(part['path'], 'rb') as file:
+        while length := file.read(_LENGTH_BYTES):
+          write(file.read(int.from_bytes(length, 'little')))
+    return report
+
+  try:
+    answer = {'name': job['name'], 'end': DONE, 'note': _write_file(job, write_parts), 'was_there': False}
+  except errors.StorageError as error:
+    return {'name': job['name'], 'end': NO_STORAGE, 'message': str(error)}
+  except OSError as error:
+    return {'name': job['name'], 'end': NO_STORAGE, 'message': f'{_path(job)}: {error.strerror or error}'}
+  for part in parts:
+    with contextlib.suppress(OSError):
+      os.remove(part['path'])
+  return answer
+
+
+def _watched(job, records, report_progress):
+  """The records, which report how many of them were read."""
+  if report_progress is None:
+    return records
+  length, part = max(1, len(records)), {'part': job['part'][0]} if 'part' in job else {}
+  report = lambda count: report_progress(
+    {'name': job['name'], 'end': UNDER_WAY, 'records': count, 'share': round(count / length, 4), **part}
+  )
+  return _WatchedRecords(records, report)
+
+
 def _write(job, report_progress=None):
+  records = _watched(job, _records(job), report_progress)
+  return _write_file(job, lambda write: write_rows(job, records, write))
+
+
+def _write_file(job, write_all):
+  """Writes a shard and its note; `write_all` writes all rows by its argument, and returns the counts."""
   path, note_path = _path(job), _note_path(job)
   # Of a first process that was killed, or a machine that was taken for lost, another may be writing the same.
   temporary = partial(path)
-  records = _records(job)
-  if report_progress is not None:
-    length = max(1, len(records))
-    records = _WatchedRecords(
-      records,
-      lambda count: report_progress(
-        {'name': job['name'], 'end': UNDER_WAY, 'records': count, 'share': round(count / length, 4)}
-      ),
-    )
   try:
     with writer_of(path)(path, temporary) as writer:
-      report = write_rows(job, records, writer.write)
+      report = write_all(writer.write)
     paths.sync_to_disk(temporary)
     note = _note(job, temporary, writer.count, report)
     paths.rename(temporary, path)

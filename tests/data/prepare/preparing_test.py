@@ -1,5 +1,6 @@
 """Preparations: what they hold is the input; the same bytes however they were made; what is refused."""
 
+import contextlib
 import gzip
 import io
 import json
@@ -17,6 +18,7 @@ from official_ext.base import errors
 from official_ext.data import input_files
 from official_ext.data import row_encoding
 from official_ext.data import step_indexed
+from official_ext.data.prepare import engines
 from official_ext.data.prepare import pieces as pieces_lib
 from official_ext.data.prepare import planning
 from official_ext.data.prepare import preparing
@@ -325,3 +327,74 @@ def test_a_shard_reports_how_far_it_is_and_has_the_same_bytes(tmp_path, monkeypa
     'share': 0.5,
   }
   assert inputs.shard_bytes(tmp_path / 'first') == inputs.shard_bytes(tmp_path / 'second')
+
+
+def answers_of_parts(plan, folder, number=3):
+  (job,) = (plan.job(0, str(folder)),)
+  return job, [shards.write_or_report(json.loads(json.dumps(part))) for part in shards.divided(job, number)]
+
+
+@pytest.mark.parametrize('kind', ['records', 'images', 'texts'])
+def test_a_shard_of_parts_has_the_bytes_and_the_note_of_one_that_is_written_whole(
+  kind, tmp_path, monkeypatch, tokenizer
+):
+  monkeypatch.setattr(shards, '_LEAST_PART_BYTES', 1)
+  row_format, settings = None, planning.Settings(on_bad_example='skip')
+  if kind == 'images':
+    path = inputs.write_images(tmp_path / 'in', number=7)
+    (path / 'cat [1]' / '2.png').write_bytes(b'not an image')
+  else:
+    path = inputs.write_lines(tmp_path / 'a.jsonl', inputs.documents(50))
+    path.write_text(path.read_text().replace('{"text": "Text 20 ', '{oops "Text 20 '))
+  if kind == 'texts':
+    row_format = token_rows.TokenRows(text_formats.TextFields(seq_length=16), tokenizer)
+  whole = preparing.prepare(
+    [str(path)], str(tmp_path / 'whole'), settings, lambda _: contextlib.nullcontext(inputs.Here()), row_format
+  )
+  assert whole.report.bad_records == 1 and len(whole.plan.shards) == 1
+  folder = tmp_path / 'parts'
+  folder.mkdir()
+  for name, content in (row_format.files if row_format else {}).items():
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content)
+  job, parts = answers_of_parts(planning.make_plan([str(path)], settings, row_format), folder)
+  assert [(part['end'], part['part']) for part in parts] == [(shards.PART, number) for number in range(3)]
+  answer = shards.assemble(job, parts)
+  assert answer['end'] == shards.DONE and answer['note'] == whole.notes[0]
+  assert inputs.shard_bytes(folder) == inputs.shard_bytes(tmp_path / 'whole')
+  assert not list(folder.glob('*.partial'))
+
+
+def test_rows_that_depend_on_all_records_are_not_divided(tmp_path, tokenizer):
+  job = {'kind': 'texts', 'settings': {'packing': 'wrapped'}, 'pieces': [['a', 'bytes', 0, 9, 10**9]]}
+  assert not shards.divided(job, 4)
+  assert not shards.divided({**job, 'kind': 'detection', 'settings': {}}, 4)
+  of_texts = {**job, 'settings': {'packing': 'none'}}
+  assert [part['part'] for part in shards.divided(of_texts, 4)] == [[0, 4], [1, 4], [2, 4], [3, 4]]
+  small = {**of_texts, 'pieces': [['a', 'bytes', 0, 9, 3 * shards._LEAST_PART_BYTES]]}
+  assert len(shards.divided(small, 4)) == 3 and not shards.divided({**small, 'pieces': []}, 4)
+
+
+def test_the_last_shards_are_divided_among_processes(tmp_path):
+  """Three shards of 5 MB for two processes: the third one is made by both."""
+  path = inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n, 'text': f'{n:09d}' * 1000} for n in range(1600)])
+  plan = planning.make_plan([str(path)], planning.Settings(shard_bytes=5_000_000))
+  folder = tmp_path / 'out'
+  folder.mkdir()
+  jobs = [plan.job(number, str(folder)) for number in range(3)]
+  with engines.LocalEngine(2) as engine:
+    found = [answer for answer in engine.answers(jobs) if answer is not None]
+  done = [answer['name'] for answer in found if answer['end'] == shards.DONE]
+  assert sorted(done) == [job['name'] for job in jobs] and done[-1] == jobs[2]['name']
+  halves = [answer['share'] for answer in found if answer['end'] == shards.UNDER_WAY and answer['name'] == done[-1]]
+  assert 0.5 in halves or max(halves) > 0.5  # Of the first part that was done.
+  inputs.prepare(path, tmp_path / 'whole', shard_bytes=5_000_000)
+  assert inputs.shard_bytes(folder) == inputs.shard_bytes(tmp_path / 'whole')
+  with engines.LocalEngine(2) as engine:  # A second start finds them.
+    assert [answer['was_there'] for answer in engine.answers(jobs) if answer is not None] == [True] * 3
+  (folder / jobs[2]['name']).unlink()
+  content = path.read_text().replace('"n": 1590,', '"n": oops,')
+  path.write_text(content)
+  with engines.LocalEngine(2) as engine:
+    (failed,) = (answer for answer in engine.answers(jobs[2:]) if answer and answer['end'] == shards.BAD_INPUT)
+  assert f'{path}, line 1591: is invalid JSON' in failed['message']

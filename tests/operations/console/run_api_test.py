@@ -224,7 +224,7 @@ def test_an_evaluation_is_stopped_and_the_training_beside_it_continues(console):
     assert processes[0].poll() is None
     found = {each['mode']: each['status'] for each in console.get('/api/run', run='both')['modes']}
     assert found == {'train': 'running', 'eval': 'dead'}
-    assert cli.main(['runs', 'stop', console.context.root, 'both', '--mode=eval']) == 2  # It has ended.
+    assert cli.main(['runs', 'stop', console.context.root, 'both', '--mode=eval']) == 4  # It has ended.
     assert processes[0].poll() is None
   finally:
     for each in processes:
