@@ -101,7 +101,9 @@ def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> N
 
 def _save(png: bytes, path: pathlib.Path) -> None:
   """Writes a picture in 128 colours, which are enough for a page, and a third of its size."""
-  picture = Image.open(io.BytesIO(png)).convert('RGB').quantize(128, dither=Image.Dither.NONE)
+  # Unlike the default it keeps the colours of small parts, such as the dot of a status.
+  method = Image.Quantize.MAXCOVERAGE
+  picture = Image.open(io.BytesIO(png)).convert('RGB').quantize(128, method, dither=Image.Dither.NONE)
   picture.save(path, optimize=True)
 
 

@@ -43,7 +43,7 @@ async function show() {
   } catch (error) {
     if (signal.aborted || error.name === 'AbortError') return;
     if (!error.lines) console.error(error);
-    replace(view, errorList(error.lines ?? [`This page cannot be shown: ${error.message}`]));
+    replace(view, errorList(error.lines ?? [`This page cannot be shown: ${error.message}`]), element('p', {}, element('a', {href: '/runs'}, 'All runs')));
   }
 }
 

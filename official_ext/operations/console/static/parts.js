@@ -16,9 +16,14 @@ export function setStatus(made, word, reason = '') {
   setText(made.querySelector('.word'), word);
 }
 
+/** A command as texts and elements, so that lines break between its words alone. */
+export function commandWords(text) {
+  return text.split(/( )(?='?--)/).map((word) => word === ' ' ? word : element('span', {class: 'command-word'}, word));
+}
+
 /** A command with a button that copies it. */
 export function command(text) {
-  return element('div', {class: 'command'}, element('code', {}, text), copyButton(text));
+  return element('div', {class: 'command'}, element('code', {}, commandWords(text)), copyButton(text));
 }
 
 /** A button that copies a text. */

@@ -190,7 +190,7 @@ export async function checkpoints(page, signal) {
     const names = {training: 'resume', best: 'best metrics', average: 'moving average'};
     const size = found.reduce((sum, each) => sum + each.size, 0);
     return [element('p', {class: 'soft'}, `${plural(found.length, 'checkpoint')}, ${bytes(size)}`),
-      element('div', {class: 'scroll'}, element('table', {}, element('thead', {}, element('tr', {},
+      element('div', {class: 'scroll'}, element('table', {class: 'checkpoints'}, element('thead', {}, element('tr', {},
         ['Checkpoint', 'Step', 'For', 'Size', 'Written', 'Metrics', ''].map((text) => element('th', {}, text)))),
       element('tbody', {}, [...found].reverse().map((each) => element('tr', {},
         element('td', {class: 'mono anywhere'}, each.name), element('td', {class: 'number'}, integer(each.step)),

@@ -2,11 +2,11 @@
 import {get, post, withQuery} from '../api.js';
 import {keys, setTitle} from '../app.js';
 import {element, replace, setText, withCode} from '../dom.js';
-import {copyButton, errorList, link} from '../parts.js';
+import {commandWords, copyButton, errorList, link} from '../parts.js';
 import {navigate, setQuery} from '../router.js';
 import {toast, toastError} from '../toast.js';
 import {showCheck} from './new_check.js';
-import {about, changeLink, choice, commandWords} from './new_choice.js';
+import {about, changeLink, choice} from './new_choice.js';
 import {OtherRow, Row} from './new_fields.js';
 import {showStart} from './new_start.js';
 import {sweepPart} from './new_sweep.js';
@@ -40,6 +40,7 @@ export async function show(view, query, signal) {
     const found = await get('/api/new/experiments', {}, {signal});
     replace(state, choice(found.experiments, found.lines));
     state.className = 'narrow';
+    view.firstElementChild.classList.add('narrow');
     view.querySelector('input').focus({preventScroll: true});
   } finally {
     ended();

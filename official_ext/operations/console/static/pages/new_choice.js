@@ -1,6 +1,6 @@
 // The choice of an experiment, and its description.
 import {append, element, replace, withCode} from '../dom.js';
-import {errorList} from '../parts.js';
+import {commandWords, errorList} from '../parts.js';
 import {navigate} from '../router.js';
 import {withQuery} from '../api.js';
 
@@ -46,11 +46,6 @@ export function about(experiment) {
       element('dl', {class: 'facts'}, parts.map(([name, text]) =>
         [element('dt', {}, name), element('dd', {class: name === 'Command' && 'mono'}, name === 'Command' ? commandWords(text) : withCode(text))]))),
     rest && element('details', {}, element('summary', {}, 'Description'), element('pre', {class: 'doc'}, withCode(rest))));
-}
-
-/** A command as texts and elements, so that lines break between its words alone. */
-export function commandWords(text) {
-  return text.split(/( )(?='?--)/).map((word) => word === ' ' ? word : element('span', {class: 'command-word'}, word));
 }
 
 /** The page's link to another experiment. */
