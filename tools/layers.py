@@ -300,7 +300,8 @@ def package_edges(root: pathlib.Path) -> dict[tuple[str, str], int]:
 
 # The picture.
 
-_WIDTH, _ROW, _BOX_WIDTH, _BOX_HEIGHT = 980, 130, 400, 84
+_WIDTH, _ROW, _BOX_WIDTH, _BOX_HEIGHT = 980, 140, 360, 100
+_SIDE = 70  # Boxes of a row with three reach over the width.
 
 
 def picture(root: pathlib.Path) -> str:
@@ -316,7 +317,7 @@ def picture(root: pathlib.Path) -> str:
   rows = [[package for package in row if package in lines_of] for row in reversed(ORDER)]
   rows = [row for row in rows if row]
   place = {
-    package: (_WIDTH * (column + 1) / (len(row) + 1) + (0, 120)[len(row) == 1] * (-1) ** number, 50 + number * _ROW)
+    package: (_WIDTH * (column + 1) / (len(row) + 1) + (0, 120)[len(row) == 1] * (-1) ** number, 60 + number * _ROW)
     for number, row in enumerate(rows)
     for column, package in enumerate(row)
   }
@@ -326,9 +327,10 @@ def picture(root: pathlib.Path) -> str:
       for name, (x, y) in place.items()
     }
   height = len(rows) * _ROW
+  left, width = -_SIDE, _WIDTH + 2 * _SIDE
   parts = [
-    f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif">',
-    f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+    f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left} 0 {width} {height}" font-family="sans-serif">',
+    f'<rect x="{left}" width="{width}" height="{height}" fill="white"/>',
   ]
   for (package, other), number in sorted(package_edges(root).items()):
     (x1, y1), (x2, y2) = place[package], place[other]
