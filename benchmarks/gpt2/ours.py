@@ -94,7 +94,7 @@ def make_trainer(
 def language_trainer(
   task_cls: type[ext.Task], batch_size: int, steps_per_loop: int, **runtime: Any
 ) -> tuple[tf.distribute.Strategy, base_trainer.Trainer]:
-  """The trainer of a task of rows with AdamW, in bfloat16 unless `runtime` says otherwise, and its strategy."""
+  """The trainer of a task of rows with AdamW, in bfloat16 unless `runtime` overrides it, and its strategy."""
   adamw = {
     'weight_decay': sizes_lib.WEIGHT_DECAY,
     'beta_1': sizes_lib.BETA_1,

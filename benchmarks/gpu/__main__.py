@@ -14,6 +14,21 @@ from benchmarks.gpu import roofline
 
 _HERE = pathlib.Path(__file__).parent
 TABLE = _HERE / 'programs.json'
+NAMES = (
+  'gpt2_eager',
+  'gpt2_cudnn',
+  'gpt2_steps',
+  'nf4_lora',
+  'moe',
+  'scan_layers',
+  'evaluation',
+  'generate_greedy',
+  'generate_sampled',
+  'grpo_sampling',
+  'resnet50',
+  'bert',
+  'retinanet',
+)  # Of `programs.PROGRAMS`, whose module imports TensorFlow.
 MOST_GROWTH = 1.05
 # Seconds of the compiler depend on the machine: reported, not compared.
 COMPARED = ('kernels', 'gigabytes', 'teraflop', 'milliseconds', 'temporary_gigabytes', 'unknown_loops')
@@ -32,7 +47,7 @@ _COLUMNS = {
 def measure(name: str, folder: pathlib.Path, compiler: str) -> roofline.Roofline:
   """The figures of a program, with its HLO in a folder: each step in a separate process."""
   lowering = [sys.executable, '-m', 'benchmarks.gpu.programs', name, str(folder)]
-  _run([*lowering], 'lowering')
+  _run(lowering, 'lowering')
   made = _run([compiler, str(_HERE / 'compiler.py'), str(folder / f'{name}.pb'), str(folder / name)], 'the compiler')
   memory = json.loads(made.strip().splitlines()[-1])
   found = roofline.of((folder / name / 'optimized.txt').read_text(encoding='utf-8'))
@@ -79,7 +94,7 @@ def markdown(table: dict[str, dict[str, dict[str, float]]]) -> str:
 def main(arguments: list[str] | None = None) -> int:
   """Measures programs; see the module."""
   parser = argparse.ArgumentParser(prog='python -m benchmarks.gpu', description=__doc__)
-  parser.add_argument('programs', nargs='*', help='all of the table, if none is named')
+  parser.add_argument('programs', nargs='*', help='all, if none is named')
   parser.add_argument('--update', action='store_true', help='write the figures into the committed table')
   parser.add_argument('--report', action='store_true', help='print the kinds of kernels and the longest ones')
   parser.add_argument('--folder', help='keep HLO and compiled programs there')
@@ -91,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
   complaints = []
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(options.folder or temporary)
-    for name in options.programs or table:
+    for name in options.programs or NAMES:
       found = measure(name, folder, options.compiler)
       print(f'{name}: {json.dumps(found.figures())}', flush=True)
       if options.report:
@@ -105,7 +120,8 @@ def main(arguments: list[str] | None = None) -> int:
   if options.update:
     TABLE.write_text(json.dumps(table, indent=1) + '\n')
   print(markdown(table))
-  print(*complaints, sep='\n', file=sys.stderr)
+  if complaints:
+    print(*complaints, sep='\n', file=sys.stderr)
   return int(bool(complaints))
 
 

@@ -26,7 +26,6 @@ from benchmarks.gpt2 import ours
 from benchmarks.gpt2 import sizes as sizes_lib
 from benchmarks.memory import ours as image_trainers
 from benchmarks.memory import subjects
-from official_ext.language.modeling import attention
 from official_ext.language.modeling import generation
 from official_ext.language.modeling import lora
 from official_ext.language.modeling import quantized_linear
@@ -59,7 +58,7 @@ def as_gpu() -> Iterator[None]:
   """Plans, guards and attention take their branches for a GPU of an H100's compute capability."""
   with (
     mock.patch.object(device_types, 'device_type', lambda strategy: 'GPU'),
-    mock.patch.object(attention, '_capability', lambda: _H100),
+    mock.patch.object(device_types, 'gpu_capability', lambda: _H100),
   ):
     yield
 

@@ -238,8 +238,7 @@ def _convolution_flops(line, operands, result) -> float:
   else:
     output, kernel = out, rhs
   features = labels.split('_')[1].split('->')[0].index('o')
-  groups = int(line.attribute(r'feature_group_count=(\d+)') or 1)
-  del groups  # The filter's input channels are those of a group already.
+  # With groups, the filter has the input channels of one group.
   return 2.0 * output.count * kernel.count / kernel.dims[features]
 
 

@@ -191,7 +191,7 @@ def evaluate(model_dir: str, *, checkpoint: str | None = None, registry: Sequenc
 
 
 def _run_without_training() -> None:
-  params = ext_flags.configuration()
+  params = distribute.with_precision(ext_flags.configuration(), FLAGS.model_dir)
   if FLAGS.dry_run:
     experiments.check(params, FLAGS.experiment, FLAGS.json)
   elif FLAGS.debug:

@@ -345,7 +345,8 @@ def _compare_classes(expected: np.ndarray, found: np.ndarray) -> tuple[float, di
   number = int(is_borderline.sum())
   if number > max(1, _MOST_BORDERLINE * len(expected)):
     return float(is_same.mean()), {}
-  return float(is_same[~is_borderline].mean()), {EQUAL_CLASSES: number} if number else {}
+  others = is_same[~is_borderline]
+  return float(others.mean()) if others.size else 1.0, {EQUAL_CLASSES: number} if number else {}
 
 
 def _differences(expected, found) -> tuple[float, float]:

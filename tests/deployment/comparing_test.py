@@ -133,6 +133,12 @@ def test_an_example_with_two_equal_classes_is_borderline():
   assert compared.agreement == 23 / 24 and compared.borderline == {} and not compared.is_within(0.01)
 
 
+def test_a_single_example_with_two_equal_classes_agrees():
+  """There is no other example whose error could explain the difference, unless the values are equal."""
+  compared = comparing.compare(comparing.CLASSES, {'logits': np.ones([1, 2])}, {'logits': np.array([[1.0, 1.000001]])})
+  assert compared.agreement == 1 and compared.borderline == {comparing.EQUAL_CLASSES: 1} and compared.is_within(0.01)
+
+
 @pytest.mark.parametrize('number, flipped, agreement', [(40, 2, 1), (40, 3, 37 / 40), (4, 1, 1), (4, 2, 0.5)])
 def test_many_examples_with_two_equal_classes_are_differences(number, flipped, agreement):
   compared = comparing.compare(comparing.CLASSES, *class_values(number, *range(flipped)))

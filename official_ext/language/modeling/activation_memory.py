@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import model_weights
+from official_ext.training.devices import device_types
 from official_ext.training.model_parts import grouped
 
 _UNPACKING = int(4e6)  # Of each packed kernel, forward and backward.
@@ -60,7 +61,7 @@ def of_step(config: decoder_config.DecoderConfig, shapes: TrainingShapes, dtype:
     'mlp': attention + stream,
     'block': stream,
   }['block' if config.scan_layers and tf.config.list_logical_devices('GPU') else config.remat]
-  of_layers = config.num_hidden_layers * kept + attention + mlp
+  of_layers = config.num_hidden_layers * kept + attention + mlp + _gathered_matrices(config, tokens, size)
   logits = tokens * config.vocab_size * (_LOGITS * 4 + (size if size < 4 else 0)) if shapes.has_logits else 0
   return of_layers + logits
 
@@ -110,10 +111,10 @@ def _attention(config, shapes, size):
 
 
 def _is_fused(config, size):
-  """Whether attention is fused, as far as the configuration and the devices say."""
+  """Whether attention is fused, as far as the configuration and the devices say; shapes of batches may forbid it."""
   if config.attn_implementation != decoder_config.AUTO:
     return config.attn_implementation == decoder_config.CUDNN
-  return size == 2 and not decoder_config.fused_problem(config) and bool(tf.config.list_logical_devices('GPU'))
+  return size == 2 and not decoder_config.fused_problem(config) and device_types.gpus_multiply_bfloat16()
 
 
 def _experts(config, tokens):
@@ -121,6 +122,15 @@ def _experts(config, tokens):
   k, count = config.num_experts_per_tok, config.num_experts
   rows = grouped.rows_of_block(tokens, k, count)
   return (tokens * k + count * (rows - 1)) / tokens if rows else count
+
+
+def _gathered_matrices(config, tokens, size):
+  """The bytes of the matrices of each block's expert, in one layer, and of their gradients before they are added."""
+  rows = grouped.rows_of_block(tokens, config.num_experts_per_tok, config.num_experts) if config.num_experts else 0
+  if not rows:
+    return 0
+  num_blocks = (tokens * config.num_experts_per_tok + config.num_experts * (rows - 1)) // rows
+  return 4 * num_blocks * config.hidden_size * config.moe_intermediate_size * size
 
 
 def _mlp(config, tokens, size):

@@ -14,7 +14,6 @@ import functools
 import json
 from typing import Any, NamedTuple
 
-from absl import logging
 import tensorflow as tf
 import tf_keras
 
@@ -150,17 +149,15 @@ def _is_fused(config, queries, keys) -> bool:
 
 @functools.cache
 def _report_choice(problem):
-  if problem:
-    logging.info('attn_implementation: auto is eager on this GPU: cudnn %s', problem)
-  else:
-    logging.info('attn_implementation: auto is cudnn on this GPU: attention is fused')
+  choice = f'eager: cudnn {problem}' if problem else 'cudnn'
+  print(f'attn_implementation: auto is {choice}', flush=True)
 
 
 def _problem(queries, keys) -> str:
   """Why attention cannot be fused, and what to set; '' if it can."""
   if device_types.device_type(tf.distribute.get_strategy()) != 'GPU':
     return 'needs an NVIDIA GPU, and this step runs on no GPU'
-  capability, head_dim = _capability(), queries.shape[3]
+  capability, head_dim = device_types.gpu_capability(), queries.shape[3]
   if capability < _LEAST_CAPABILITY:
     return f'needs GPUs of compute capability 8.0, and one here has {".".join(map(str, capability))}'
   if queries.dtype not in _NAMES:
@@ -181,13 +178,6 @@ def _problem(queries, keys) -> str:
 
 def _masked_score(dtype):
   return tf.constant(_MASKED_SCORES[dtype], dtype)
-
-
-@functools.cache
-def _capability() -> tuple[int, ...]:
-  """The least of the GPUs' compute capabilities."""
-  found = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices('GPU')]
-  return min((tuple(details.get('compute_capability', (0, 0))) for details in found), default=(0, 0))
 
 
 @tf.custom_gradient

@@ -267,7 +267,7 @@ class Part(tf_keras.layers.Layer):
 
     Frozen weights are not kept in the compute dtype as well, except within `remat.cast_once`.
     """
-    if not self.is_frozen or variable.dtype == self.compute_dtype or remat.is_cast_once():
+    if not self.is_frozen or variable.dtype == self.compute_dtype or remat.is_cast_once(variable):
       return product(x, self.value(variable), transpose_b=transpose_b)
     matrix, axis = remat.value_of(variable), 0 if transpose_b else 1
     size = matrix.shape[axis]

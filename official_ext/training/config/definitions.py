@@ -286,8 +286,8 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
       float32 this library's decoders' products), not on several replicas on CPUs.
     num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
     mixed_precision_dtype: The dtype in which layers compute; weights stay float32. None is float32. auto is bfloat16 on
-      TPUs and on GPUs of compute capability 8.0, else float32: a run prints and records it, and keeps it when it
-      resumes on other devices.
+      TPUs and on GPUs of compute capability 8.0 or higher, else float32: a run prints and records it, and keeps it when
+      it resumes on other devices.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
     mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: docs/how_to/mesh.md.
     seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` if that is

@@ -25,6 +25,21 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
   return 'GPU' if any('GPU' in device.upper() for device in devices) else 'CPU'
 
 
+_BFLOAT16_CAPABILITY = (8, 0)
+
+
+@functools.cache
+def gpu_capability() -> tuple[int, ...]:
+  """The least compute capability of the GPUs, such as (9, 0); (0, 0) without one."""
+  found = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices('GPU')]
+  return min((tuple(details.get('compute_capability', (0, 0))) for details in found), default=(0, 0))
+
+
+def gpus_multiply_bfloat16() -> bool:
+  """Whether there are GPUs, and all of them multiply bfloat16 in their tensor cores."""
+  return gpu_capability() >= _BFLOAT16_CAPABILITY
+
+
 _OFF = ('0', 'false')
 # The values of `ONEDNN_MAX_CPU_ISA`, if oneDNN shall be as fast as is assumed here:
 # https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html

@@ -20,6 +20,7 @@ from official_ext.training.config import definitions
 from official_ext.training.config import mesh_config
 from official_ext.training.config import ranges
 from official_ext.training.devices import cluster as cluster_lib
+from official_ext.training.devices import device_types
 from official_ext.training.devices import mesh
 from official_ext.training.devices import mesh_strategy
 from official_ext.training.devices import workers
@@ -176,30 +177,37 @@ def policy_dtype(runtime: definitions.RuntimeConfig) -> str:
   """The dtype that `runtime.mixed_precision_dtype` means on this machine: 'float32', 'float16' or 'bfloat16'."""
   if runtime.mixed_precision_dtype != 'auto':
     return runtime.mixed_precision_dtype or 'float32'
-  if runtime.tpu is not None or tf.config.list_physical_devices('TPU') or _multiply_bfloat16():
+  if runtime.tpu is not None or tf.config.list_physical_devices('TPU') or device_types.gpus_multiply_bfloat16():
     return 'bfloat16'
   return 'float32'
 
 
-def _multiply_bfloat16() -> bool:
-  """Whether there are GPUs, and all of them multiply bfloat16 in their tensor cores: compute capability 8.0."""
-  found = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices('GPU')]
-  return bool(found) and all(details.get('compute_capability', (0, 0)) >= (8, 0) for details in found)
-
-
-def with_precision(params: definitions.ExperimentConfig, model_dir: str) -> definitions.ExperimentConfig:
+def with_precision(params: definitions.ExperimentConfig, model_dir: str | None) -> definitions.ExperimentConfig:
   """`params` with the dtype in the place of `runtime.mixed_precision_dtype: auto`: that of the run in the folder.
 
-  A new run has `policy_dtype`.
+  Without a run it is `policy_dtype`.
   """
   if params.runtime.mixed_precision_dtype != 'auto':
     return params
-  path = os.path.join(model_dir, 'params.yaml')
+  path = os.path.join(model_dir or '', 'params.yaml')
+  recorded: object = 'auto'
   if model_dir and paths.is_file(path):
     runtime = config_text.load_file(path, path).get('runtime')
-    dtype = isinstance(runtime, dict) and runtime.get('mixed_precision_dtype') or 'float32'
-  else:
-    dtype = policy_dtype(params.runtime)
+    recorded = runtime.get('mixed_precision_dtype') if isinstance(runtime, dict) else None
+  return _with_dtype(params, policy_dtype(params.runtime) if recorded == 'auto' else str(recorded or 'float32'))
+
+
+def with_policy(params: definitions.ExperimentConfig) -> definitions.ExperimentConfig:
+  """`params` with the dtype of the policy that is set in the place of `runtime.mixed_precision_dtype: auto`.
+
+  So the configuration of a run names the dtype that it computes in, whoever has set the policy.
+  """
+  if params.runtime.mixed_precision_dtype != 'auto':
+    return params
+  return _with_dtype(params, tf_keras.mixed_precision.global_policy().compute_dtype)
+
+
+def _with_dtype(params, dtype):
   chosen = params.replace(runtime={'mixed_precision_dtype': dtype})
   definitions.lock(chosen)
   return chosen
@@ -207,7 +215,7 @@ def with_precision(params: definitions.ExperimentConfig, model_dir: str) -> defi
 
 def float32_hint(runtime: definitions.RuntimeConfig) -> str:
   """A line for a run whose layers compute in float32 on devices with fast bfloat16; ''."""
-  if runtime.mixed_precision_dtype is None and not runtime.mesh.sizes() and _multiply_bfloat16():
+  if runtime.mixed_precision_dtype is None and not runtime.mesh.sizes() and device_types.gpus_multiply_bfloat16():
     return 'note: layers compute in float32 on this GPU; runtime.mixed_precision_dtype=bfloat16 is faster'
   return ''
 

@@ -139,7 +139,7 @@ def run_experiment(
   tracebacks.shorten_uncaught()
   given = dict(train_actions=train_actions, eval_actions=eval_actions, trainer=trainer, controller_cls=controller_cls)
   options = run_options.merged(options, given, summary_manager if save_summary else None, eval_summary_manager)
-  params = definitions.upgrade(params)
+  params = distribute.with_policy(definitions.upgrade(params))
   if enable_async_checkpointing is not None:
     params = params.replace(trainer={'async_checkpointing': enable_async_checkpointing})
   strategy, model_dir = distribution_strategy or tf.distribute.get_strategy(), paths.local(model_dir)

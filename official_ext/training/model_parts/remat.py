@@ -85,7 +85,7 @@ def value_of(variable: tf.Variable) -> tf.Tensor:
 def cast_once() -> Iterator[None]:
   """Within, `cast_of` casts each weight once: what it has cast outside of a loop is not cast in each round of it.
 
-  The weights must not change within.
+  The weights must not change within. Weights that are handed in, as of stacked layers, are cast at each read.
   """
   before = _WEIGHTS.casts, _WEIGHTS.graph
   _WEIGHTS.casts, _WEIGHTS.graph = {}, tf.compat.v1.get_default_graph()
@@ -95,16 +95,16 @@ def cast_once() -> Iterator[None]:
     _WEIGHTS.casts, _WEIGHTS.graph = before
 
 
-def is_cast_once() -> bool:
-  """Whether weights are read within `cast_once`."""
-  return _WEIGHTS.casts is not None
+def is_cast_once(variable: tf.Variable) -> bool:
+  """Whether `cast_of` keeps the cast of a weight here: within `cast_once`, unless the weight is handed in."""
+  return _WEIGHTS.casts is not None and id(variable) not in _WEIGHTS.values
 
 
 def cast_of(variable: tf.Variable, dtype: tf.DType | str) -> tf.Tensor:
   """The value of a variable here, in a dtype."""
   dtype, casts = tf.as_dtype(dtype), _WEIGHTS.casts
   key = id(variable), dtype
-  if casts is not None and id(variable) not in _WEIGHTS.values:
+  if casts is not None and is_cast_once(variable):
     if key in casts:
       return casts[key]
     if tf.compat.v1.get_default_graph() is _WEIGHTS.graph:

@@ -1,7 +1,10 @@
 """The training steps, an evaluation and generation have nothing that is slow on a GPU."""
 
+import json
+
 import pytest
 
+from benchmarks.gpu import __main__ as table
 from benchmarks.gpu import hlo_checks
 from benchmarks.gpu import programs
 
@@ -17,3 +20,7 @@ def test_a_program_is_clean(name):
   assert hlo_checks.complaints(hlo.text, has_constant_weights=is_sampling, is_bfloat16=name != 'resnet50') == []
   if name in ('gpt2_cudnn', 'gpt2_steps'):
     assert '__cudnn$fmhaSoftmax' in hlo.text
+
+
+def test_the_table_has_all_programs():
+  assert tuple(programs.PROGRAMS) == table.NAMES and set(json.loads(table.TABLE.read_text())) == set(table.NAMES)

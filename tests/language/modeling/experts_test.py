@@ -15,6 +15,7 @@ from official_ext.language.modeling import mlp
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import quantized_linear
+from official_ext.training.model_parts import grouped
 
 pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
 from tests import tiers
@@ -166,3 +167,30 @@ def test_adapters_stand_beside_attention_and_experts_are_neither_packed_nor_adap
   assert np.abs(model(tf.constant(IDS)) - checkpoints.logits(theirs, IDS)).max() < 1e-4
   lora.merge(model)
   pretrained.save(model, str(tmp_path / 'merged'))
+
+
+@pytest.mark.parametrize('options', [{}, {'remat': 'mlp'}, {'scan_layers': True}], ids=['plain', 'remat', 'stacked'])
+@pytest.mark.parametrize('jit_compile', [False, True], ids=['graph', 'XLA'])
+def test_tokens_in_blocks_have_the_outputs_and_gradients_of_all_experts(monkeypatch, options, jit_compile):
+  """2 x 128 tokens with 2 of 4 experts have blocks of 32 rows; on a mesh there are none."""
+  config = decoder_config.DecoderConfig(**MOE, intermediate_size=12, moe_intermediate_size=5, **options)
+  model = decoder.LanguageModel(config)
+  ids = tf.constant(np.random.default_rng(1).integers(0, 31, [2, 128]), tf.int32)
+  model(ids)
+
+  def run():
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def step():
+      with tf.GradientTape() as tape:
+        logits = model(ids, training=True)
+        loss = tf.reduce_mean(logits**2)
+      return logits, tape.gradient(loss, model.trainable_variables)
+
+    logits, gradients = step()
+    return [logits.numpy(), *(tf.convert_to_tensor(gradient).numpy() for gradient in gradients)]
+
+  assert grouped.rows_of_block(256, 2, 4) == 32
+  in_blocks = run()
+  monkeypatch.setattr(grouped, 'rows_of_block', lambda *arguments: 0)
+  for found, expected in zip(in_blocks, run()):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)

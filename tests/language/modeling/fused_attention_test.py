@@ -118,7 +118,7 @@ def test_auto_is_eager_without_a_gpu_and_cudnn_where_it_can(monkeypatch):
 
   reports, fused = [], []
   monkeypatch.setattr(device_types, 'device_type', lambda strategy: 'GPU')
-  monkeypatch.setattr(attention, '_capability', lambda: (9, 0))
+  monkeypatch.setattr(device_types, 'gpu_capability', lambda: (9, 0))
   monkeypatch.setattr(attention, '_report_choice', reports.append)
   monkeypatch.setattr(attention, 'fused_attend', lambda queries, *rest: fused.append(queries.dtype) or queries)
   with step_random.step_key(key):

@@ -11,6 +11,7 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.training.config import definitions
 from official_ext.training.config import parser
+from official_ext.training.devices import device_types
 from official_ext.training.devices import distribute
 
 
@@ -268,7 +269,7 @@ def _language_params():
 
 @pytest.mark.parametrize('has_bfloat16, expected', [(False, 'float32'), (True, 'bfloat16')])
 def test_auto_precision_of_a_new_run_follows_the_devices(tmp_path, monkeypatch, has_bfloat16, expected):
-  monkeypatch.setattr(distribute, '_multiply_bfloat16', lambda: has_bfloat16)
+  monkeypatch.setattr(device_types, 'gpu_capability', lambda: (9, 0) if has_bfloat16 else (7, 5))
   params = _language_params()
   assert params.runtime.mixed_precision_dtype == 'auto'
   chosen = distribute.with_precision(params, str(tmp_path / 'new'))
@@ -277,17 +278,35 @@ def test_auto_precision_of_a_new_run_follows_the_devices(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-  'recorded, expected', [('bfloat16', 'bfloat16'), ('null', 'float32'), ('float32', 'float32'), ('float16', 'float16')]
+  'recorded, expected',
+  [
+    ('bfloat16', 'bfloat16'),
+    ('null', 'float32'),
+    ('float32', 'float32'),
+    ('float16', 'float16'),
+    ('auto', 'bfloat16'),
+  ],
 )
 def test_auto_precision_of_a_resumed_run_is_the_recorded_one(tmp_path, monkeypatch, recorded, expected):
-  monkeypatch.setattr(distribute, '_multiply_bfloat16', lambda: recorded != 'bfloat16')
+  monkeypatch.setattr(device_types, 'gpu_capability', lambda: (0, 0) if recorded == 'bfloat16' else (9, 0))
   (tmp_path / 'params.yaml').write_text(f'runtime:\n  mixed_precision_dtype: {recorded}\n')
   assert distribute.with_precision(_language_params(), str(tmp_path)).runtime.mixed_precision_dtype == expected
 
 
+def test_auto_precision_of_another_driver_is_that_of_its_policy(monkeypatch):
+  """Whatever the devices are: the driver has set the policy, or none."""
+  monkeypatch.setattr(device_types, 'gpu_capability', lambda: (9, 0))
+  assert distribute.with_policy(_language_params()).runtime.mixed_precision_dtype == 'float32'
+  tf_keras.mixed_precision.set_global_policy('mixed_bfloat16')
+  try:
+    assert distribute.with_policy(_language_params()).runtime.mixed_precision_dtype == 'bfloat16'
+  finally:
+    tf_keras.mixed_precision.set_global_policy('float32')
+
+
 def test_a_run_in_float32_on_a_gpu_with_fast_bfloat16_names_the_setting(monkeypatch):
-  monkeypatch.setattr(distribute, '_multiply_bfloat16', lambda: True)
+  monkeypatch.setattr(device_types, 'gpu_capability', lambda: (8, 0))
   assert 'runtime.mixed_precision_dtype=bfloat16' in distribute.float32_hint(definitions.RuntimeConfig())
   assert not distribute.float32_hint(definitions.RuntimeConfig(mixed_precision_dtype='float32'))
-  monkeypatch.setattr(distribute, '_multiply_bfloat16', lambda: False)
+  monkeypatch.setattr(device_types, 'gpu_capability', lambda: (7, 5))
   assert not distribute.float32_hint(definitions.RuntimeConfig())

@@ -66,8 +66,8 @@ def test_products_and_gradients(jit_compile):
     np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_a_token_that_is_not_finite_spoils_no_weight_of_other_groups():
-  """Padding rows are 0, not copies of the first token."""
+def test_padding_rows_are_zero():
+  """They are no copies of the first token."""
   x = tf.constant(np.full([3, 2], np.inf))
   blocks = grouped.blocks_of(tf.constant([[0], [0], [0]]), num_groups=2, rows=2)
   parts = grouped.dispatched(x, blocks).numpy()

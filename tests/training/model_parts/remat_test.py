@@ -31,7 +31,7 @@ def test_a_weight_is_cast_once_and_read_in_a_loop():
   assert casts(once) == (2, 1)  # The weight, and the first sum; in the loop its sum alone.
   assert casts(lambda: total(weight, 3)) == (2, 2)
   np.testing.assert_array_equal(tf.function(once)(), total(weight, 3))
-  assert not remat.is_cast_once()
+  assert not remat.is_cast_once(weight)
 
 
 def test_a_weight_that_is_first_read_in_the_loop_is_cast_there():
@@ -48,6 +48,6 @@ def test_a_weight_that_is_first_read_in_the_loop_is_cast_there():
 def test_a_value_that_is_handed_in_is_not_replaced_by_an_earlier_one():
   weight = tf.Variable([1.0])
   with remat.cast_once():
-    assert remat.cast_of(weight, tf.float16).numpy() == [1.0]
+    assert remat.cast_of(weight, tf.float16).numpy() == [1.0] and remat.is_cast_once(weight)
     with remat.handed_in([weight], [tf.constant([2.0])]):
-      assert remat.cast_of(weight, tf.float16).numpy() == [2.0]
+      assert remat.cast_of(weight, tf.float16).numpy() == [2.0] and not remat.is_cast_once(weight)
