@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 
+from official_ext import base
 from official_ext.base import errors
 from official_ext.base import safe_text
 from official_ext.cli import arguments as arguments_lib
@@ -77,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments[:1] == ['train']:  # It ends the process, with its own output and exit status.
     importlib.import_module('official_ext.cli.train').run_command(arguments[1:])
   try:
+    if arguments == ['--version']:
+      print(f'official_ext {base.__version__}', flush=True)
+      return 0
     if not arguments or arguments[0] in arguments_lib.HELP:
       print(_overview(), flush=True)
       return 0 if arguments else errors.UserError.exit_status
@@ -127,7 +131,11 @@ def _overview() -> str:
   lines = ['Usage: official-ext COMMAND [ARGUMENTS]']
   for group, commands in _GROUPS.items():
     lines += ['', f'{group}:', *(f'  official-ext {name:<14}{summary}' for name, (_, summary) in commands.items())]
-  return '\n'.join([*lines, '', '`official-ext COMMAND --help` lists the arguments of a command; docs/ explains them.'])
+  lines += [
+    '',
+    '`official-ext COMMAND --help` lists the arguments of a command; docs/ explains them. --version: the version.',
+  ]
+  return '\n'.join(lines)
 
 
 if __name__ == '__main__':

@@ -167,7 +167,8 @@ def _evaluate(params: 'definitions.ExperimentConfig', model_dir: str, known: arg
     print(f'\n{table.title}')
     print('\n'.join(results.table_lines(table)))
   print('')
-  print(f'{folder}: {results.PAGE}, {results.REPORT}, {len(result.pictures)} pictures', flush=True)
+  pictures = f'{len(result.pictures)} picture{"s" if len(result.pictures) != 1 else ""}'
+  print(f'{folder}: {results.PAGE}, {results.REPORT}, {pictures}', flush=True)
   if known.json:
     tables = [{'title': each.title, 'header': each.header, 'rows': each.rows} for each in result.tables]
     json_output.print_document({'folder': folder, **facts, 'figures': result.figures, 'tables': tables})

@@ -1,6 +1,6 @@
 """official-ext list, describe, check."""
 
-import official_ext  # noqa: F401
+import official_ext
 
 # isort: split
 import argparse
@@ -39,6 +39,11 @@ def run(capsys, *arguments):
   status = cli.main(arguments)
   out, err = capsys.readouterr()
   return status, out, err
+
+
+def test_the_version_is_that_of_the_package(capsys):
+  assert run(capsys, '--version') == (0, f'official_ext {official_ext.__version__}\n', '')
+  assert '--version' in run(capsys, '--help')[1]
 
 
 def test_list_shows_every_experiment_with_what_it_is(capsys):
