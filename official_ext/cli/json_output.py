@@ -113,10 +113,10 @@ def report(report_text: Callable[[BaseException], int], error: BaseException) ->
   with contextlib.redirect_stderr(text):
     status = report_text(error)
   lines = []
-  for line in text.getvalue().splitlines():
+  for line in text.getvalue().split('\n'):
     if line.startswith(('error: ', 'preempted: ')):
       lines.append(line.partition(': ')[2])
-    else:  # The traceback of --verbosity=0.
+    elif line:  # The traceback of --verbosity=0.
       print(line, file=sys.stderr)
   # Some errors of the system are reported as mistakes.
   code = 'mistake' if status == errors.UserError.exit_status else code_of(error)

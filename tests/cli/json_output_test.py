@@ -244,13 +244,13 @@ def test_other_lines_of_a_report_stay_on_stderr_before_the_error(capsys):
     print(f'Traceback\n  a line\nerror: {error}', file=sys.stderr)
     return 1
 
-  assert json_output.report(report, RuntimeError('task.py:3: broken')) == 1
+  assert json_output.report(report, RuntimeError('task.py:3: broken\u2028here')) == 1
   out, err = capsys.readouterr()
   assert not out and err.splitlines()[:2] == ['Traceback', '  a line']
   assert json.loads(err.splitlines()[2])['error'] == {
     'code': 'failed',
     'where': 'task.py:3',
-    'what': 'broken',
+    'what': 'broken\u2028here',
     'hint': '',
   }
 
