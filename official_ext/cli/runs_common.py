@@ -239,7 +239,7 @@ def checkpoints_table(found: Sequence[artifacts.Checkpoint]) -> list[str]:
 
 def timeline_table(found: 'timing.Timeline') -> list[str]:
   """A line for each event, the last one last."""
-  rows = [['TIME', 'EVENT', 'STEP', 'TELLS']]
+  rows = [['TIME', 'EVENT', 'STEP', 'VALUES']]
   for each in found.events:
     steps = str(each.step) if each.count == 1 else f'{each.first_step} to {each.step} ({each.count})'
     values = '  '.join(f'{name} {number_text(value)}' for name, value in each.values.items())[: 3 * _MAX_CELL]
