@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
     if self._takes_flags and not any(isinstance(action, _PassedOn) for action in self._actions):
       return  # Flags of an engine, which are looked up elsewhere.
     lines = []
-    for word in words:
+    for word in words[: words.index('--')] if '--' in words else words:
       name = word.partition('=')[0]
       if not re.fullmatch(r'--[A-Za-z]\w*', name) or name in self._option_string_actions:
         continue

@@ -112,9 +112,12 @@ def report(report_text: Callable[[BaseException], int], error: BaseException) ->
   text = io.StringIO()
   with contextlib.redirect_stderr(text):
     status = report_text(error)
-  lines = [
-    line.partition(': ')[2] for line in text.getvalue().splitlines() if line.startswith(('error: ', 'preempted: '))
-  ]
+  lines = []
+  for line in text.getvalue().split('\n'):
+    if line.startswith(('error: ', 'preempted: ')):
+      lines.append(line.partition(': ')[2])
+    elif line:  # The traceback of --verbosity=0.
+      print(line, file=sys.stderr)
   # Some errors of the system are reported as mistakes.
   code = 'mistake' if status == errors.UserError.exit_status else code_of(error)
   print_error(lines or [str(error)], code)

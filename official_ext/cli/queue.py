@@ -154,6 +154,8 @@ def _add(options: argparse.Namespace) -> int:
 def _check_configuration(command: Sequence[str]) -> None:
   """Asks the driver of a command, in a separate process, to check its flags; another program is not asked.
 
+  Checkpoints and devices are not checked: an earlier job may write the checkpoint, and another machine run the job.
+
   Raises:
     UserErrors: its mistakes.
   """
@@ -162,7 +164,7 @@ def _check_configuration(command: Sequence[str]) -> None:
     return
   with driver.Driver(program=program) as asked:
     try:
-      lines = [line['text'] for line in asked.check(flags)['lines']]
+      lines = [line['text'] for line in asked.check(flags, quick=True)['lines']]
     except driver.DriverError as error:  # The run's start will report it.
       print(f'warning: {error}', file=sys.stderr)
       return

@@ -479,7 +479,7 @@ def add_view_commands(commands: Any) -> None:
   view = functools.partial(add, as_json=True, takes_remote=True)
   _add_list(commands)
   view(commands, 'show', _show, 'print all about a run, and the end of its log')
-  found = view(commands, 'log', _log, text='print the output of a run that was started detached')
+  found = view(commands, 'log', _log, text='print the end of the output of a run, of run.log')
   found.add_argument('--lines', type=arguments_lib.at_least(0), default=20, metavar='N', help='default: 20')
   found.add_argument('--follow', action='store_true', help='print further lines until the run ends')
   found.add_argument('--mode', default='train', metavar='MODE', help='the process beside others; default: train')

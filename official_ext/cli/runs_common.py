@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_ext.base import errors
 from official_ext.base import json_values
+from official_ext.base import number_ranges
 from official_ext.base.files import paths
 from official_ext.base.safe_text import printable as harmless
 from official_ext.cli import arguments as arguments_lib
@@ -163,9 +164,9 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> list[str]:
     for event in found[-1:] if together else found:
       words = _words_of(event)
       if together:
-        first, last = found[0], found[-1]
         cause = next((f': {each["cause"]}' for each in found if each.get('cause')), '')
-        words = f'skipped {len(found)} updates, of the steps {first.get("step")} to {last.get("step")}{cause}'
+        steps = [step for each in found if isinstance(step := each.get('step'), int)]
+        words = f'skipped {len(found)} updates, of {number_ranges.describe_with_noun("step", steps, most=5)}{cause}'
       lines.append(harmless(f'{moment_text(event.get("time"))}  {words}'))
   return lines
 
@@ -238,7 +239,7 @@ def checkpoints_table(found: Sequence[artifacts.Checkpoint]) -> list[str]:
 
 def timeline_table(found: 'timing.Timeline') -> list[str]:
   """A line for each event, the last one last."""
-  rows = [['TIME', 'EVENT', 'STEP', 'TELLS']]
+  rows = [['TIME', 'EVENT', 'STEP', 'VALUES']]
   for each in found.events:
     steps = str(each.step) if each.count == 1 else f'{each.first_step} to {each.step} ({each.count})'
     values = '  '.join(f'{name} {number_text(value)}' for name, value in each.values.items())[: 3 * _MAX_CELL]

@@ -74,14 +74,16 @@ def main(_) -> None:
 
 
 def _document(experiment: str, mode: str, model_dir: str, logs: Mapping[str, Any] | None) -> json_values.JsonObject:
-  """The result of a run for a program. `step` is None if the run has no record."""
+  """The result of a run for a program, without arrays such as images. `step` is None if the run has no record."""
   record = run_status.read(model_dir, mode) or run_status.read(model_dir) or {}
   return {
     'experiment': experiment,
     'mode': mode,
     'model_dir': model_dir,
     'step': record.get('step'),
-    'metrics': {name: float(value) for name, value in writers.flatten(logs or {}).items()},
+    'metrics': {
+      name: value for name, value in writers.flatten(logs or {}).items() if isinstance(value, (int, float, str))
+    },
   }
 
 

@@ -60,3 +60,8 @@ def test_a_file_with_a_name_like_a_command_is_a_file(tmp_path, monkeypatch, capf
   (tmp_path / 'strt').write_text('not a sweep')
   assert cli.main(['sweep', 'strt']) == 2
   assert 'no such command' not in capfd.readouterr().err
+
+
+def test_words_after_two_dashes_are_no_flags(tmp_path, capfd):
+  assert cli.main(['runs', 'show', str(tmp_path), '--', '--a']) == 2
+  assert 'no such flag' not in capfd.readouterr().err

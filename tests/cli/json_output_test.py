@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import re
+import sys
 
+import numpy as np
 import pytest
 
 from official_ext.base import errors
@@ -235,6 +237,31 @@ def test_every_command_with_the_flag_is_on_the_page():
   named = re.findall(r'`([a-z_]+)', ' '.join(row[0] for row in rows_of_page('command | fields')))
   whole = {name for name in cli._COMMANDS if f'official-ext {name}' not in WITHOUT}
   assert whole <= set(named)
+
+
+def test_other_lines_of_a_report_stay_on_stderr_before_the_error(capsys):
+  def report(error):
+    print(f'Traceback\n  a line\nerror: {error}', file=sys.stderr)
+    return 1
+
+  assert json_output.report(report, RuntimeError('task.py:3: broken\u2028here')) == 1
+  out, err = capsys.readouterr()
+  assert not out and err.splitlines()[:2] == ['Traceback', '  a line']
+  assert json.loads(err.splitlines()[2])['error'] == {
+    'code': 'failed',
+    'where': 'task.py:3',
+    'what': 'broken\u2028here',
+    'hint': '',
+  }
+
+
+@pytest.mark.tensorflow
+def test_arrays_among_the_metrics_of_the_driver_are_left_out(tmp_path):
+  from official_ext.cli import train
+
+  logs = {'loss': np.float32(0.5), 'image': np.zeros([1, 2, 2, 1]), 'of': {'class': [1, 2], 'best': 'cat', 'n': 3}}
+  document = train._document('digits', 'eval', str(tmp_path), logs)
+  assert document['metrics'] == {'loss': 0.5, 'of/best': 'cat', 'of/n': 3} and document['step'] is None
 
 
 def last_line(err):

@@ -90,6 +90,9 @@ def test_a_configuration_with_mistakes_is_refused_at_once(run, trial, monkeypatc
   assert not trial.states()
   status, out, _ = run(f'add -- {sys.executable} train.py {flags} --set=learning_rate=1')
   assert status == 0 and list(trial.states()) == [1]
+  # Its checkpoint is the first job's, and the GPUs may be of another machine.
+  status, _, err = run(f'add -- {flags.replace("=train ", "=eval ")} --set=runtime.num_gpus=9')
+  assert status == 0 and 'error' not in err and len(trial.states()) == 2
 
 
 @pytest.mark.parametrize(

@@ -314,7 +314,7 @@ def test_show_ends_with_the_last_events_in_words(runs, tmp_path):
   found = runs('show', tmp_path, 'a')[1].splitlines()
   assert found[found.index('  events') + 2 :] == [
     f'    {at(1)}  trained to step 5: training_loss 0.0009953',
-    f'    {at(3)}  skipped 2 updates, of the steps 6 to 8: x is not finite',
+    f'    {at(3)}  skipped 2 updates, of steps 6, 8: x is not finite',
     f'    {at(5)}  restored ckpt-8',
     f'    {at(6)}  evaluated step 8: accuracy nan  validation_loss 3.333e-10',
   ]

@@ -37,21 +37,31 @@ def path_of(model_dir: str, mode: str = 'train') -> str:
   return os.path.join(model_dir, 'run.log' if 'train' in mode else f'run.{mode}.log')
 
 
+_lock = threading.RLock()  # A signal handler may print.
+
+
+def _renew_lock() -> None:
+  """Frees the lock in a forked process, which has no thread that would release it."""
+  global _lock
+  _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 class _Log:
   """Lines of text; held in memory until there is a file."""
 
   def __init__(self):
-    self._lock = threading.RLock()  # A signal handler may print.
     self._held: list[str] | None = []
     self._file: int | None = None
-    self._path = ''
 
   def begin(self, path: str, header: str) -> None:
     """Writes the header and the held lines to the end of a file, which takes all later lines. '' for no file.
 
     A file that cannot be written is reported in a warning: it does not end a run.
     """
-    with self._lock:
+    with _lock:
       held, self._held = self._held or [], None
       if not path or self._file is not None or _is_written_already(path):
         return
@@ -64,13 +74,12 @@ class _Log:
           flush=True,
         )
         return
-      self._path = path
       for line in [header, *held]:
         self.add(line)
 
   def add(self, line: str) -> None:
     """Takes a line, without its end."""
-    with self._lock:
+    with _lock:
       if self._held is not None:
         if len(self._held) < _MAX_HELD:
           self._held.append(line)
@@ -80,7 +89,7 @@ class _Log:
 
   def close(self) -> None:
     """Ends the file."""
-    with self._lock:
+    with _lock:
       self._held = None
       if self._file is not None:
         os.close(self._file)
@@ -106,10 +115,11 @@ class CopiedStream:
   def write_as(self, shown: str, text: str) -> int:
     """Writes `shown`, and copies the lines of `text`, as of one that is broken into the rows of a terminal."""
     self.original.write(shown)
-    *lines, rest = (self._rest + text).split('\n')
-    self._rest = rest.rpartition('\r')[2][-_MAX_LINE:] if not rest.endswith('\r') else rest[-_MAX_LINE:]
-    for line in lines:
-      self._add(_plain(line))
+    with _lock:
+      *lines, rest = (self._rest + text).split('\n')
+      self._rest = rest.rpartition('\r')[2][-_MAX_LINE:] if not rest.endswith('\r') else rest[-_MAX_LINE:]
+      for line in lines:
+        self._add(_plain(line))
     return len(text)
 
   def writelines(self, lines: Any) -> None:

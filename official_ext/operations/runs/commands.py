@@ -28,6 +28,7 @@ from official_ext.operations.runs import statuses
 BASE_PARAMS = 'base_params.yaml'  # The source of a clone: the original may be deleted.
 
 _LENGTH = 'trainer.train_steps'
+_COMMA = re.compile(r""",(?![^\[]*\])(?=\s*[\w.]+=)""")  # Between two fields, not within a list.
 _PATHS = ('model_dir', 'checkpoint', 'config_file')  # Flags that may name something in the run's own folder.
 # The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
 _REPLACED = frozenset(
@@ -245,7 +246,9 @@ def form_of(run: run_folders.Run) -> list[tuple[str, str]]:
   found = [(name, value) for name, value in flags if value is not None]
   if not dict(found).get('experiment'):
     raise errors.UserError(f'{run.name}: its command names no experiment; give it again')
-  overrides = [part for name, value in found if name == 'params_override' for part in value.split(',') if '=' in part]
+  overrides = [
+    part for name, value in found if name == 'params_override' for part in _COMMA.split(value) if '=' in part
+  ]
   return [
     ('experiment', dict(found)['experiment']),
     ('mode', dict(found).get('mode', 'train')),

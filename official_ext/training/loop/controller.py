@@ -245,7 +245,8 @@ class Controller(orbit.Controller):
     self._weights_saved: int | None = None  # The checksum of the last checkpoint's; None if no action may change them.
     self._evaluation_is_pending = False
     self._compiled_before: float | None = None
-    self._pace, self._course = pace.Pace(), self._boundaries
+    self._pace = pace.Pace()
+    self._course = self._boundaries  # Of the present training.
     summary_interval = kwargs.pop('summary_interval', None)
     super().__init__(global_step=global_step, **{**kwargs, 'steps_per_loop': self._boundaries.steps_to_next})
     self.summary_interval: Any = summary_interval  # The base class takes none in epochs.
@@ -454,17 +455,16 @@ class Controller(orbit.Controller):
     names = (run_files.TOKENS, run_files.LEARNED_TOKENS)
     tokens = {name: float(logs.pop(name)) for name in names if name in logs}
     step = self._step_now()
-    added = run_events.speed(
-      self.trainer, step, self._boundaries.train_steps, tokens, self._seconds_left(self._course, step)
-    )
+    if self.trainer is not None and self.trainer.speed is not None:
+      self._pace.add_loop(self.trainer.speed.steps, self.trainer.speed.seconds)
+    left = self._seconds_left(self._course, step)
+    added = run_events.speed(self.trainer, step, self._boundaries.train_steps, tokens, left)
     return writers_lib.merge_logs(logs, added, f'{type(self.trainer).__name__}.train_loop_end')
 
   def _seconds_left(self, course: Boundaries, step: int) -> float | None:
-    """The rest of the training's time after the steps of a loop; None if it is not known."""
-    speed = None if self.trainer is None else self.trainer.speed
-    if speed is None or not course.train_steps:
+    """The rest of the training's time after a step; None if it is not known."""
+    if not course.train_steps:
       return None
-    self._pace.add_loop(speed.steps, speed.seconds)
     saves = course.saves_from(step) if self.checkpoint_manager is not None else 0
     return self._pace.seconds_left(max(0, course.train_steps - step), course.evaluations_from(step), saves)
 

@@ -8,6 +8,7 @@ from official.core import actions
 import orbit
 
 from official_ext.base import errors
+from official_ext.base import number_ranges
 from official_ext.base import protocols
 from official_ext.data import config_fields
 from official_ext.training.checkpoints import exported_weights
@@ -127,10 +128,11 @@ class NonfiniteAction(RollbackAction):
     positions = [(step - 1 + self._trainer.data_offset) * examples for step in steps]
     updates = '1 update was skipped' if total == 1 else f'{total} updates were skipped'
     place = 'at' if len(steps) == total else 'the last at'
+    at_steps = number_ranges.describe_with_noun('step', steps)
     reason = (
-      f'{self._cause or self._general_cause(output)}: {updates}, {place} {ranges("step", steps)}; '
+      f'{self._cause or self._general_cause(output)}: {updates}, {place} {at_steps}; '
       f'trainer.nonfinite.max_skips allows {self._config.max_skips}; the examples are at '
-      f'{ranges("position", positions, examples)}'
+      f'{number_ranges.describe_with_noun("position", positions, examples)}'
     )
     reason += '' if self._cause else '; --debug locates it'
     max_rollbacks = self._config.max_rollbacks if self._config.then == 'rollback' else 0
@@ -144,29 +146,6 @@ class NonfiniteAction(RollbackAction):
     rate = output.get('learning_rate')
     at_rate = '' if rate is None else f' at the learning rate {float(rate):.4g}'
     return f'the loss or its gradient was not finite{", or the loss a spike," if spikes else ""}{at_rate}'
-
-
-def ranges(noun: str, starts: Sequence[int], length: int = 1) -> str:
-  """Ranges of numbers in words.
-
-  Args:
-    noun: of a number, in the singular.
-    starts: where each range begins, ascending.
-    length: of each.
-
-  Example:
-
-    >>> ranges('step', [1, 3, 4, 5]), ranges('position', [64, 128], 64)
-    ('steps 1, 3 to 5', 'positions 64 to 191')
-  """
-  found: list[list[int]] = []
-  for start in starts:
-    if found and found[-1][1] + 1 == start:
-      found[-1][1] = start + max(1, length) - 1
-    else:
-      found.append([start, start + max(1, length) - 1])
-  texts = [str(first) if first == last else f'{first} to {last}' for first, last in found]
-  return f'{noun}{"" if texts == [str(starts[0])] else "s"} {", ".join(texts)}'
 
 
 class LossBoundAction(RollbackAction):

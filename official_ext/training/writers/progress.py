@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from absl import logging
 import numpy as np
 
+from official_ext.base import number_ranges
 from official_ext.base.run_folder import run_log
 from official_ext.training.writers import writers
 
@@ -32,6 +33,7 @@ _BAR_WIDTH = 16
 _WIDTH = 80  # Of a terminal that does not give its own.
 _GAP, _INDENT = '  ', '    '  # Between the values of a line; before those in its further rows.
 _SKIPPED = 'update_skipped'
+_MAX_RANGES = 5  # Of the steps of skipped updates in a line.
 _MAX_TEXT = 200  # Characters of a prompt and of a completion in a line.
 
 
@@ -74,11 +76,12 @@ class ProgressWriter(writers.Writer):
     skipped, self._skipped = self._skipped, []
     if not skipped:
       return
-    (first, _), (last, flat) = skipped[0], skipped[-1]
+    last, flat = skipped[-1]
     if len(skipped) > 1:
       kept = {name: value for name, value in flat.items() if name not in ('first_example', 'num_examples')}
       causes = [values['cause'] for _, values in skipped if 'cause' in values]
-      flat = {'steps': f'{first} to {last} ({len(skipped)})', **kept, **({'cause': causes[0]} if causes else {})}
+      steps = number_ranges.describe([step for step, _ in skipped], most=_MAX_RANGES)
+      flat = {'steps': f'{steps} ({len(skipped)})', **kept, **({'cause': causes[0]} if causes else {})}
     self._write(_SKIPPED, last, flat)
 
   def _write(self, event: str, step: int, flat: dict[str, Any]) -> None:

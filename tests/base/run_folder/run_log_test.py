@@ -5,6 +5,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
+import time
 
 from absl import logging
 import pytest
@@ -127,6 +129,56 @@ def test_a_file_that_cannot_be_written_is_a_warning(tmp_path, patched):
   assert screen.getvalue() == (
     f'warning: {tmp_path}/run.log: cannot be written: Is a directory; move it away, to keep the output\ntrained\n'
   )
+
+
+class _Slow(str):
+  """A text whose addition to another takes long."""
+
+  def __radd__(self, other):
+    time.sleep(0.5)
+    return f'{other}{self}'
+
+
+def test_pieces_of_threads_are_joined_in_their_order():
+  lines, stream = [], io.StringIO()
+  copied = run_log.CopiedStream(stream, lines.append)
+  thread = threading.Thread(target=copied.write, args=(_Slow('first '),))
+  thread.start()
+  while not stream.getvalue():
+    time.sleep(0.001)
+  copied.write('second\n')
+  thread.join()
+  assert (lines, stream.getvalue()) == (['first second'], 'first second\n')
+
+
+_FORK = """
+import os, signal, sys, threading
+from official_ext.base.run_folder import run_log
+with run_log.copying():
+  run_log.begin(sys.argv[1], 'train', 1, keeps=True)
+  held, end = threading.Event(), threading.Event()
+  def hold():
+    with run_log._lock:
+      held.set()
+      end.wait()
+  thread = threading.Thread(target=hold)
+  thread.start()
+  held.wait()
+  child = os.fork()
+  if not child:
+    signal.alarm(10)
+    print('of the child')
+    os._exit(0)
+  status = os.waitpid(child, 0)[1]
+  end.set()
+  thread.join()
+sys.exit(status != 0)
+"""
+
+
+def test_a_forked_process_prints_although_a_thread_held_the_lock(tmp_path):
+  subprocess.run([sys.executable, '-c', _FORK, tmp_path], cwd=ROOT, check=True)
+  assert lines_of(tmp_path / 'run.log')[-1] == 'of the child'
 
 
 _CODE = """

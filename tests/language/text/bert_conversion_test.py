@@ -192,6 +192,7 @@ def test_an_answer_with_other_blanks_is_kept(tmp_path):
   assert done.rows == 6
 
 
+@pytest.mark.tensorflow
 def test_a_vocabulary_has_as_many_tokens_as_lines(tmp_path):
   prepared_inputs.write_lines(tmp_path / 'a.jsonl', [{'text': text, 'label': text} for text in ('red', 'blue')])
   vocab_file = annotated.write_vocabulary(tmp_path / 'vocab.txt')

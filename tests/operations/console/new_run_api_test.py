@@ -163,7 +163,7 @@ def test_a_clone_of_a_run_that_failed_before_its_configuration_is_a_form_of_its_
   words += [
     '--set=learning_rat=1e-3',
     '--config_file=own.yaml',
-    '--params_override=trainer.train_steps=7,runtime.seed=2',
+    '--params_override=trainer.train_steps=7,task.sizes=[1,2],runtime.seed=2',
   ]
   started = {
     **folders.ended_process().as_dict(),
@@ -181,6 +181,7 @@ def test_a_clone_of_a_run_that_failed_before_its_configuration_is_a_form_of_its_
       ['mode', 'train_and_eval'],
       ['config', '/work/own.yaml'],
       ['set', 'trainer.train_steps=7'],
+      ['set', 'task.sizes=[1,2]'],
       ['set', 'runtime.seed=2'],
       ['set', 'learning_rat=1e-3'],
       ['name', 'mistaken-2'],

@@ -15,7 +15,6 @@ from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.loop import base_trainer
-from official_ext.training.loop import recovery
 from official_ext.training.loop import training_input
 from official_ext.training.writers import writers
 from tests import tiers
@@ -80,20 +79,6 @@ def test_divergence_has_an_exit_status_of_its_own(tmp_path, capsys):
     r'error: the loss or its gradient was not finite at the learning rate \S+: 1 update was skipped, at', line
   )
   assert f'the examples are at positions 0 to {small_run.BATCH_SIZE - 1}; --debug locates it' in line
-
-
-@pytest.mark.parametrize(
-  'starts, length, expected',
-  [
-    ([7], 1, 'step 7'),
-    ([1, 3, 4, 5], 1, 'steps 1, 3 to 5'),
-    ([64, 128], 64, 'steps 64 to 191'),
-    ([0, 64], 32, 'steps 0 to 31, 64 to 95'),
-    ([5, 5], 0, 'steps 5, 5'),  # A trainer that does not know its batch size.
-  ],
-)
-def test_ranges_in_words(starts, length, expected):
-  assert recovery.ranges('step', starts, length) == expected
 
 
 @pytest.mark.slow

@@ -250,7 +250,7 @@ def test_skipped_updates_that_follow_each_other_share_a_line():
   writer.write('update_skipped', 12, {'total': 5})
   writer.close()
   assert stream.getvalue().splitlines() == [
-    'update_skipped 9/100  steps 3 to 9 (3)  total 3  cause x is not finite',
+    'update_skipped 9/100  steps 3 to 4, 9 (3)  total 3  cause x is not finite',
     'train 10/100 10%  loss 0.5',
     'update_skipped 11/100  total 4  first_example 88  num_examples 8',
     'update_skipped 12/100  total 5',

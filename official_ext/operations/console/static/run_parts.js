@@ -101,7 +101,7 @@ export async function log(page, signal) {
     }
     text.hidden = !lines.length;
     replace(none, !lines.length && empty('No log',
-      'Runs in the background write a log: those of the console, the queue, `runs resume` and `runs clone --start`. Other runs print to their terminal.'));
+      'Runs of train.py and background runs write `run.log`. Other drivers print to their terminal, and a remote folder has no log.'));
   }
 
   await load();

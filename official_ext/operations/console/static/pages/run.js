@@ -115,7 +115,7 @@ class RunPage {
     if (found.some(({event}) => event === 'checkpoint') && !this.about.parts.includes('checkpoints')) this.askAbout();
     if (found.some(({event}) => event === 'completions')) {
       this.media.completions = true;
-      this.tellTabs();
+      this.updateTabs();
     }
     if (found.some(({event}) => event === 'eval' || event === 'train')) this.askMedia();
     this.part?.events?.(found);
@@ -125,7 +125,7 @@ class RunPage {
     try {
       const {names} = await get('/api/curves/names', {run: this.name}, {signal: this.signal});
       this.names = names[this.name] ?? [];
-      this.tellTabs();
+      this.updateTabs();
       this.part?.named?.();
     } catch (error) {
       toastError(error);
@@ -137,7 +137,7 @@ class RunPage {
     try {
       this.about = await this.get('/api/run');
       this.tellHead();
-      this.tellTabs();
+      this.updateTabs();
     } catch (error) {
       if (error.status) toastError(error);
     } finally {
@@ -152,7 +152,7 @@ class RunPage {
     try {
       const media = await this.get('/api/run/media');
       for (const tab of MEDIA) this.media[tab] ||= media[tab];
-      this.tellTabs();
+      this.updateTabs();
     } catch (error) {
       if (error.status) toastError(error);
     }
@@ -388,7 +388,7 @@ class RunPage {
       tab.click();
     };
     this.tabs = element('div', {class: 'tabs run-tabs', role: 'tablist', 'aria-label': 'Parts of the run', onkeydown: keydown});
-    this.tellTabs();
+    this.updateTabs();
     return this.tabs;
   }
 
@@ -401,7 +401,7 @@ class RunPage {
     return [...shown.filter(isFirst), ...shown.filter((each) => !isFirst(each))];
   }
 
-  tellTabs() {
+  updateTabs() {
     const shown = this.shownTabs(), key = shown.map(([tab]) => tab).join();
     if (this.tabs.dataset.key === key) return;
     this.tabs.dataset.key = key;
@@ -418,7 +418,7 @@ class RunPage {
     const {signal} = this.leave;
     this.signal.addEventListener('abort', () => this.leave.abort(), {signal});
     this.tab = tab;
-    this.tellTabs();
+    this.updateTabs();
     for (const each of this.tabs.children) {
       each.setAttribute('aria-selected', String(each.id === `tab-${tab}`));
       each.tabIndex = each.id === `tab-${tab}` ? 0 : -1;
