@@ -259,19 +259,15 @@ def _text(value: Any) -> str:
 
 def _draw_predictions(labels: np.ndarray, outputs: np.ndarray, figures: json_values.JsonMapping) -> np.ndarray:
   """Draws predictions over labels, with the diagonal: uint8 `[480, 480, 3]`."""
-  # Not pyplot, which keeps every figure, and may look for a display.
-  from matplotlib import figure  # pylint: disable=g-import-not-at-top
-  from matplotlib.backends import backend_agg  # pylint: disable=g-import-not-at-top
-
-  canvas = backend_agg.FigureCanvasAgg(figure.Figure(figsize=(4.8, 4.8), dpi=100, layout='constrained'))
-  axes = canvas.figure.add_subplot()
-  for number in range(labels.shape[1]):
-    name = f'output {number}' if labels.shape[1] > 1 else None
-    axes.scatter(labels[:, number], outputs[:, number], s=8, alpha=0.5, linewidths=0, label=name)
   ends = [min(labels.min(), outputs.min()), max(labels.max(), outputs.max())]
-  axes.plot(ends, ends, '--', color='grey')
-  axes.set(xlabel='label', ylabel='predicted', title=f'mae {figures["mae"]:.4g}, rmse {figures["rmse"]:.4g}')
-  if 1 < labels.shape[1] <= _MAX_COLUMNS:
-    axes.legend()
-  canvas.draw()
-  return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+  def draw(axes):
+    for number in range(labels.shape[1]):
+      name = f'output {number}' if labels.shape[1] > 1 else None
+      axes.scatter(labels[:, number], outputs[:, number], s=8, alpha=0.5, linewidths=0, label=name)
+    axes.plot(ends, ends, '--', color='grey')
+    axes.set(xlabel='label', ylabel='predicted', title=f'mae {figures["mae"]:.4g}, rmse {figures["rmse"]:.4g}')
+    if 1 < labels.shape[1] <= _MAX_COLUMNS:
+      axes.legend()
+
+  return classifier_result.drawn(draw)

@@ -7,7 +7,7 @@ import tf_keras
 
 import official_ext as ext
 from official_ext.base import errors
-from official_ext.training.evaluation import own_tasks
+from official_ext.training.evaluation import custom_tasks
 from official_ext.training.trained import trained_model
 
 RNG = np.random.default_rng(0)
@@ -37,7 +37,7 @@ def evaluate(outputs, labels, loss, num_mistakes=3, cls=Through):
   task = cls(np.asarray(outputs, np.float32), np.asarray(labels), loss)
   params = ext.supervised_experiment(task.config)
   trained = trained_model.TrainedModel(task.build_model(), task, params, '', 'raw')
-  return own_tasks.evaluate(trained, own_tasks.find_data(params), num_mistakes)
+  return custom_tasks.evaluate(trained, custom_tasks.find_data(params), num_mistakes)
 
 
 @pytest.mark.parametrize('shape', [(7,), (7, 1)])
@@ -148,4 +148,4 @@ def test_refusals():
     evaluate(LOGITS[:, np.newaxis], LOGITS[:, np.newaxis].astype(np.float32), tf_keras.losses.MeanSquaredError())
   params = ext.supervised_experiment(ext.SupervisedConfig())
   with pytest.raises(errors.UserError, match='^--on: SupervisedConfig reads no prepared folder; leave the flag out$'):
-    own_tasks.find_data(params, on='folder')
+    custom_tasks.find_data(params, on='folder')
