@@ -91,7 +91,7 @@ _EVALUATORS = {
   ),
 }
 
-_OF_OWN_TASKS = _Evaluator('official_ext.training.evaluation.own_tasks', ())
+_OF_CUSTOM_TASKS = _Evaluator('official_ext.training.evaluation.custom_tasks', ())
 
 
 def _evaluate_parser() -> arguments_lib.Parser:
@@ -143,7 +143,7 @@ def _evaluate(params: 'definitions.ExperimentConfig', model_dir: str, known: arg
 
   evaluator = _evaluator_of(params)
   on, split = known.on or '', known.split or ''
-  if evaluator is _OF_OWN_TASKS:
+  if evaluator is _OF_CUSTOM_TASKS:
     data = importlib.import_module(evaluator.module).find_data(params, on, split)
   else:
     data = evaluated_data_lib.find(params, evaluator.kinds, params.task.model.num_classes, on, split)
@@ -188,7 +188,7 @@ def _evaluator_of(params: 'definitions.ExperimentConfig') -> _Evaluator:
       f"task: {type(params.task).__name__} is unsupported; evaluate reads runs of Model Garden's image classification, "
       'RetinaNet, Mask R-CNN, semantic segmentation and sentence prediction, and of tasks that derive from ext.Task'
     )
-  return _OF_OWN_TASKS
+  return _OF_CUSTOM_TASKS
 
 
 def _evaluation_name(data: 'evaluated_data_lib.EvaluatedData') -> str:

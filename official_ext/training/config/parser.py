@@ -42,9 +42,7 @@ def factory_of(experiment: str) -> Any:
     UserError: no experiment has this name.
   """
   if experiment not in experiment_names():
-    raise no_such_experiment(
-      experiment, 'An experiment that registry_imports.py does not import needs --registry=MODULE'
-    )
+    raise no_such_experiment(experiment, '--registry=MODULE imports experiments that registry_imports.py does not')
   entry: Any = model_garden_internals.registered_configs()
   for part in experiment.split('/'):
     entry = entry[part]
@@ -52,7 +50,7 @@ def factory_of(experiment: str) -> Any:
 
 
 def no_such_experiment(experiment: str, reason: str) -> errors.UserError:
-  """The error about an unregistered experiment, with near names and a reason, which is a sentence."""
+  """The error about an unregistered experiment, with near names and a reason, which begins with a flag."""
   known = experiment_names()
   near = errors.nearest_names(experiment, known, count=3) or [name for name in known if experiment in name][:3]
   hint = f'did you mean {" or ".join(near)}? ' if near else ''

@@ -55,7 +55,13 @@ class Comparison:
 
 
 def find(
-  task: protocols.Task, model: Any, loss_of: LossOf, batch: object, size: int, owns_loss: bool = True
+  task: protocols.Task,
+  model: Any,
+  loss_of: LossOf,
+  batch: object,
+  size: int,
+  owns_loss: bool = True,
+  validates: bool = True,
 ) -> list[findings.Finding] | None:
   """Looks for a loss of a batch that is no mean over its examples.
 
@@ -67,6 +73,7 @@ def find(
     size: at least 2; else nothing is checked.
     owns_loss: whether the loss is the user's. Model Garden's detectors divide by the objects of a batch plus 1: of its
       tasks, only layers are reported.
+    validates: whether `loss_of` calls `validation_step`; else it calls `forward`. The finding names it.
 
   Returns:
     The findings; None if the losses cannot be compared, such as those of a task that needs whole batches, or
@@ -110,7 +117,7 @@ def find(
   if is_mean(compared, of_pair, tolerance):
     return []
   layer = _mixing_layer(loss_of, batch, examples, tolerance)
-  return [_finding(task, compared, layer)] if layer or owns_loss else []
+  return [_finding(task, compared, layer, validates)] if layer or owns_loss else []
 
 
 def is_mean(compared: Comparison, of_pair: Callable[[int, int], float], tolerance: float = _TOLERANCE) -> bool:
@@ -215,14 +222,15 @@ def _outputs_of_layers(loss_of: LossOf, batch: object) -> list[tuple[str, list[n
   return found
 
 
-def _finding(task: Any, compared: Comparison, layer: str) -> findings.Finding:
+def _finding(task: Any, compared: Comparison, layer: str, validates: bool) -> findings.Finding:
   figures = (
     f'the loss of {len(compared.alone)} examples is {compared.of_batch:.4g}, and the mean of their losses, each '
     f'computed alone, {compared.mean:.4g}'
   )
   declare = f'set {MIXES_EXAMPLES} = True in the task if that is intended'
-  overrides = isinstance(task, base_task.Task) and type(task).validation_step is base_task.Task.validation_step
-  place = tracebacks.of_function(task.forward if overrides else task.validation_step)
+  inherits_step = isinstance(task, base_task.Task) and type(task).validation_step is base_task.Task.validation_step
+  uses_forward = inherits_step or not validates
+  place = tracebacks.of_function(task.forward if uses_forward else task.validation_step)
   if layer:
     what = f'the output of the layer {layer} for an example depends on the others of its batch: {figures}'
     return findings.Finding('warning', place, what, f'compute it from each example alone, or {declare}')

@@ -302,7 +302,7 @@ class StepRun:
         return float(task.forward(examples, self.model, training=False)[0])
 
     owns_loss = bool(_users_classes(task))
-    found = batch_checks.find(task, self.model, loss_of, batch, size, owns_loss)
+    found = batch_checks.find(task, self.model, loss_of, batch, size, owns_loss, validates)
     self.found += found or ()
     return found is not None
 

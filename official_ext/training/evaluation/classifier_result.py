@@ -3,8 +3,9 @@
 The figures: of each class; calibration; intersection over union of pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import math
+from typing import Any
 
 import numpy as np
 
@@ -155,6 +156,18 @@ def rounded(value: float | np.floating) -> float | None:
 _DOTS_PER_INCH = 100
 
 
+def drawn(draw: Callable[[Any], None]) -> np.ndarray:
+  """The picture of a function that draws on Matplotlib's axes: uint8 `[480, 480, 3]`."""
+  # Not pyplot, which keeps every figure, and may look for a display.
+  from matplotlib import figure  # pylint: disable=g-import-not-at-top
+  from matplotlib.backends import backend_agg  # pylint: disable=g-import-not-at-top
+
+  canvas = backend_agg.FigureCanvasAgg(figure.Figure(figsize=(4.8, 4.8), dpi=_DOTS_PER_INCH, layout='constrained'))
+  draw(canvas.figure.add_subplot())
+  canvas.draw()
+  return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
 def draw_calibration(calibration: json_values.JsonMapping) -> np.ndarray:
   """Draws accuracy over confidence, as figure 1 of Guo et al. 2017, arXiv:1706.04599.
 
@@ -164,23 +177,19 @@ def draw_calibration(calibration: json_values.JsonMapping) -> np.ndarray:
   Returns:
     uint8 `[480, 480, 3]`.
   """
-  # Not pyplot, which keeps every figure, and may look for a display.
-  from matplotlib import figure  # pylint: disable=g-import-not-at-top
-  from matplotlib.backends import backend_agg  # pylint: disable=g-import-not-at-top
-
-  canvas = backend_agg.FigureCanvasAgg(figure.Figure(figsize=(4.8, 4.8), dpi=_DOTS_PER_INCH, layout='constrained'))
-  axes = canvas.figure.add_subplot()
   bins = calibration['bins']
   width = 1 / len(bins)
   known = [each for each in bins if each['examples']]
-  axes.bar(
-    [each['up_to'] - width / 2 for each in known], [each['accuracy'] for each in known], width, edgecolor='white'
-  )
-  axes.plot([0, 1], [0, 1], '--', color='grey')
-  axes.set(xlim=(0, 1), ylim=(0, 1), xlabel='confidence', ylabel='accuracy')
-  axes.set_title(f'expected calibration error {calibration["ece"]:.3f}')
-  canvas.draw()
-  return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+  def draw(axes):
+    axes.bar(
+      [each['up_to'] - width / 2 for each in known], [each['accuracy'] for each in known], width, edgecolor='white'
+    )
+    axes.plot([0, 1], [0, 1], '--', color='grey')
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel='confidence', ylabel='accuracy')
+    axes.set_title(f'expected calibration error {calibration["ece"]:.3f}')
+
+  return drawn(draw)
 
 
 def of_probabilities(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> results.Result:

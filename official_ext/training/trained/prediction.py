@@ -32,20 +32,27 @@ def extend(model: tf_keras.Model) -> None:
   predict = model.predict
 
   @functools.wraps(predict)
-  def predict_examples(x: Any, batch_size: int | None = None, **options: Any) -> Any:
+  def predict_examples(x: Any, *args: Any, **options: Any) -> Any:
     if isinstance(x, sources.Source):
+      batch_size, *others = args or [options.pop('batch_size', None)]
       data = definitions.InMemoryDataConfig(global_batch_size=batch_size or _BATCH_SIZE, is_training=False)
-      return predict(_features_of(step_indexed.build_dataset(x, data)), **options)
-    if isinstance(x, tf.data.Dataset):
-      return predict(_features_of(x), **options)
-    return predict(x, batch_size=batch_size, **options)
+      return predict(_features_of(step_indexed.build_dataset(x, data), model), None, *others, **options)
+    return predict(_features_of(x, model) if isinstance(x, tf.data.Dataset) else x, *args, **options)
 
   object.__setattr__(model, 'predict', predict_examples)  # Keras tracks what is set otherwise.
 
 
-def _features_of(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def _features_of(dataset: tf.data.Dataset, model: tf_keras.Model) -> tf.data.Dataset:
   """Batches of features. Keras itself takes the first of a tuple."""
   spec = dataset.element_spec
-  if isinstance(spec, Mapping) and supervised_task.FEATURES in spec:
+  if isinstance(spec, Mapping) and supervised_task.FEATURES in spec and not _is_one_of_several_inputs(spec, model):
     return dataset.map(lambda batch: batch[supervised_task.FEATURES])
   return dataset
+
+
+def _is_one_of_several_inputs(spec: Mapping[str, Any], model: tf_keras.Model) -> bool:
+  """Whether the part `features` of a batch is one input of the model among others."""
+  names = getattr(model, 'input_names', None) or ()
+  return (
+    len(names) > 1 and supervised_task.FEATURES in names and not isinstance(spec[supervised_task.FEATURES], Mapping)
+  )

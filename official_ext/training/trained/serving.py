@@ -62,6 +62,8 @@ def _concrete(function: object, task: protocols.Task) -> Any:
     raise errors.UserError(f'{where}: must return a tf.function with an input_signature, or a dictionary of them')
   try:
     return function.get_concrete_function()
+  except errors.UserError:
+    raise
   except Exception as error:  # pylint: disable=broad-except  # The user's code may raise anything.
     reason = ' '.join(str(error).split())[:300]
     raise errors.UserError(f'{where}: cannot be traced: {type(error).__name__}: {reason}') from error
@@ -213,7 +215,14 @@ def _function_of_keras_model(task: protocols.Task, model: tf_keras.Model) -> Any
     flat, paths = tf.nest.flatten(outputs), list(bad_examples.paths(outputs))
     if not isinstance(outputs, Mapping):
       paths = output_names(task, model, len(flat)) or paths
-    return {_identifier(path) or 'output': tensor for path, tensor in zip(paths, flat)}
+    names = [_identifier(path) or 'output' for path in paths]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+      remedy = 'rename a key' if isinstance(outputs, Mapping) else 'set output_names in the task'
+      raise errors.UserError(
+        f'{type(task).__name__}.build_model: several outputs have the name {", ".join(repeated)} in an export; {remedy}'
+      )
+    return dict(zip(names, flat))
 
   return tf.function(serve, input_signature=list(specs.values()), autograph=False)
 
@@ -233,15 +242,18 @@ def output_names(task: Any, model: Any, number: int) -> list[str]:
     The names; [] if the model has none.
 
   Raises:
-    UserError: the task names another number of outputs, or one twice.
+    UserError: the task names another number of outputs, or one twice, or its names are one text.
   """
-  declared = list(getattr(task, 'output_names', ()))
+  declared = getattr(task, 'output_names', ())
+  if isinstance(declared, str):
+    raise errors.UserError(f'{type(task).__name__}.output_names: is the text {declared!r}; write ({declared!r},)')
   if declared:
-    if len(declared) != number or len(set(declared)) != number:
-      raise errors.UserError(
-        f'{type(task).__name__}.output_names: {", ".join(declared)}: the model has {number} outputs; name each once'
+    if len(declared) != number or len(set(map(_identifier, declared))) != number:
+      model_has = (
+        'the model has 1 output; name it once' if number == 1 else f'the model has {number} outputs; name each once'
       )
-    return declared
+      raise errors.UserError(f'{type(task).__name__}.output_names: {", ".join(declared)}: {model_has}')
+    return list(declared)
   known = list(getattr(model, 'output_names', None) or ())
   if len(known) != number:
     return []

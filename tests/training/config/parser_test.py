@@ -431,7 +431,7 @@ def test_bad_files(tmp_path):
     ('parser_tset', 'did you mean parser_test'),
     ('resnet_imagnet', 'did you mean resnet_imagenet'),
     ('bert', 'did you mean '),
-    ('zzzzzz', 'no such experiment; An experiment'),
+    ('zzzzzz', 'no such experiment; --registry=MODULE imports experiments that registry_imports.py does not; `'),
     ('bert/squad/x', 'bert/squad'),
   ],
 )

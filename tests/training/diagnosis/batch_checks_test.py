@@ -178,7 +178,21 @@ def test_a_task_without_a_loss_is_not_compared(find):  # noqa: F811
       return {}
 
   (finding,) = find(NoLoss)
-  assert 'the layer center' in finding.what
+  assert 'the layer center' in finding.what and re.search(r'\.py:\d+ \(\S*forward\)', finding.where)
+
+
+def test_the_finding_names_the_step_with_the_loss(find):  # noqa: F811
+  class OwnStep(Leaks):
+    """Its evaluation does not call `forward`."""
+
+    def validation_step(self, inputs, model, metrics=None):
+      logits = model(inputs[0])
+      metrics[0].update_state(inputs[1], logits)
+      losses = tf.nn.sparse_softmax_cross_entropy_with_logits(inputs[1], logits)
+      return {self.loss: tf.reduce_mean(losses)}
+
+  (finding,) = find(OwnStep)
+  assert 'the layer center' in finding.what and re.search(r'\.py:\d+ \(\S*validation_step\)', finding.where)
 
 
 def test_a_step_that_takes_long_is_not_repeated(find, monkeypatch):  # noqa: F811

@@ -91,6 +91,32 @@ def test_the_task_names_them():
   assert sorted(signatures[serving.DEFAULT].structured_outputs) == ['price']
   for names in (('price', 'rent'), ('price', 'price')):
     with pytest.raises(
-      errors.UserError, match=f'Named.*output_names: {", ".join(names)}: the model has 1 outputs; name'
+      errors.UserError, match=f'^Named.output_names: {", ".join(names)}: the model has 1 output; name it once$'
     ):
       signature_of(a_sum(), names)
+  with pytest.raises(errors.UserError, match='^Named.output_names: a b, a_b: the model has 2 outputs; name each once$'):
+    signature_of(of_layers(None, None), ('a b', 'a_b'))
+
+
+def test_a_text_is_no_list_of_names():
+  with pytest.raises(errors.UserError, match=r"^Named.output_names: is the text 'price'; write \('price',\)$"):
+    signature_of(a_sum(), 'price')
+
+
+def colliding_keys():
+  inputs = tf_keras.Input((2,), name='x')
+  return tf_keras.Model(inputs, {'a b': Dense(1)(inputs), 'a_b': Dense(1)(inputs)})
+
+
+@pytest.mark.parametrize(
+  ('make', 'name', 'remedy'),
+  [
+    (lambda: of_layers('output_1', None), 'output_1', 'set output_names in the task'),
+    (colliding_keys, 'a_b', 'rename a key'),
+  ],
+)
+def test_no_output_is_dropped_for_another_of_its_name(make, name, remedy):
+  with pytest.raises(
+    errors.UserError, match=f'^Named.build_model: several outputs have the name {name} in an export; {remedy}$'
+  ):
+    signature_of(make())

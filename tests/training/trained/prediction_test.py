@@ -82,3 +82,44 @@ def test_a_table_and_one_array():
   expected = model(FEATURES['a'], training=False).numpy()
   for data in (FEATURES['a'], pd.DataFrame(FEATURES['a']), ext.ArraySource({'features': FEATURES['a']})):
     np.testing.assert_allclose(model.predict(data, verbose=0), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('kind', ['arrays by name', 'source'])
+def test_arguments_have_the_order_of_keras(models, kind, capsys):
+  model, expected = models
+  capsys.readouterr()
+  np.testing.assert_allclose(model.predict(DATA[kind](), 8, 0), expected, rtol=1e-5, atol=1e-6)
+  assert not capsys.readouterr().out  # No progress bar.
+  assert len(model.predict(DATA[kind](), 8, 0, 2)) == 16  # Two steps.
+
+
+def test_keras_gets_the_arguments_of_batches():
+  calls = []
+
+  class Recording(tf_keras.Sequential):
+    def predict(self, x, *args, **options):
+      calls.append((args, options))
+
+  model = Recording([tf_keras.Input((2,)), tf_keras.layers.Dense(1)])
+  prediction.extend(model)
+  model.predict(batches({'features': FEATURES['a']}), 8, 0)
+  model.predict(batches(FEATURES['a']), batch_size=8, verbose=0)
+  assert calls == [((8, 0), {}), ((), {'batch_size': 8, 'verbose': 0})]
+
+
+def test_an_input_named_features_beside_others():
+  inputs = {'features': tf_keras.Input((2,), name='features'), 'b': tf_keras.Input((1,), name='b')}
+  model = tf_keras.Model(inputs, tf_keras.layers.Concatenate()([inputs['features'], inputs['b']]))
+  prediction.extend(model)
+  features = {'features': FEATURES['a'], 'b': FEATURES['b']}
+  expected = np.concatenate([FEATURES['a'], FEATURES['b']], axis=1)
+  for data in (batches(features), batches({'features': features, 'labels': LABELS}), ext.ArraySource(features)):
+    np.testing.assert_array_equal(model.predict(data, verbose=0), expected)
+
+
+def test_one_input_named_features():
+  inputs = tf_keras.Input((2,), name='features')
+  model = tf_keras.Model(inputs, tf_keras.layers.Activation('linear')(inputs))
+  prediction.extend(model)
+  data = batches({'features': FEATURES['a'], 'labels': LABELS})
+  np.testing.assert_array_equal(model.predict(data, verbose=0), FEATURES['a'])
