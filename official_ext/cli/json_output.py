@@ -99,6 +99,11 @@ def print_error(lines: Sequence[str], code: str) -> None:
   print(json.dumps(error_document([safe_text.mask(line) for line in lines], code)), file=sys.stderr, flush=True)
 
 
+def print_hang(error: errors.HungError) -> None:
+  """Prints the document of a run that hangs, whose process ends at once."""
+  print_error([f'runtime.hang_seconds: {error}'], code_of(error))
+
+
 def report(report_text: Callable[[BaseException], int], error: BaseException) -> int:
   """Reports an error as JSON.
 

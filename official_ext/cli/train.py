@@ -38,6 +38,7 @@ with package_imports.without_gc():
   from official_ext.training.config import registries
   from official_ext.training.devices import cluster
   from official_ext.training.devices import distribute
+  from official_ext.training.devices import hang_watch
   from official_ext.training.devices import signals
   from official_ext.training.diagnosis import finite_checks
   from official_ext.training.loop import train_lib
@@ -54,6 +55,7 @@ def main(_) -> None:
     with signals.interrupting():  # There is nothing to save.
       _run_without_training()
     return
+  hang_watch.print_last = json_output.print_hang if FLAGS.json else hang_watch.print_nothing
   with signals.PreemptionWatch() as watch:
     params = ext_flags.configuration()
     mode, model_dir = FLAGS.mode, paths.absolute(FLAGS.model_dir)  # A task may change the current folder.

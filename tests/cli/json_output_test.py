@@ -14,6 +14,7 @@ from official_ext.cli import arguments
 from official_ext.cli import json_output
 from official_ext.cli import main as cli
 from official_ext.cli import runs
+from tests import own_tasks
 from tests.operations.runs import folders
 from tests.operations.runs.folders import event
 
@@ -309,3 +310,22 @@ def test_the_driver(run_train, tmp_path):
     process = run_train([*command, mistake], cwd=tmp_path, fresh=True)
     assert (process.returncode, process.stdout) == (2, '')
     assert last_line(process.stderr)['where'] == mistake.removeprefix('--set=').partition('=')[0]
+
+
+@pytest.mark.tensorflow
+def test_a_run_that_hangs(run_train, tmp_path):
+  place = own_tasks.write(tmp_path / 'code')
+  batches = "ext.build_dataset(ext.ArraySource({'x': x}), params, input_context)"
+  assert batches in own_tasks.TASK
+  blocks = f"""import time, tensorflow as tf
+    batches = {batches}
+    return tf.data.Dataset.from_generator(lambda: time.sleep(1000), output_signature=batches.element_spec)"""
+  (place / 'own_package' / 'task.py').write_text(own_tasks.TASK.replace(f'return {batches}', blocks))
+  np.save(tmp_path / 'data.npy', np.ones([8, 1], np.float32))
+  flags = [*own_tasks.FLAGS, '--mode=train', '--model_dir=run', '--set=runtime.hang_seconds=0.5', '--json']
+  env = {'PYTHONPATH': str(place), 'OWN_DATA': str(tmp_path / 'data.npy')}
+  process = run_train(flags, env=env, cwd=tmp_path, timeout=60)
+  assert (process.returncode, process.stdout) == (75, ''), process.stderr
+  error = last_line(process.stderr)
+  assert (error['code'], error['where']) == ('hung', 'runtime.hang_seconds')
+  assert error['what'].startswith('no progress for ') and 'hung.worker-0.txt' in error['hint']

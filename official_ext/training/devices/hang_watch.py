@@ -25,6 +25,14 @@ _REPORT_SECONDS = 20.0  # For the last messages: the disk may hang.
 _GRACE_POLLS = 4  # For the other workers to notice by themselves.
 
 
+def print_nothing(error: errors.HungError) -> None:
+  """Prints nothing after the text of the error."""
+  del error
+
+
+print_last: Callable[[errors.HungError], None] = print_nothing  # The driver prints JSON for --json.
+
+
 class HangWatch:
   """Ends the process when nothing has moved for too long. Used as a context around a run.
 
@@ -144,6 +152,7 @@ class HangWatch:
     _call(lambda: self._report_all(error), 'hang_watch_report')
     time.sleep(_GRACE_POLLS * self._poll)  # Other workers report too, before they take this one's end for a crash.
     _call(self._at_last, 'hang_watch_last')
+    _call(lambda: print_last(error), 'hang_watch_print')
     os._exit(errors.HungError.exit_status)
 
   def _report_all(self, error: errors.HungError) -> None:
