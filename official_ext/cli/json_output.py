@@ -31,15 +31,16 @@ CODES: dict[str, tuple[tuple[type[BaseException], ...], str]] = {
   'storage': ((errors.StorageError, errors.CheckpointError), 'a file cannot be written or read'),
   'failed': ((BaseException,), 'another error'),
 }
+_WANTED = re.compile(r'--?json(=(true|t|1))?', re.IGNORECASE)
 _WHERE = re.compile(r'(?P<where>.*?[^\s:]): (?P<what>.*)', re.DOTALL)
 
 _out: list[TextIO] = []  # The stdout of the process, while `sys.stdout` masks text or is stderr.
 
 
 def is_wanted(arguments: Sequence[str]) -> bool:
-  """Whether the arguments of a command, before `--`, ask for JSON."""
+  """Whether the arguments of a command, before `--`, ask for JSON, also in a form that only train.py takes."""
   own = arguments[: arguments.index('--')] if '--' in arguments else arguments
-  return FLAG in own
+  return any(_WANTED.fullmatch(word) for word in own)
 
 
 def add_flag(parser: argparse._ActionsContainer, text: str = 'print JSON') -> None:

@@ -329,3 +329,18 @@ def test_a_run_that_hangs(run_train, tmp_path):
   error = last_line(process.stderr)
   assert (error['code'], error['where']) == ('hung', 'runtime.hang_seconds')
   assert error['what'].startswith('no progress for ') and 'hung.worker-0.txt' in error['hint']
+
+
+@pytest.mark.parametrize(
+  'words, expected',
+  [
+    (['train', '--json'], True),
+    (['train', '--json=true', '--mode=train'], True),
+    (['train', '-json'], True),
+    (['train', '--json=false'], False),
+    (['train', '--nojson'], False),
+    (['launch', '--', '--json'], False),
+  ],
+)
+def test_forms_of_the_flag_that_absl_takes_divert_the_output_too(words, expected):
+  assert json_output.is_wanted(words) == expected
