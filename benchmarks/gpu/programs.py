@@ -55,12 +55,19 @@ class Hlo:
 
 @contextlib.contextmanager
 def as_gpu() -> Iterator[None]:
-  """Plans, guards and attention take their branches for a GPU of an H100's compute capability."""
-  with (
-    mock.patch.object(device_types, 'device_type', lambda strategy: 'GPU'),
-    mock.patch.object(device_types, 'gpu_capability', lambda: _H100),
-  ):
-    yield
+  """Plans, guards and attention take their branches for a GPU of an H100's compute capability.
+
+  The mixed-precision policy of the process is restored at the end.
+  """
+  policy = tf_keras.mixed_precision.global_policy()
+  try:
+    with (
+      mock.patch.object(device_types, 'device_type', lambda strategy: 'GPU'),
+      mock.patch.object(device_types, 'gpu_capability', lambda: _H100),
+    ):
+      yield
+  finally:
+    tf_keras.mixed_precision.set_global_policy(policy)
 
 
 def lower(function: Callable[..., Any], specs: Any) -> Hlo:
@@ -227,16 +234,13 @@ def _evaluation(scale):
 def _generation(scale, count=1, **options):
   """Continuations of prompts by one program, as `Generator` and `grpo` compile it."""
   tf_keras.mixed_precision.set_global_policy('mixed_bfloat16')
-  try:
-    model = ext.LanguageModel(_decoder(scale, **_LLAMA))
-    config = generation.GenerationConfig(max_new_tokens=8 if scale.is_small else 128, **options)
-    prompts = tf.TensorSpec([scale.rows // count, 16 if scale.is_small else 128], tf.int32)
-    return lower(
-      lambda ids, mask, seed: tuple(generation.sample(model, config, ids, mask, seed, count=count)),
-      [prompts, prompts, tf.TensorSpec([2], tf.int64)],
-    )
-  finally:
-    tf_keras.mixed_precision.set_global_policy('float32')
+  model = ext.LanguageModel(_decoder(scale, **_LLAMA))
+  config = generation.GenerationConfig(max_new_tokens=8 if scale.is_small else 128, **options)
+  prompts = tf.TensorSpec([scale.rows // count, 16 if scale.is_small else 128], tf.int32)
+  return lower(
+    lambda ids, mask, seed: tuple(generation.sample(model, config, ids, mask, seed, count=count)),
+    [prompts, prompts, tf.TensorSpec([2], tf.int64)],
+  )
 
 
 # Model Garden.

@@ -89,7 +89,7 @@ def test_points_are_stopped_deleted_and_resume_in_the_background(run):
   assert status == 0
   assert stdout.startswith('sweep lr: its controller is process ')
   folder = sweep_folder.SweepFolder('runs', 'lr')
-  assert run('runs/lr')[::2] == (2, f'error: lr: {folder.controller()} controls it already\n')
+  assert run('runs/lr')[::2] == (4, f'error: lr: {folder.controller()} controls it already\n')
   queues.until(lambda: len(list(pathlib.Path('runs/lr').glob('0*/events.jsonl'))) == 2)
   assert run('stop runs lr')[1] == 'sweep lr: is stopped; points 1, 2 save and end\n'
   queues.until(lambda: folder.controller() is None)

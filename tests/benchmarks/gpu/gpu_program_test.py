@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tf_keras
 
 from benchmarks.gpu import __main__ as table
 from benchmarks.gpu import hlo_checks
@@ -15,7 +16,9 @@ FAST = ('gpt2_steps', 'moe', 'scan_layers', 'generate_sampled', 'grpo_sampling')
   'name', [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in programs.PROGRAMS]
 )
 def test_a_program_is_clean(name):
+  policy = tf_keras.mixed_precision.global_policy()
   hlo = programs.program(name, programs.SMALL)
+  assert tf_keras.mixed_precision.global_policy() is policy  # Later tests compute as before.
   is_sampling = name.startswith(('generate', 'grpo'))
   assert hlo_checks.complaints(hlo.text, has_constant_weights=is_sampling, is_bfloat16=name != 'resnet50') == []
   if name in ('gpt2_cudnn', 'gpt2_steps'):
