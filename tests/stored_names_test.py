@@ -10,6 +10,7 @@ in which sums are made: elsewhere they are compared with a tolerance (`tolerance
 from collections.abc import Iterator, Mapping
 import json
 import pathlib
+import re
 import shutil
 import sys
 from typing import Any
@@ -290,6 +291,11 @@ def test_commands_print_the_same_of_the_runs(name, copied, capsys):
       assert checkpoint.pop('time') > 0
   if name == 'list':  # An added field.
     assert [run.pop('best')['metric'] for run in found if run['evaluation']] == ['validation_loss'] * len(found)
+  if name == 'show':  # The events of a run without a log are in words now; a log that the run has kept is as before.
+    events = [json.loads(line) for line in stored.pop('log')]
+    lines = found.pop('log')
+    assert all(re.match(r'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  [a-z]', line) for line in lines)
+    assert events[-1]['event'] == 'finished' and 'finished' in lines[-1] and f'step {events[-1]["step"]}' in lines[-1]
   assert found == stored
 
 

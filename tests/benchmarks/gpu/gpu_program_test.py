@@ -18,7 +18,7 @@ FAST = ('gpt2_steps', 'moe', 'scan_layers', 'generate_sampled', 'grpo_sampling')
 def test_a_program_is_clean(name):
   policy = tf_keras.mixed_precision.global_policy()
   hlo = programs.program(name, programs.SMALL)
-  assert tf_keras.mixed_precision.global_policy() is policy  # Later tests compute as before.
+  assert tf_keras.mixed_precision.global_policy().name == policy.name  # Later tests compute as before.
   is_sampling = name.startswith(('generate', 'grpo'))
   assert hlo_checks.complaints(hlo.text, has_constant_weights=is_sampling, is_bfloat16=name != 'resnet50') == []
   if name in ('gpt2_cudnn', 'gpt2_steps'):
