@@ -1,6 +1,6 @@
 """The training by this library's trainer, on one GPU or on the CPU."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import official_ext as ext
@@ -49,34 +49,54 @@ def make_trainer(
     batch_size: rows of a batch.
     **model_options: fields of `ext.DecoderConfig`, such as `remat`.
   """
-  rows = np.random.default_rng(0).integers(0, sizes.vocabulary, [4 * batch_size, sizes.length + 1]).astype(np.int32)
+  config = ext.DecoderConfig(
+    model_type='gpt2',
+    vocab_size=sizes.vocabulary,
+    hidden_size=sizes.width,
+    intermediate_size=4 * sizes.width,
+    num_hidden_layers=sizes.layers,
+    num_attention_heads=sizes.heads,
+    num_key_value_heads=sizes.heads,
+    max_position_embeddings=sizes.length,
+    position_embedding_type='learned',
+    norm_type='layer_norm',
+    norm_eps=1e-5,
+    hidden_act='gelu_new',
+    gated_mlp=False,
+    mlp_bias=True,
+    attention_bias=True,
+    attention_out_bias=True,
+    tie_word_embeddings=True,
+    **model_options,
+  )
+  return language_trainer(config, batch_size, sizes.length, sizes.steps_per_loop)
+
+
+def language_trainer(
+  config: ext.DecoderConfig,
+  batch_size: int,
+  length: int,
+  steps_per_loop: int,
+  prepare: Callable[[Any], object] = lambda model: None,
+) -> tuple[tf.distribute.Strategy, base_trainer.Trainer]:
+  """The trainer of a decoder on random rows, in bfloat16 with AdamW, and its strategy.
+
+  Args:
+    config: of the decoder.
+    batch_size: rows of a batch.
+    length: tokens of a row.
+    steps_per_loop: of the trainer.
+    prepare: changes the new model, such as by adapters.
+  """
+  rows = np.random.default_rng(0).integers(0, config.vocab_size, [4 * batch_size, length + 1]).astype(np.int32)
 
   class Task(ext.Task):
     """Next tokens of random rows."""
 
     def build_model(self):
-      return ext.LanguageModel(
-        ext.DecoderConfig(
-          model_type='gpt2',
-          vocab_size=sizes.vocabulary,
-          hidden_size=sizes.width,
-          intermediate_size=4 * sizes.width,
-          num_hidden_layers=sizes.layers,
-          num_attention_heads=sizes.heads,
-          num_key_value_heads=sizes.heads,
-          max_position_embeddings=sizes.length,
-          position_embedding_type='learned',
-          norm_type='layer_norm',
-          norm_eps=1e-5,
-          hidden_act='gelu_new',
-          gated_mlp=False,
-          mlp_bias=True,
-          attention_bias=True,
-          attention_out_bias=True,
-          tie_word_embeddings=True,
-          **model_options,
-        )
-      )
+      model = ext.LanguageModel(config)
+      prepare(model)
+      return model
 
     def build_inputs(self, params, input_context=None):
       return ext.build_dataset(ext.ArraySource({'ids': rows}), params, input_context)
@@ -88,13 +108,6 @@ def make_trainer(
       logits = model(inputs['ids'][:, :-1], training=training)
       return ext.losses.label(logits, inputs['ids'][:, 1:]), {}
 
-  return language_trainer(Task, batch_size, sizes.steps_per_loop)
-
-
-def language_trainer(
-  task_cls: type[ext.Task], batch_size: int, steps_per_loop: int, **runtime: Any
-) -> tuple[tf.distribute.Strategy, base_trainer.Trainer]:
-  """The trainer of a task of rows with AdamW, in bfloat16 unless `runtime` overrides it, and its strategy."""
   adamw = {
     'weight_decay': sizes_lib.WEIGHT_DECAY,
     'beta_1': sizes_lib.BETA_1,
@@ -115,12 +128,11 @@ def language_trainer(
       ),
     ),
   )
-  for name, value in {'mixed_precision_dtype': 'bfloat16', **runtime}.items():
-    setattr(params.runtime, name, value)
+  params.runtime.mixed_precision_dtype = 'bfloat16'
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
   with strategy.scope():
-    task = task_cls(params.task)
+    task = Task(params.task)
     return strategy, train_utils.create_trainer(
       params, task, train=True, evaluate=False, trainer_cls=base_trainer.Trainer
     )

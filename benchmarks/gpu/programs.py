@@ -88,7 +88,7 @@ def lower(function: Callable[..., Any], specs: Any) -> Hlo:
 
 
 def lower_step(strategy: tf.distribute.Strategy, trainer: base_trainer.Trainer, several: bool = False) -> Hlo:
-  """The training step of a trainer: one update, or the loop over those of a program.
+  """The training step of a trainer: one update, or the loop over the updates of a program.
 
   Raises:
     ValueError: the plan does not compile the step as a whole.
@@ -177,28 +177,8 @@ def _gpt2(scale, several=False, **options):
   return lower_step(*ours.make_trainer(sizes, rows, **options), several=several)
 
 
-def _rows_trainer(scale, config, prepare=lambda model: None, **runtime):
-  ids = np.random.default_rng(0).integers(0, config.vocab_size, [4 * scale.rows, scale.length + 1]).astype(np.int32)
-
-  class Rows(ext.Task):
-    """Next tokens of random rows."""
-
-    def build_model(self):
-      model = ext.LanguageModel(config)
-      prepare(model)
-      return model
-
-    def build_inputs(self, params, input_context=None):
-      return ext.build_dataset(ext.ArraySource({'ids': ids}), params, input_context)
-
-    def build_metrics(self, training=True):
-      return []
-
-    def forward(self, inputs, model, training):
-      logits = model(inputs['ids'][:, :-1], training=training)
-      return ext.losses.label(logits, inputs['ids'][:, 1:]), {}
-
-  return ours.language_trainer(Rows, scale.rows, 10, **runtime)
+def _rows_trainer(scale, config, **options):
+  return ours.language_trainer(config, scale.rows, scale.length, steps_per_loop=10, **options)
 
 
 def _nf4(scale):
@@ -206,7 +186,7 @@ def _nf4(scale):
     storage = quantized_linear.QuantizationConfig(method='nf4')
     lora.attach(model, lora.LoraConfig(r=16), storage, frozen_dtype='bfloat16')
 
-  return lower_step(*_rows_trainer(scale, _decoder(scale, **_LLAMA), prepare))
+  return lower_step(*_rows_trainer(scale, _decoder(scale, **_LLAMA), prepare=prepare))
 
 
 def _moe(scale):
