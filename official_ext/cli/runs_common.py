@@ -7,7 +7,6 @@ import argparse
 import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
-import datetime
 import itertools
 import math
 import os
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from official_ext.base import errors
 from official_ext.base import json_values
 from official_ext.base import number_ranges
+from official_ext.base import terminal_row
 from official_ext.base.files import paths
 from official_ext.base.safe_text import printable as harmless
 from official_ext.cli import arguments as arguments_lib
@@ -313,7 +313,7 @@ def duration_text(seconds: float | None) -> str:
   """Seconds as `1:23:45`; '' for none."""
   if seconds is None or not math.isfinite(seconds):
     return ''
-  return str(datetime.timedelta(seconds=round(seconds)))
+  return terminal_row.duration(seconds)
 
 
 def moment_text(seconds: float | None) -> str:

@@ -2,7 +2,6 @@
 
 import atexit
 from collections.abc import Iterable, Mapping
-import datetime
 import math
 import os
 import sys
@@ -13,6 +12,7 @@ from absl import logging
 import numpy as np
 
 from official_ext.base import number_ranges
+from official_ext.base import terminal_row
 from official_ext.base.run_folder import run_log
 from official_ext.training.writers import writers
 
@@ -292,4 +292,4 @@ def _time_left(flat: Mapping[str, Any]) -> str:
   seconds = flat.get('eta_seconds')
   if seconds is None or not math.isfinite(seconds):
     return ''
-  return f'eta {datetime.timedelta(seconds=round(seconds))}'
+  return f'eta {terminal_row.duration(seconds)}'
