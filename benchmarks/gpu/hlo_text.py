@@ -41,7 +41,7 @@ class Shape:
 
 
 def shapes(text: str) -> list[Shape]:
-  """The arrays in a text, such as that of a tuple.
+  """The arrays in a text, such as a tuple.
 
   Example:
 

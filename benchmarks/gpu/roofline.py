@@ -1,6 +1,6 @@
 """A lower bound of the time of a compiled program: of each kernel, the larger of its bytes and its arithmetic.
 
-The speeds are those of an H100 in practice: 3.0 of 3.35 TB/s, 600 of 989 TFLOP/s of dense bfloat16 products, and 2
+The speeds are realistic for an H100: 3.0 of 3.35 TB/s, 600 of 989 TFLOP/s of dense bfloat16 products, and 2
 microseconds to start a kernel (Williams et al., 2009: Roofline). The speeds and the way of counting are fixed, so that
 figures stay comparable; after a change all rows of the table are computed again.
 """
@@ -164,7 +164,7 @@ def _part_read(name, inside, table) -> float:
 
 
 def _part_written(inside, table, written: float) -> float:
-  """The bytes that a fusion writes: of an update in place, those of its part."""
+  """The bytes that a fusion writes: of an update in place, the bytes of its part."""
   by_name = {each.name: each for each in inside}
   root = next(each for each in inside if each.is_root)
   while root.opcode in ('bitcast', 'reshape') and root.operands[0] in by_name:

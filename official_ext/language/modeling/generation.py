@@ -381,8 +381,8 @@ def sample(
 ) -> Samples:
   """Continues prompts up to their ends; part of a larger program, such as a training step. Eagerly or under XLA.
 
-  Weights are cast to the compute dtype once, not for each token, except those of stacked layers and of `run_block`. For
-  the arguments see `start`.
+  Weights are cast to the compute dtype once, not for each token. Weights of stacked layers and of `run_block` are cast
+  for each token. For the arguments see `start`.
   """
   with remat.cast_once():
     return _sample(model, config, input_ids, mask, seed, run_block, count)

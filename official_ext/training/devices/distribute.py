@@ -183,7 +183,7 @@ def policy_dtype(runtime: definitions.RuntimeConfig) -> str:
 
 
 def with_precision(params: definitions.ExperimentConfig, model_dir: str | None) -> definitions.ExperimentConfig:
-  """`params` with the dtype in the place of `runtime.mixed_precision_dtype: auto`: that of the run in the folder.
+  """`params` with the dtype in the place of `runtime.mixed_precision_dtype: auto`: the dtype of the run in the folder.
 
   Without a run it is `policy_dtype`.
   """
@@ -200,7 +200,7 @@ def with_precision(params: definitions.ExperimentConfig, model_dir: str | None) 
 def with_policy(params: definitions.ExperimentConfig) -> definitions.ExperimentConfig:
   """`params` with the dtype of the policy that is set in the place of `runtime.mixed_precision_dtype: auto`.
 
-  So the configuration of a run names the dtype that it computes in, whoever has set the policy.
+  So the configuration of a run names the dtype of its computation, for any driver that sets the policy.
   """
   if params.runtime.mixed_precision_dtype != 'auto':
     return params

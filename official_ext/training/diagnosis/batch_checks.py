@@ -2,7 +2,7 @@
 
 The loss of a batch must be a mean of them. It is not if labels `[b]` meet outputs `[b, 1]`, or if an example changes
 the output of another: statistics of a batch, a softmax over the batch axis, a wrong reshape. Weighted means are means
-too, such as means over tokens: the weights are those of `Task.micro_batch_weight`, or follow from pairs of examples.
+too, such as means over tokens: the weights come from `Task.micro_batch_weight`, or follow from pairs of examples.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def find(
   owns_loss: bool = True,
   validates: bool = True,
 ) -> list[findings.Finding] | None:
-  """Looks for a loss of a batch that is no mean over its examples.
+  """Looks for a loss of a batch that is not a mean over its examples.
 
   Args:
     task: a task. One with a true `mixes_examples` is not checked.
@@ -76,7 +76,7 @@ def find(
     validates: whether `loss_of` calls `validation_step`; else it calls `forward`. The finding names it.
 
   Returns:
-    The findings; None if the losses cannot be compared, such as those of a task that needs whole batches, or
+    The findings; None if the losses cannot be compared, such as the losses of a task that needs whole batches, or
     take long, as an evaluation that generates texts.
   """
   if getattr(task, MIXES_EXAMPLES, False):

@@ -282,7 +282,7 @@ class StepRun:
     return float(loss)
 
   def find_mixing(self, batch: Any, size: int, validates: bool) -> bool:
-    """Looks for a loss of a batch that is no mean over its examples.
+    """Looks for a loss of a batch that is not a mean over its examples.
 
     Args:
       batch: of the validation data, or of the training data.

@@ -1,4 +1,4 @@
-"""Products of rows with the matrices of their groups, such as tokens with those of their experts.
+"""Products of rows with the matrices of their groups, such as tokens with the matrices of their experts.
 
 Shapes are static, so that an XLA program may have them. Rows are sorted by group into blocks of one group each, whose
 rest is padding (Gale et al., 2022, MegaBlocks, https://arxiv.org/abs/2211.15841). The product is a batch of matrix
