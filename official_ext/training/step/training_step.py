@@ -84,9 +84,9 @@ class TrainingStep:
     self.means = task_step_lib.StepMeans(self.parts, self._task_step.log_dtypes)
     if plan.execution == 'fused' and traits.sparse_gradients and traits.static_shapes:
       xla_error = self._compiler_error(plan)
-      plan = step_plan.without_fused_update(plan, xla_error) if xla_error else plan
+      plan = step_plan.without_compiled_update(plan, xla_error) if xla_error else plan
     self.plan = plan
-    if plan.execution != 'fused':  # XLA compiles no update.
+    if plan.execution != 'fused' and not plan.compiles_update:
       self._task_step.tap.on_cpu = False
     update = self._update(plan, self._task_step.functions(plan))
     if plan.execution == 'fused':
@@ -95,10 +95,25 @@ class TrainingStep:
       )
     elif plan.execution == 'mesh':
       self._execution = self._mesh_execution = self._make_mesh_execution(update)
+    elif plan.compiles_update:
+      self._execution = self._split_execution(update, plan)
     else:
       self._execution = updates.GraphExecution(update, self.parts)
     if plan.jit_compile and not traits.static_shapes:
       self.input_shapes.start()
+
+  def _split_execution(self, update, plan):
+    """The execution of an update that each replica compiles; another one, and another plan, if XLA cannot."""
+    num_micro_steps = self._config.trainer.gradient_accumulation_steps
+    execution = updates.SplitExecution(
+      update, self.parts, self._task_step.sparse_rows, num_micro_steps, compiles_passes=plan.execution == 'split'
+    )
+    xla_error = execution.update_error([self._task_step.input_specs] * num_micro_steps)
+    if not xla_error:
+      return execution
+    self.plan = step_plan.without_compiled_update(plan, xla_error)
+    self._task_step.tap.on_cpu = False
+    return updates.GraphExecution(update, self.parts)
 
   def _make_mesh_execution(self, update):
     mesh, sharding = self._config.runtime.mesh, self._config.trainer.sharding
