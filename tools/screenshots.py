@@ -31,6 +31,15 @@ _RANGES = (
   {'name': 'batch_size', 'values': '32, 64'},
 )
 _SWEEP = urllib.parse.urlencode({'sweep': json.dumps({'rows': _RANGES})})
+# Pictures show the folders of a user, not those of the machine on which they were taken.
+_HOMES = {sys.prefix: '/home/me/digits/.venv', str(ROOT): '/home/me/digits'}
+_RENAME = """(homes) => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    for (const [from, to] of Object.entries(homes)) text.data = text.data.replaceAll(from, to);
+  }
+}"""
 # Name of the picture: address. {run}, {runs} and {sweep} are filled in; a page of a sweep needs one.
 PAGES = {
   'runs': '/runs',
@@ -94,6 +103,7 @@ def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> N
             page.locator(SCROLLED[name]).wait_for(timeout=120_000)
             page.locator(SCROLLED[name]).evaluate('(node) => node.scrollIntoView()')
           page.wait_for_timeout(500)
+          page.evaluate(_RENAME, _HOMES)
           _save(page.screenshot(), out / f'{name}-{theme}-{width}.png')
         page.close()
     browser.close()

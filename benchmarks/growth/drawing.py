@@ -42,6 +42,8 @@ def draw(curve: curves.Curve, panels: curves.Panels, path: pathlib.Path) -> None
 
 
 def _lines(axis, curve, series):
+  from matplotlib import ticker
+
   for (name, points), colour, marker in zip(series.items(), _COLOURS, _MARKERS):
     xs, ys = zip(*points)
     axis.plot(xs, ys, marker=marker, color=colour, label=name, markersize=4 if len(points) > 1 else 9)
@@ -54,8 +56,9 @@ def _lines(axis, curve, series):
       axis.minorticks_off()
   if curve.log_y:
     axis.set_yscale('log')
-    for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-      ticks('{x:g}')
+    axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))  # More numbers would overlap.
+    axis.yaxis.set_major_formatter('{x:g}')
+    axis.minorticks_off()
   else:
     axis.set_ylim(bottom=0)
 

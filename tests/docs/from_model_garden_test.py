@@ -240,7 +240,8 @@ def test_the_public_names_exist():
 
 def test_a_driver_with_a_stock_trainer_ends_in_one_line(folder):
   """The line of the page, and no traceback, although the driver calls `run_experiment` by itself."""
-  (line,) = re.findall(r'^(error: run_experiment: trainer: .*)$', PAGE, re.MULTILINE)
+  (lines,) = re.findall(r'^(error: run_experiment: trainer: .*\n.*)$', PAGE, re.MULTILINE)
+  line = lines.replace('\n', ' ')
   base = 'from official.core import base_trainer\n\n\nclass CustomTrainer(base_trainer.Trainer)'
   (folder / 'stock_driver.py').write_text(DRIVER.replace('class CustomTrainer(ext.Trainer)', base))
   command = [sys.executable, 'stock_driver.py', '--experiment=my_iris', '--mode=train', '--model_dir=refused']

@@ -6,11 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 import yaml
 
 from tests.operations.console.browser import conftest
+from tools import site_hooks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / 'docs'
@@ -36,6 +38,8 @@ def copy(tmp_path_factory):
   folder = tmp_path_factory.mktemp('site')
   shutil.copy(ROOT / 'mkdocs.yml', folder)
   shutil.copytree(DOCS, folder / 'docs')
+  (folder / 'tools').mkdir()
+  shutil.copy(ROOT / 'tools/site_hooks.py', folder / 'tools')
   return folder
 
 
@@ -108,6 +112,80 @@ def test_code_fits_1280_pixels_and_tables_scroll_inside_a_phone(copy, page):
         if inner > outer and (width == 1280 or overflow != 'auto'):
           wide[name, width] = inner - outer
   assert not wide
+
+
+def themed(page, theme, width):
+  """Another page, of a new context: the site keeps the theme of the first page in the browser's storage."""
+  context = page.context.browser.new_context(color_scheme=theme, viewport={'width': width, 'height': 800})
+  return context.new_page()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('theme', ['light', 'dark'])
+def test_texts_have_contrast(copy, page, theme):
+  axe = pytest.importorskip('axe_playwright_python.sync_playwright').Axe()
+  page = themed(page, theme, 1280)
+  for name in ('index', 'getting_started/add_a_task', 'how_to/automation', 'how_to/optimization', 'concepts/batch'):
+    page.goto(f'file://{copy}/build/site/{name}.html')
+    found = axe.run(page, options={'runOnly': ['color-contrast']}).response['violations']
+    assert [node['html'] for each in found for node in each['nodes']] == [], name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('theme', ['light', 'dark'])
+@pytest.mark.parametrize('width', [390, 1280])
+def test_pictures_of_the_console_have_the_theme_and_the_width_of_the_page(copy, page, theme, width):
+  page = themed(page, theme, width)
+  page.goto(f'file://{copy}/build/site/how_to/console.html')
+  shown = [each for each in page.locator('.md-content picture img').all() if each.is_visible()]
+  for each in shown:
+    each.scroll_into_view_if_needed()
+  sources = [each.evaluate('(image) => image.decode().then(() => image.currentSrc)') for each in shown]
+  assert len(sources) == 4 and all(source.endswith(f'-{theme}-{width}.png') for source in sources)
+
+
+def test_every_picture_of_the_console_has_both_themes_and_widths():
+  for path in (DOCS / 'images/console').glob('*.png'):
+    name = path.name.rsplit('-', 2)[0]
+    for theme in ('light', 'dark'):
+      assert all((path.parent / f'{name}-{theme}-{width}.png').exists() for width in (390, 1280)), path
+
+
+@pytest.mark.parametrize(
+  'html, changed',
+  [
+    ('<code>trainer.steps_per_loop</code>', '<code>trainer.<wbr>steps_<wbr>per_<wbr>loop</code>'),
+    ('<code>ext.ArrayRecordSource</code>', '<code>ext.<wbr>Array<wbr>Record<wbr>Source</code>'),
+    ('<code>ckpt-N.manifest.json</code>', '<code>ckpt-N.<wbr>manifest.json</code>'),
+    ('<code>runs.list</code>', '<code>runs.list</code>'),
+    ('<code>--mode=eval</code>', '<code><span class="whole">--mode</span>=eval</code>'),
+    (
+      '<pre><span></span><code>a_long_name_in_code</code></pre>',
+      '<pre><span></span><code>a_long_name_in_code</code></pre>',
+    ),
+    ('<h3 id="a">ext.Task.build_model<a', '<h3 id="a">ext.<wbr>Task.<wbr>build_<wbr>model<a'),
+    ('<tr>\n<td>12</td>\n<td>12</td>', '<tr>\n<td class="number">12</td>\n<td>12</td>'),
+    ('<td><code>(q\\|k)_proj</code></td>', '<td><code>(q|k)_proj</code></td>'),
+  ],
+)
+def test_names_break_at_their_parts(html, changed):
+  assert site_hooks.on_page_content(html) == changed
+
+
+def test_the_navigation_has_names_below_their_class():
+  member = types.SimpleNamespace(title='ext.Task.build_model', children=[])
+  other = types.SimpleNamespace(title='ext.TaskConfig', children=[])
+  task = types.SimpleNamespace(title='ext.Task', children=[member, other])
+  site_hooks.on_page_content('', page=types.SimpleNamespace(toc=[task]))
+  assert [each.title for each in (task, member, other)] == ['ext.Task', '.build_model', 'ext.TaskConfig']
+
+
+def test_the_extras_of_setup_are_on_the_page():
+  setup = (ROOT / 'setup.py').read_text().partition('extras_require')[2]
+  extras = re.findall(r"^    '(\w+)': \[", setup, re.MULTILINE)
+  rows = (DOCS / 'getting_started/index.md').read_text().partition('## Extras')[2].splitlines()
+  named = [name for row in rows if row.startswith('| `') for name in re.findall(r'`(\w+)`', row.split('|')[1])]
+  assert extras and sorted(extras) == sorted(named)
 
 
 def test_every_page_starts_with_a_title_and_a_how_to_page_has_a_command_or_code():

@@ -16,7 +16,7 @@ from official_ext.cli import main as official_ext_main
 from official_ext.training.checkpoints import manifests
 from tests import documents
 
-PAGE = documents.read('docs/how_to/export.md')
+PAGE = re.sub(r' \\\n +', ' ', documents.read('docs/how_to/export.md'))  # Joins the lines of a command.
 
 
 pytestmark = pytest.mark.slow
