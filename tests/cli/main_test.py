@@ -155,13 +155,13 @@ def test_check_finds_what_only_a_run_can_show(capsys):
 
 
 BAD = [
-  (['lst'], 'lst: no such command; did you mean list?; there are train, list, describe, new, check'),
+  (['lst'], 'lst: no such command; did you mean list? there are train, list, describe, new, check'),
   (['zzz'], 'zzz: no such command; there are train, list'),
   (['describe'], 'the name of an experiment must follow the command; `official-ext list` shows them'),
   (['describe', '--yaml'], 'the name of an experiment must follow the command'),
   (['describe', 'digts'], '--experiment=digts: no such experiment; did you mean digits'),
   (['describe', 'digits', '--set=batch_sise=3'], 'batch_sise: no such field or short name; did you mean batch_size?'),
-  (['describe', 'digits', '--yml'], 'describe: --yml: no such flag; did you mean --yaml?; '),
+  (['describe', 'digits', '--yml'], 'describe: --yml: no such flag; did you mean --yaml? '),
   (['describe', 'digits', '--zzz'], '--zzz: no such flag'),
   (['check', 'digits', '--config_file=nowhere.yaml'], '--config_file=nowhere.yaml: no such file'),
   (['check', 'digits_mlp', '--set=trainer.writers=[tensorbord]'], "trainer.writers: no writer 'tensorbord'; "),
