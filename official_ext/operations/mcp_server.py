@@ -123,8 +123,9 @@ class _Server(mcpserver.MCPServer):
 
   async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
     """See base class."""
-    known = next((list(tool.input_schema['properties']) for tool in await self.list_tools() if tool.name == name), None)
-    for wrong in sorted(set(arguments) - set(known)) if known is not None else ():
+    tools = {tool.name: list(tool.input_schema['properties']) for tool in await self.list_tools()}
+    known = tools.get(name, list(arguments))  # An unknown tool is the base class's error.
+    for wrong in sorted(set(arguments) - set(known)):
       hint = errors.did_you_mean(wrong, known, after=' ')
       raise exceptions.ToolError(f'{name}: {wrong}: no such argument; {hint}there are {", ".join(known)}')
     return await super().call_tool(name, arguments, context)
