@@ -124,7 +124,7 @@ def line_of(code):
 def test_a_task_that_exits_keeps_its_status_and_is_named(code, status, capsys):
   assert end_with(SystemExit(code)) == status
   assert re.fullmatch(
-    rf'error: \S+exit_status_test.py:\d+ has ended the run by sys.exit\({code!r}\)\n', capsys.readouterr().err
+    rf'error: \S+exit_status_test.py:\d+: ended the run by sys.exit\({code!r}\)\n', capsys.readouterr().err
   )
 
 
@@ -132,7 +132,7 @@ def test_a_task_that_ends_the_process_has_not_finished(capsys):
   # Before: status 0, as of a run that has finished.
   for end in (SystemExit(), SystemExit(0)):
     assert end_with(end) == 1
-    assert 'has ended the run by sys.exit(' in capsys.readouterr().err
+    assert ': ended the run by sys.exit(' in capsys.readouterr().err
 
 
 @gin.configurable

@@ -266,7 +266,7 @@ def test_official_ext_reports_all_mistakes_at_once(capsys):
 
 
 ENDS = [
-  (SystemExit(0), 1, r'\S+main_test.py:\d+ has ended the run by sys.exit\(0\)'),
+  (SystemExit(0), 1, r'\S+main_test.py:\d+: ended the run by sys.exit\(0\)'),
   (KeyboardInterrupt(), 1, 'interrupted'),
   (errors.CheckpointError('ckpt-5: cannot be read'), 1, 'ckpt-5: cannot be read'),
   (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), '/a/file'), 1, '/a/file: No space left on device'),
