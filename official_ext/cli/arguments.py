@@ -118,7 +118,8 @@ class Parser(argparse.ArgumentParser):
 
   def error(self, message: str) -> NoReturn:
     """Overrides the base class: raises a UserError."""
-    raise errors.UserError(f'{self.command}: {message}; `{self.prog} --help` lists all flags')
+    separator = ' ' if message.endswith('?') else '; '
+    raise errors.UserError(f'{self.command}: {message}{separator}`{self.prog} --help` lists all flags')
 
   def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
     """Overrides the base class, which calls it after the help: `official-ext` must recognize this exit."""
