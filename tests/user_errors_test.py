@@ -110,7 +110,7 @@ def test_debug_ends_in_one_line(how, status, message, broken, tmp_path, run_trai
   'how, message',
   [
     ('variable', 'ValueError: tf.function only supports singleton tf.Variables'),
-    ('exit', r'has ended the run by sys.exit\(0\)'),
+    ('exit', r': ended the run by sys.exit\(0\)'),
   ],
   fast=1,
 )

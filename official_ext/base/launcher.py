@@ -24,9 +24,9 @@ from official_ext.base import safe_text
 
 CLUSTER_VARIABLE = 'TF_CONFIG'
 # The variables that decide which code and data are found, and the computation; credentials are left out below. The
-# first two this library sets by itself.
+# first two this library sets by itself, the next two scikit-learn.
 _MATTERS = re.compile(
-  r'(?!TF_USE_LEGACY_KERAS|TF_CPP_MIN_LOG_LEVEL)'
+  r'(?!TF_USE_LEGACY_KERAS|TF_CPP_MIN_LOG_LEVEL|KMP_DUPLICATE_LIB_OK|KMP_INIT_AT_FORK)'
   r'(?:PYTHON(?:PATH|HASHSEED|OPTIMIZE|UTF8)|LD_(?:LIBRARY_PATH|PRELOAD)'
   r'|(?:CUDA|CUDNN|CUBLAS|NVIDIA|ROCR|HIP|NCCL|OMP|MKL|KMP|OPENBLAS|XLA|TF|TFDS|TFHUB|JAX|KERAS|TORCH|PYTORCH|HF|'
   r'TRANSFORMERS)_[A-Z0-9_]+)'
@@ -52,13 +52,24 @@ def command_note(words: Sequence[str], cwd: str) -> dict[str, str | bool]:
   return {'command': shown, 'is_masked': shown != shlex.join(words), 'cwd': cwd}
 
 
-def relevant_environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def relevant_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
   """The relevant variables of an environment, by default this process's, without any that holds a password."""
   return {
     name: value
-    for name, value in sorted(variables.items())
+    for name, value in sorted((_own_environment() if variables is None else variables).items())
     if _matters(name) and safe_text.mask_values({name: value})[name] == value
   }
+
+
+def _own_environment() -> dict[str, str]:
+  """This process's variables; LD_* as at its start, when the loader read them: imports such as cv2's append to them."""
+  try:
+    with open('/proc/self/environ', 'rb') as file:
+      words = [os.fsdecode(word) for word in file.read().split(b'\0')]
+  except OSError:  # Another system.
+    return dict(os.environ)
+  at_start = dict(word.split('=', 1) for word in words if word.startswith('LD_') and '=' in word)
+  return {**{name: value for name, value in os.environ.items() if not name.startswith('LD_')}, **at_start}
 
 
 def restored_environment(recorded: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:

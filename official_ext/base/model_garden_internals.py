@@ -5,7 +5,7 @@ bases. tests/base/tf_internals_test.py checks that all of it exists, in the form
 tf_internals.py.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import functools
 import inspect
@@ -78,9 +78,13 @@ def registered_tasks() -> dict[type, object]:
   return task_factory._REGISTERED_TASK_CLS
 
 
-def replace_registered_configs(configs: Mapping[str, object]) -> None:
-  """Replaces all registered experiments; publicly, exp_factory can only add one."""
-  exp_factory._REGISTERED_CONFIGS = configs
+def unregister_config(name: str) -> None:
+  """Removes an experiment; publicly, exp_factory can only add one."""
+  *folders, last = name.split('/')
+  entry: Any = exp_factory._REGISTERED_CONFIGS
+  for folder in folders:
+    entry = entry[folder]
+  del entry[last]
 
 
 @functools.cache

@@ -158,7 +158,7 @@ def describe(error: BaseException) -> str:
 
 def describe_exit(error: SystemExit) -> str:
   """One line about code other than a driver that called sys.exit; it begins with the place of the call."""
-  return f'{place_of(error) or errors.origin(error)} has ended the run by sys.exit({error.code!r})'
+  return f'{place_of(error) or errors.origin(error)}: ended the run by sys.exit({error.code!r})'
 
 
 def of_function(function: Any, with_name: bool = True) -> str:

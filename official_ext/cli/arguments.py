@@ -88,9 +88,9 @@ class Parser(argparse.ArgumentParser):
       name = word.partition('=')[0]
       if not re.fullmatch(r'--[A-Za-z]\w*', name) or name in self._option_string_actions:
         continue
-      hint = errors.did_you_mean(name, known, before='; ')
+      hint = errors.did_you_mean(name, known, after=' ')
       if not self._takes_flags or (hint and not _is_of_train(name)):
-        lines.append(f'{self.command}: {name}: no such flag{hint}; `{self.prog} --help` lists all flags')
+        lines.append(f'{self.command}: {name}: no such flag; {hint}`{self.prog} --help` lists all flags')
     if lines:
       raise errors.UserErrors(lines) if len(lines) > 1 else errors.UserError(lines[0])
 
@@ -110,15 +110,16 @@ class Parser(argparse.ArgumentParser):
     near = errors.nearest_names(first, self._commands, cutoff=0.75) if first.isidentifier() else []
     if self._default and not (near and not os.path.lexists(first)):
       return [self._default, *words]
-    what = f'{self.command}: name a command'
+    what, hint = f'{self.command}: name a command', ''
     if first:
-      hint = errors.did_you_mean(first, self._commands, before='; ')
-      what = f'{first}: {self.command} has no such command{hint}'
-    raise errors.UserError(f'{what}; there are {", ".join(self._commands)}; `{self.prog} --help` lists them')
+      what = f'{first}: {self.command} has no such command'
+      hint = errors.did_you_mean(first, self._commands, after=' ')
+    raise errors.UserError(f'{what}; {hint}there are {", ".join(self._commands)}; `{self.prog} --help` lists them')
 
   def error(self, message: str) -> NoReturn:
     """Overrides the base class: raises a UserError."""
-    raise errors.UserError(f'{self.command}: {message}; `{self.prog} --help` lists all flags')
+    separator = ' ' if message.endswith('?') else '; '
+    raise errors.UserError(f'{self.command}: {message}{separator}`{self.prog} --help` lists all flags')
 
   def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
     """Overrides the base class, which calls it after the help: `official-ext` must recognize this exit."""

@@ -40,7 +40,7 @@ def report(error: BaseException) -> int:
   worker was lost; 1: anything else. For unforeseen exceptions, such as from a task, the line is `file:line: message`
   and names the file with the traceback.
 
-  It raises again an exit with a custom status, and an error that the debugger must see.
+  The status of a task that calls sys.exit(N) is N. It raises again an error that the debugger must see.
   """
   if isinstance(error, _WITH_STATUS):
     label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
@@ -48,11 +48,9 @@ def report(error: BaseException) -> int:
       _print_message(message, label)
     return error.exit_status
   if isinstance(error, SystemExit):
-    if error.code:
-      raise error
     # This program never exits so, but a task may, and then the run has not finished.
     _print_message(tracebacks.describe_exit(error))
-    return 1
+    return error.code if isinstance(error.code, int) and error.code else 1
   if isinstance(error, KeyboardInterrupt):
     _print_message('interrupted')
     return 1

@@ -32,7 +32,8 @@ CODES: dict[str, tuple[tuple[type[BaseException], ...], str]] = {
   'failed': ((BaseException,), 'another error'),
 }
 _WANTED = re.compile(r'--?json(=(true|t|1))?', re.IGNORECASE)
-_WHERE = re.compile(r'(?P<where>.*?[^\s:]): (?P<what>.*)', re.DOTALL)
+# A command before a flag is left out: `runs list: --sorted: no such flag`, argparse's `runs tag: argument --tag: ...`.
+_WHERE = re.compile(r'(?:[a-z_ ]+: (?:argument )?(?=--\w))?(?P<where>.*?[^\s:]): (?P<what>.*)', re.DOTALL)
 
 _out: list[TextIO] = []  # The stdout of the process, while `sys.stdout` masks text or is stderr.
 

@@ -107,8 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: str, arguments: list[str]) -> int:
   if command not in _COMMANDS:
-    hint = errors.did_you_mean(command, _COMMANDS, before='; ')
-    raise errors.UserError(f'{command}: no such command{hint}; there are {", ".join(_COMMANDS)}')
+    hint = errors.did_you_mean(command, _COMMANDS, after=' ')
+    raise errors.UserError(f'{command}: no such command; {hint}there are {", ".join(_COMMANDS)}')
   module, _, function = _COMMANDS[command][0].partition(':')
   run = getattr(importlib.import_module(f'official_ext.cli.{module}'), function)
   gin = sys.modules.get('gin')  # A program that has read bindings, as by train.py's `main`, has locked it for imports.

@@ -319,7 +319,7 @@ def _words(words: Sequence[str], program: str) -> list[str]:
   if not words[0].startswith('-'):
     return list(words)
   if not queue_changes.value_of(words, 'model_dir'):
-    raise errors.UserError('queue add: --model_dir: name the folder of the run, among the flags of train.py behind --')
+    raise errors.UserError('queue add: --model_dir: name the folder of the run, among the flags of train.py after --')
   return [sys.executable, *driver.program_words(driver.find_program(program)), *words]
 
 

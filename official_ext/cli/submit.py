@@ -220,7 +220,7 @@ def _single(options: argparse.Namespace, flags: tuple[str, ...], module: types.M
   model_dir = queue_changes.value_of(flags, 'model_dir')
   model_dir = paths.expand_home(model_dir, '--model_dir')
   if not model_dir:
-    raise errors.UserError('submit: --model_dir: name the folder of the run, among the flags of train.py behind --')
+    raise errors.UserError('submit: --model_dir: name the folder of the run, among the flags of train.py after --')
   if module.NEEDS_ABSOLUTE and not (paths.is_remote(model_dir) or os.path.isabs(model_dir)):
     raise errors.UserError(
       f'--model_dir={model_dir}: the job runs in a container, whose folders are others: name a folder that it and you '

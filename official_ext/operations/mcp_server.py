@@ -57,6 +57,9 @@ class RunTools:
     """The curve of a metric, such as eval/accuracy or train/training_loss: the last pairs of step and value."""
     one = self._run(run)
     values = one.metrics(name)
+    if not values and (known := one.metric_names()):
+      hint = errors.did_you_mean(name, known, after=' ')
+      raise errors.UserError(f'{name}: {run} has no such metric yet; {hint}it has {", ".join(known)}')
     best = _best(one.best(name.partition('/')[2] or name))
     return _shown({'count': len(values), 'values': [list(pair) for pair in values[-max(1, last) :]], 'best': best})
 
@@ -115,6 +118,19 @@ class RunTools:
     return _shown({'name': run.name, **{name: getattr(summary, name) for name in names}})
 
 
+class _Server(mcpserver.MCPServer):
+  """Refuses arguments that a tool does not have: the base class ignores a misspelt one, and its default counts."""
+
+  async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+    """See base class."""
+    tools = {tool.name: list(tool.input_schema['properties']) for tool in await self.list_tools()}
+    known = tools.get(name, list(arguments))  # An unknown tool is the base class's error.
+    for wrong in sorted(set(arguments) - set(known)):
+      hint = errors.did_you_mean(wrong, known, after=' ')
+      raise exceptions.ToolError(f'{name}: {wrong}: no such argument; {hint}there are {", ".join(known)}')
+    return await super().call_tool(name, arguments, context)
+
+
 _READING = ('list_runs', 'show_run', 'get_config', 'get_metric', 'get_log', 'wait_for_run')
 _CHANGING = ('start_run', 'stop_run', 'resume_run', 'clone_run')
 
@@ -126,7 +142,7 @@ def make_server(root: str, allow_changes: bool = False) -> mcpserver.MCPServer:
     root: the folder of the runs.
     allow_changes: whether it has the tools that start, stop and resume runs.
   """
-  server = mcpserver.MCPServer('official-ext', version=__version__, instructions=_INSTRUCTIONS, log_level='ERROR')
+  server = _Server('official-ext', version=__version__, instructions=_INSTRUCTIONS, log_level='ERROR')
   tools = RunTools(root)
   for name in (*_READING, *(_CHANGING if allow_changes else ())):
     function: Callable[..., Any] = getattr(tools, name)

@@ -126,6 +126,13 @@ class Run:
         found[event['event']].append((event['step'], float(value)))
     return next((values for values in found.values() if values), [])
 
+  def metric_names(self) -> builtins.list[str]:
+    """The names that `metrics` takes, such as 'eval/accuracy', in the order of their first values."""
+    kinds = [event for event in event_log.standing_events(self._folder) if event['event'] in ('train', 'eval')]
+    return builtins.list(
+      dict.fromkeys(f'{event["event"]}/{name}' for event in kinds for name in event_log.metrics_of(event))
+    )
+
   def best(self, metric: str = '') -> Best | None:
     """The best evaluation.
 
@@ -160,7 +167,7 @@ class Run:
     Raises:
       UserError: the condition is invalid.
     """
-    condition = None if until == ENDED else selection.parse_condition(until)
+    condition = None if until == ENDED else selection.parse_condition(until, '--until')
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
       has_ended = self._has_ended()  # Before the condition: the last values are written by then.

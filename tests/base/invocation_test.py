@@ -50,6 +50,15 @@ def test_of_the_environment_what_decides_the_result_is_recorded_and_no_secret(tm
   assert found == {'PYTHONPATH': str(_ROOT), **kept}
 
 
+def test_variables_that_libraries_set_are_not_recorded(tmp_path):
+  """Those that scikit-learn and cv2 set when they are imported would stand in the command of every clone."""
+  set_by_imports = {'KMP_DUPLICATE_LIB_OK': 'True', 'KMP_INIT_AT_FORK': 'FALSE', 'LD_LIBRARY_PATH': '/cv2:/mine'}
+  (tmp_path / 'tell.py').write_text(f'import os\nos.environ.update({set_by_imports!r})\n{_CODE}')
+  assert _reported('tell.py', cwd=tmp_path)[1] == {'PYTHONPATH': str(_ROOT)}
+  _, found = _reported('tell.py', cwd=tmp_path, LD_LIBRARY_PATH='/mine')
+  assert found == {'PYTHONPATH': str(_ROOT), 'LD_LIBRARY_PATH': '/mine'}
+
+
 def test_what_matters_is_as_it_was_and_all_else_as_it_is():
   recorded = {'XLA_FLAGS': 'then', 'CUDA_VISIBLE_DEVICES': '1'}
   present = {'XLA_FLAGS': 'now', 'TF_X': 'now', 'HOME': '/h', 'HF_TOKEN': 'a'}

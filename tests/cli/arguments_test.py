@@ -37,13 +37,13 @@ def test_folders_that_libraries_in_c_open_are_utf8(words, capfd, tmp_path, monke
   'words, lines',
   [
     # Without the value that the misspelt flag should have given: that is not the mistake.
-    (['runs', 'list', '--stauts=x'], ['runs list: --stauts: no such flag; did you mean --status?; ']),
-    (['prepare', '--shardsize=1'], ['prepare: --shardsize: no such flag; did you mean --shard_size?; ']),
-    (['runs', 'stop', '--nw', '--zzz=1', 'a'], ['runs stop: --nw: ... --now?; ', 'runs stop: --zzz: no such flag; `']),
-    (['check', 'digits', '--regstry=x'], ['check: --regstry: no such flag; did you mean --registry?; ']),
-    (['export', 'a', '--format=onx'], ["export: argument --format: invalid choice: 'onx' ... did you mean onnx?; "]),
-    (['sweep', 'strt'], ['strt: sweep has no such command; did you mean start?; ']),
-    (['runs', 'lst'], ['lst: runs has no such command; did you mean list?; ']),
+    (['runs', 'list', '--stauts=x'], ['runs list: --stauts: no such flag; did you mean --status? ']),
+    (['prepare', '--shardsize=1'], ['prepare: --shardsize: no such flag; did you mean --shard_size? ']),
+    (['runs', 'stop', '--nw', '--zzz=1', 'a'], ['runs stop: --nw: ... --now? ', 'runs stop: --zzz: no such flag; `']),
+    (['check', 'digits', '--regstry=x'], ['check: --regstry: no such flag; did you mean --registry? ']),
+    (['export', 'a', '--format=onx'], ["export: argument --format: invalid choice: 'onx' ... did you mean onnx? "]),
+    (['sweep', 'strt'], ['strt: sweep has no such command; did you mean start? ']),
+    (['runs', 'lst'], ['lst: runs has no such command; did you mean list? ']),
   ],
 )
 def test_a_misspelt_word_has_a_suggestion_and_all_flags_are_reported(words, lines, capfd):

@@ -4,6 +4,7 @@ import official_ext  # noqa: F401  Before tensorflow.
 
 # isort: split
 import inspect
+import re
 import tempfile
 
 from absl import app  # noqa: F401  Defines --pdb_post_mortem.
@@ -119,16 +120,19 @@ def line_of(code):
   return inspect.getsourcelines(end_with)[1] + number
 
 
-def test_an_exit_passes():
-  with pytest.raises(SystemExit):
-    end_with(SystemExit(5))
+@pytest.mark.parametrize('code, status', [(5, 5), (True, 1), ('no data', 1)])
+def test_a_task_that_exits_keeps_its_status_and_is_named(code, status, capsys):
+  assert end_with(SystemExit(code)) == status
+  assert re.fullmatch(
+    rf'error: \S+exit_status_test.py:\d+: ended the run by sys.exit\({code!r}\)\n', capsys.readouterr().err
+  )
 
 
 def test_a_task_that_ends_the_process_has_not_finished(capsys):
   # Before: status 0, as of a run that has finished.
   for end in (SystemExit(), SystemExit(0)):
     assert end_with(end) == 1
-    assert 'has ended the run by sys.exit(' in capsys.readouterr().err
+    assert ': ended the run by sys.exit(' in capsys.readouterr().err
 
 
 @gin.configurable

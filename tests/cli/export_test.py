@@ -199,7 +199,7 @@ def test_what_cannot_be_exported_is_an_error_in_one_line(tmp_path, capsys):
   assert line.count('\n') == 1 and 'TrainedTask.serving_function: nobody calls Module itself' in line
   assert not (tmp_path / 'export').exists()
   assert main.main(['export', str(tmp_path), '--wich=best']) == 2
-  assert capsys.readouterr().err.startswith('error: export: --wich: no such flag; did you mean --which?; ')
+  assert capsys.readouterr().err.startswith('error: export: --wich: no such flag; did you mean --which? ')
   assert main.main(['export']) == 2 and 'RUN' in capsys.readouterr().err
 
 

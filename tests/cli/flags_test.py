@@ -13,6 +13,7 @@ import pytest
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
 from official_ext.cli import flags as ext_flags
+from official_ext.training.config import parser
 from official_ext.training.config import registries
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -186,16 +187,23 @@ def test_a_broken_package_is_named_and_left_out(tmp_path, monkeypatch, capsys):
   install(
     tmp_path,
     'flags_test_broken_plugin',
+    'from official.core import exp_factory\nimport flags_test_part\n'
+    'def half():\n  pass\n'
+    'exp_factory.register_config_factory("flags_test_half")(half)\nraise RuntimeError("two\\nlines")\n',
+  )
+  (tmp_path / 'flags_test_part.py').write_text(
     'from official.core import exp_factory\n'
-    'exp_factory.register_config_factory("flags_test_half")(int)\nraise RuntimeError("two\\nlines")\n',
+    'def whole():\n  pass\n'
+    'exp_factory.register_config_factory("flags_test/whole")(whole)\n'
   )
   install(tmp_path, 'flags_test_sound_plugin', 'LOADED = True\n')
   registries.import_registries()
   assert sys.modules.pop('flags_test_sound_plugin').LOADED
   assert 'flags_test_half' not in exp_factory._REGISTERED_CONFIGS
+  assert 'flags_test/whole' in parser.experiment_names()  # Python has its module, and would not run it again.
   assert capsys.readouterr().err == (
     'warning: the installed package flags-test-broken-plugin: its entry point=flags_test_broken_plugin: cannot be '
-    f'imported: RuntimeError: two lines ({tmp_path}/flags_test_broken_plugin.py, line 3)\n'
+    f'imported: RuntimeError: two lines ({tmp_path}/flags_test_broken_plugin.py, line 6)\n'
   )
 
 

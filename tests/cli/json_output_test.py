@@ -128,6 +128,16 @@ def test_an_error_is_one_line_of_json(run, root):
   assert json.loads(run('runs', 'lst', root)[2])['error']['code'] == 'mistake'
 
 
+def test_a_flag_is_the_place_of_its_error(run, root):
+  for words, where, what in (
+    (['--sorted=x'], '--sorted', 'no such flag'),
+    (['--lines'], '--lines', 'expected one argument'),
+  ):
+    error = json.loads(run('runs', 'log', root, 'a', *words)[2])['error']
+    assert (error['where'], error['what']) == (where, what)
+    assert error['hint'].endswith('`official-ext runs log --help` lists all flags')
+
+
 @pytest.mark.parametrize(
   'note, shown',
   [

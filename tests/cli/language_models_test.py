@@ -341,7 +341,7 @@ def test_a_conversion_that_is_asked_to_stop_leaves_no_partial_folder(number, pla
 BAD = [
   (['generate', 'nowhere', '--prompt=a'], 'nowhere: no such folder'),
   (['generate', 'base'], 'generate: the following arguments are required: --prompt; `official-ext generate --help`'),
-  (['generate', 'base', '--prompt=a', '--promt=b'], r'generate: --promt: no such flag; did you mean --prompt\?; '),
+  (['generate', 'base', '--prompt=a', '--promt=b'], r'generate: --promt: no such flag; did you mean --prompt\? '),
   (['generate', 'base', '--prompt=a', '--top_k=x'], "generate: argument --top_k: invalid int value: 'x'; "),
   (['generate', 'base', '--prompt=a\udce4'], '--prompt: is not valid UTF-8: half of a surrogate pair at character 1'),
   (

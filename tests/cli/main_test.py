@@ -155,13 +155,13 @@ def test_check_finds_what_only_a_run_can_show(capsys):
 
 
 BAD = [
-  (['lst'], 'lst: no such command; did you mean list?; there are train, list, describe, new, check'),
+  (['lst'], 'lst: no such command; did you mean list? there are train, list, describe, new, check'),
   (['zzz'], 'zzz: no such command; there are train, list'),
   (['describe'], 'the name of an experiment must follow the command; `official-ext list` shows them'),
   (['describe', '--yaml'], 'the name of an experiment must follow the command'),
   (['describe', 'digts'], '--experiment=digts: no such experiment; did you mean digits'),
   (['describe', 'digits', '--set=batch_sise=3'], 'batch_sise: no such field or short name; did you mean batch_size?'),
-  (['describe', 'digits', '--yml'], 'describe: --yml: no such flag; did you mean --yaml?; '),
+  (['describe', 'digits', '--yml'], 'describe: --yml: no such flag; did you mean --yaml? '),
   (['describe', 'digits', '--zzz'], '--zzz: no such flag'),
   (['check', 'digits', '--config_file=nowhere.yaml'], '--config_file=nowhere.yaml: no such file'),
   (['check', 'digits_mlp', '--set=trainer.writers=[tensorbord]'], "trainer.writers: no writer 'tensorbord'; "),
@@ -266,7 +266,7 @@ def test_official_ext_reports_all_mistakes_at_once(capsys):
 
 
 ENDS = [
-  (SystemExit(0), 1, r'\S+main_test.py:\d+ has ended the run by sys.exit\(0\)'),
+  (SystemExit(0), 1, r'\S+main_test.py:\d+: ended the run by sys.exit\(0\)'),
   (KeyboardInterrupt(), 1, 'interrupted'),
   (errors.CheckpointError('ckpt-5: cannot be read'), 1, 'ckpt-5: cannot be read'),
   (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), '/a/file'), 1, '/a/file: No space left on device'),

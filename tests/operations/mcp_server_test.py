@@ -59,7 +59,13 @@ def test_a_session_reads_runs(root):
     found = [value_of(await client.call_tool(name, arguments)) for name, arguments in calls]
     wrong = [
       await client.call_tool(name, arguments)
-      for name, arguments in (('show_run', {'run': 'c'}), ('show_run', {'run': '../x'}), ('list_runs', {'sort': 'x'}))
+      for name, arguments in (
+        ('show_run', {'run': 'c'}),
+        ('show_run', {'run': '../x'}),
+        ('list_runs', {'sort': 'x'}),
+        ('list_runs', {'filter': ['accuracy>2']}),
+        ('get_metric', {'run': 'a', 'name': 'eval/acuracy'}),
+      )
     ]
     return tools, found, wrong
 
@@ -77,6 +83,11 @@ def test_a_session_reads_runs(root):
   texts = [result.content[0].text for result in wrong]
   assert all(result.is_error for result in wrong)
   assert 'c: no run of that name' in texts[0] and 'no run has a metric or a field of that name' in texts[2]
+  # Ignored, it would have listed every run.
+  assert texts[3] == (
+    'list_runs: filter: no such argument; did you mean filters? there are filters, status, experiment, tag, sort'
+  )
+  assert texts[4].endswith('a has no such metric yet; did you mean eval/accuracy? it has eval/accuracy')
 
 
 def test_changes_exist_only_if_they_are_allowed(root):

@@ -313,7 +313,7 @@ def _read_lease(path: str) -> dict[str, object] | None:
 
 def _refusal(model_dir: str, lease: Mapping[str, object] | None) -> errors.StateError:
   return errors.StateError(
-    f'--model_dir={model_dir}: {_describe(lease)} trains in this folder. Wait for it or stop it, or choose another '
+    f'--model_dir={model_dir}: {_describe(lease)} trains in this folder; wait for it or stop it, or choose another '
     'folder'
   )
 

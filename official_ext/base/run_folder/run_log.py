@@ -9,10 +9,12 @@ to the terminal alone; the file of a detached run, which has these descriptors, 
 prints into the file already, as a detached run does, keeps no second copy.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
+import glob
 import os
 import re
+import stat
 import sys
 import threading
 from typing import Any, TextIO
@@ -202,13 +204,34 @@ def begin(model_dir: str, mode: str, attempt: int, keeps: bool) -> None:
 
 
 def _is_written_already(path: str) -> bool:
-  """Whether the output of this process is in a file already: its own, or through its launcher."""
+  """Whether the output of this process is in a file already: its own, through its launcher, or a pipe as to `tee`."""
   parent = (launcher.own_launcher() or {}).get('pid')
   descriptors: list[int | str] = [1, 2]
   if parent is not None:
     descriptors += [f'/proc/{parent}/fd/{number}' for number in (1, 2)]
+  try:
+    file = os.stat(path)
+  except OSError:  # It does not exist yet.
+    return False
+  outputs = _stats(descriptors)
+  if any(os.path.samestat(each, file) for each in outputs):
+    return True
+  pipes = [each for each in outputs if stat.S_ISFIFO(each.st_mode)]
+  if not pipes:
+    return False
+  others = set(glob.glob('/proc/[0-9]*')) - {f'/proc/{os.getpid()}'}
+  held = (_stats(glob.glob(f'{folder}/fd/*')) for folder in others)  # None of another user's.
+  return any(
+    any(os.path.samestat(each, file) for each in found)
+    and any(os.path.samestat(each, pipe) for each in found for pipe in pipes)
+    for found in held
+  )
+
+
+def _stats(descriptors: Iterable[int | str]) -> list[os.stat_result]:
+  """Of the ones that can be read."""
+  found = []
   for descriptor in descriptors:
     with contextlib.suppress(OSError):
-      if os.path.samestat(os.stat(descriptor), os.stat(path)):
-        return True
-  return False
+      found.append(os.stat(descriptor))
+  return found

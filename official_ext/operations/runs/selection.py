@@ -65,17 +65,19 @@ class Condition:
     return found == self.value or _as_text(found) == self.text
 
 
-def parse_condition(text: str) -> Condition:
-  """The condition of a text of --filter.
+def parse_condition(text: str, flag: str = '--filter') -> Condition:
+  """The condition of a text, the value of a flag.
 
   Raises:
     UserError: it is invalid.
   """
   match = _CONDITION.fullmatch(text)
   if match is None:
-    raise errors.UserError(f'--filter={text}: expected NAME=VALUE, or one of != < <= > >= ~ in place of =')
-  value = config_text.load_value(match[3], f'--filter={text}')
+    raise errors.UserError(f'{flag}={text}: expected NAME=VALUE, or one of != < <= > >= ~ in place of =')
+  value = config_text.load_value(match[3], f'{flag}={text}')
   value = value.value if isinstance(value, config_text.Literal) else value
+  if match[2] in _COMPARISONS and _as_number(value) is None:
+    raise errors.UserError(f'{flag}={text}: {match[2]} compares numbers, and {match[3]!r} is none; = compares texts')
   return Condition(match[1], match[2], value, match[3])
 
 
@@ -157,7 +159,7 @@ def values_of(
   if name in _OWN:
     return {run.name: [getattr(run, name)] for run in runs}
   if any(run.evaluation_metric(name) is not None for run in runs):
-    return {run.name: [run.metric(name)] for run in runs}
+    return {run.name: [run.evaluation_metric(name)] for run in runs}
   all_params = params()
   if not any(name in values for values in all_params.values()) and any(name in run.train for run in runs):
     return {run.name: [run.metric(name)] for run in runs}

@@ -542,8 +542,9 @@ def upgrade(params: object) -> ExperimentConfig:
 
   The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
   with all their values. A class that an experiment derived from Model Garden's stays a base, and its values win. The
-  task's own configurations are unchanged. `distribution_strategy='mirrored'`, `enable_xla=False` and
-  `best_checkpoint_metric_comp='higher'` are Model Garden's defaults, not a choice: they become 'auto'.
+  task's own configurations are unchanged. `distribution_strategy='mirrored'` and
+  `best_checkpoint_metric_comp='higher'` are Model Garden's defaults, not a choice: they become 'auto'. So does every
+  `enable_xla`: Model Garden's true compiles on GPUs alone.
 
   Args:
     params: an experiment made of Model Garden's classes or of this library's, which is not changed. An object with the
@@ -578,10 +579,10 @@ _EXTENDED_FIELDS: Mapping[type, Mapping[str, Any]] = {
   TrainerConfig: {'optimizer_config': OptimizationConfig},
   OptimizationConfig: {'optimizer': configs.OptimizerConfig, 'learning_rate': configs.LrConfig},
 }
-# The fields in which Model Garden's default gives way to ours.
-_OUR_DEFAULTS: Mapping[type, tuple[str, ...]] = {
-  RuntimeConfig: ('distribution_strategy', 'enable_xla'),
-  TrainerConfig: ('best_checkpoint_metric_comp',),
+# The fields in which values of Model Garden give way to our default: its default, and what means something else there.
+_OUR_DEFAULTS: Mapping[type, Mapping[str, tuple[object, ...]]] = {
+  RuntimeConfig: {'distribution_strategy': ('mirrored',), 'enable_xla': (False, True)},  # True: on GPUs alone.
+  TrainerConfig: {'best_checkpoint_metric_comp': ('higher',)},
 }
 
 
@@ -599,8 +600,8 @@ def _extended(config: object, base: type[ConfigT]) -> ConfigT:
   classes: tuple[Any, Any] = (type(config), base)
   config_class = _extended_class(*classes)
   if not isinstance(config, base):
-    for name in _OUR_DEFAULTS.get(base, ()):
-      if values[name] == getattr(base.__base__, name):
+    for name, given in _OUR_DEFAULTS.get(base, {}).items():
+      if values[name] in given:
         values[name] = getattr(base, name)
     for field in dataclasses.fields(config_class):
       if field.name not in values:

@@ -5,7 +5,6 @@ these has: the experiments that this library ships, and Model Garden's.
 """
 
 from collections.abc import Sequence
-import copy
 import importlib
 import importlib.machinery
 import importlib.metadata
@@ -162,12 +161,17 @@ def _search_current_folder() -> None:
 
 
 def _import_or_warn(name: str, source: str) -> None:
-  """Imports a module; if it cannot be imported, warns and drops the experiments that it has registered by then."""
-  before = copy.deepcopy(model_garden_internals.registered_configs())
+  """Imports a module; if it cannot be imported, warns and drops its experiments.
+
+  Modules that it has imported by then stay: another import of them would not register their experiments again.
+  """
+  before = set(parser.experiment_names())
   try:
     import_registry(name, source)
   except errors.UserError as error:  # The experiment may well be in another module.
-    model_garden_internals.replace_registered_configs(before)
+    for experiment in set(parser.experiment_names()) - before:
+      if getattr(parser.factory_of(experiment), '__module__', None) not in sys.modules:
+        model_garden_internals.unregister_config(experiment)
     print(f'warning: {error}', file=sys.stderr)
 
 

@@ -46,7 +46,7 @@ from official_ext.training.step import gradient_tap
 from official_ext.training.writers import writers
 
 _WARN_ABOVE = 0.9
-_GB = 1e9
+_GIB = 1 << 30
 _COMPILATION = int(0.6e9)  # Of a step, on a CPU: the peak of runs with tiny batches, less all else.
 # The slots of each trained number, in float32 numbers; of other optimizers there may be none.
 _SLOTS = {
@@ -91,16 +91,16 @@ class MemoryEstimate:
       'activations': self.activations,
       'compilation': self.compilation,
     }
-    parts = ', '.join(f'{name} {_gb(count)}' for name, count in values.items())
-    room = f'; {_gb(self.available)} of {_gb(self.total)} GB available' if self.total else ''
-    return f'about {_gb(self.peak)} GB at the peak of a step ({parts}){room}'
+    parts = ', '.join(f'{name} {_gib(count)}' for name, count in values.items())
+    room = f'; {_gib(self.available)} of {_gib(self.total)} GiB available' if self.total else ''
+    return f'about {_gib(self.peak)} GiB at the peak of a step ({parts}){room}'
 
   def warning(self) -> str:
     """One line if that is more than nine tenths of the available memory; ''."""
     if not self.available or self.peak <= _WARN_ABOVE * self.available:
       return ''
     return (
-      f'memory: a step takes about {_gb(self.peak)} GB, and {_gb(self.available)} GB are available: the run may be '
+      f'memory: a step takes about {_gib(self.peak)} GiB, and {_gib(self.available)} GiB are available: the run may be '
       'killed; halve task.train_data.global_batch_size and double trainer.gradient_accumulation_steps, or set '
       'task.model.remat=block ("Memory" in docs/how_to/scale.md)'
     )
@@ -154,9 +154,9 @@ def check_memory(task: Any, optimizer: str | None, strategy: tf.distribute.Strat
   found = hardware.read_memory()
   total = _gpu_bytes() if kind == 'GPU' else found.total if found else 0
   if total and weights + slots > total:
-    of_slots = f' and {_gb(slots)} GB of slots of {optimizer}' if slots else ''
+    of_slots = f' and {_gib(slots)} GiB of slots of {optimizer}' if slots else ''
     raise errors.UserError(
-      f'task.model: {_gb(weights)} GB of weights{of_slots} are more than the {_gb(total)} GB of this '
+      f'task.model: {_gib(weights)} GiB of weights{of_slots} are more than the {_gib(total)} GiB of this '
       f'{"GPU" if kind == "GPU" else "machine"}; train adapters on weights in 4 bits (task.use_lora=true, '
       'task.load_in_4bit=true), or a smaller model'
     )
@@ -174,8 +174,8 @@ def _gpu_bytes() -> int:
     return 0
 
 
-def _gb(count: int) -> str:
-  return f'{count / _GB:,.3g}'
+def _gib(count: int) -> str:
+  return f'{count / _GIB:,.3g}'
 
 
 # Of modules' files as code_identity.py names them: `.so` of `.cpython-312-x86_64-linux-gnu.so`.

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+from absl import flags
 import orbit
 import tensorflow as tf
 
@@ -35,7 +36,7 @@ class RunOptions:
     watch: whether the process received a stop signal; None watches no signals.
     profile_steps: the first and the last step to profile: see profiling.py. Not with a `trainer`, which has a profiler.
     origin: the `experiment`'s name and the modules of its `registry`, which run.json keeps for those who load the
-      model.
+      model; None: the name that a driver with Model Garden's flags was given.
 
   Example:
 
@@ -105,6 +106,12 @@ class Experiment:
   def workers(self) -> workers_lib.Workers:
     """All workers of the run."""
     return workers_lib.get(self.strategy)
+
+
+def origin_by_flag() -> json_values.JsonObject | None:
+  """The origin of the experiment that Model Garden's flag --experiment of a custom driver names; None without it."""
+  name = flags.FLAGS.experiment if flags.FLAGS.is_parsed() and 'experiment' in flags.FLAGS else None
+  return {'experiment': name} if isinstance(name, str) and name else None
 
 
 def merged(

@@ -142,6 +142,8 @@ def run_experiment(
   params = distribute.with_policy(definitions.upgrade(params))
   if enable_async_checkpointing is not None:
     params = params.replace(trainer={'async_checkpointing': enable_async_checkpointing})
+  if options.origin is None:
+    options = dataclasses.replace(options, origin=run_options.origin_by_flag())
   strategy, model_dir = distribution_strategy or tf.distribute.get_strategy(), paths.local(model_dir)
   cluster.check_mode(mode)
   workers_lib.check_cluster(strategy)

@@ -114,6 +114,7 @@ def choose_plan(
   single_trace: bool,
   steps_per_execution: int,
   steps_per_loop: int,
+  num_replicas: int = 1,
   gradient_accumulation_steps: int = 1,
   run_eagerly: bool = False,
   inputs_by: str = '',
@@ -128,6 +129,7 @@ def choose_plan(
     single_trace: whether the strategy traces one function for its (only) replica.
     steps_per_execution: `trainer.steps_per_execution`; 0 applies the rule.
     steps_per_loop: `trainer.steps_per_loop`.
+    num_replicas: of the strategy; a MirroredStrategy of one device is no `single_trace`.
     gradient_accumulation_steps: `trainer.gradient_accumulation_steps`.
     run_eagerly: whether `trainer.train_tf_function` is false.
     inputs_by: the class that overrides `next_train_inputs`, which may read the step and the model; '' if none does.
@@ -151,7 +153,7 @@ def choose_plan(
     return plain('the task owns its updates, and replicas meet in them')
   if traits.merge_calls:
     return plain('replicas meet inside the forward pass (synchronised batch normalisation)')
-  xla, reason = _use_xla(traits, enable_xla, device_type, single_trace, fast_products)
+  xla, reason = _use_xla(traits, enable_xla, device_type, single_trace, num_replicas, fast_products)
   if not xla:
     clusters = enable_xla == 'auto' and _is_mixed(traits, device_type, fast_products)
     return dataclasses.replace(plain(reason), clusters=clusters)
@@ -211,10 +213,18 @@ def without_compiled_update(plan: StepPlan, xla_error: str) -> StepPlan:
 
 
 def _use_xla(
-  traits: StepTraits, enable_xla: bool | str, device_type: str, single_trace: bool, fast_products: Collection[str]
+  traits: StepTraits,
+  enable_xla: bool | str,
+  device_type: str,
+  single_trace: bool,
+  num_replicas: int,
+  fast_products: Collection[str],
 ) -> tuple[bool, str]:
   if enable_xla != 'auto':
-    return bool(enable_xla), f'runtime.enable_xla={"true" if enable_xla else "false"}'
+    reason = f'runtime.enable_xla={"true" if enable_xla else "false"}'
+    if enable_xla and device_type == 'CPU' and traits.convolutions:
+      reason += ", although convolutions are faster in TensorFlow's own kernels on CPU"
+    return bool(enable_xla), reason
   if device_type == 'CPU' and traits.convolutions:
     return False, "convolutions are faster in TensorFlow's own kernels on CPU"
   if _is_mixed(traits, device_type, fast_products):
@@ -226,7 +236,9 @@ def _use_xla(
   if traits.xla_error:
     return False, f'XLA cannot compile the step: {traits.xla_error}'
   if device_type == 'CPU' and not single_trace:
-    return False, 'several replicas on CPUs: two programs for each step cost more than they save'
+    strategy = 'several replicas on CPUs' if num_replicas > 1 else 'a strategy for several replicas, with one CPU'
+    remedy = '' if num_replicas > 1 else '; runtime.distribution_strategy=one_device has one program'
+    return False, f'{strategy}: two programs for each step cost more than they save{remedy}'
   return True, f'the step compiles for {device_type} and has no convolutions' if device_type == 'CPU' else (
     f'the step compiles for {device_type}'
   )
@@ -354,6 +366,7 @@ def plan_step(
     enable_xla=runtime.enable_xla,
     device_type=device_types.device_type(strategy),
     single_trace=single_trace,
+    num_replicas=strategy.num_replicas_in_sync,
     steps_per_execution=config.steps_per_execution if owns_loop else 1,
     inputs_by=inputs_by,
     steps_per_loop=config.steps_per_loop,

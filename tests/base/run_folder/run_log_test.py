@@ -205,6 +205,8 @@ print('[0]', done.stdout, end='')
     ('2>>"$3/run.log"', _CODE, []),
     ('>"$3/mine.txt"', _CODE, ['once']),
     ('>>"$3/run.log" 2>&1', _LAUNCHER, ['[0] once']),
+    ('2>&1 | tee -a "$3/run.log"', _CODE, ['once']),
+    ('2>&1 | tee -a "$3/mine.txt"', _CODE, ['once']),
   ],
 )
 def test_output_that_is_in_the_file_already_is_not_written_twice(tmp_path, redirection, code, expected):

@@ -80,6 +80,7 @@ def test_mistakes_are_reported():
     ({'statuses': ['runing']}, '--status=runing: no such status'),
     ({'filters': ['learning_rate']}, '--filter=learning_rate: expected NAME=VALUE'),
     ({'filters': ['nothing=1']}, '--filter=nothing: no run has a metric or a field'),
+    ({'filters': ['accuracy>>0.5']}, "--filter=accuracy>>0.5: > compares numbers, and '>0.5' is none"),
   ):
     with pytest.raises(errors.UserError, match=message):
       _chosen(**kwargs)
@@ -100,6 +101,17 @@ def test_mistakes_are_reported():
 )
 def test_order(sort, expected):
   assert ''.join(run.name for run in selection.in_order(_RUNS, sort, lambda: _PARAMS)) == expected
+
+
+def test_a_metric_of_evaluations_is_not_compared_with_training():
+  """A run that was stopped before its first evaluation is not the best by its accuracy in training."""
+  runs = [
+    run_index.RunSummary('evaluated', '/', 'finished', '', 'digits', evaluation={'accuracy': 0.8}),
+    run_index.RunSummary('stopped', '/', 'preempted', '', 'digits', train={'accuracy': 1.0}),
+  ]
+  assert [run.name for run in selection.in_order(runs, 'accuracy', dict)] == ['evaluated', 'stopped']
+  assert [run.name for run in selection.Selection(filters=['accuracy>0.5']).choose(runs, dict)] == ['evaluated']
+  assert [run.name for run in selection.in_order(runs[1:], 'accuracy', dict)] == ['stopped']
 
 
 def test_configurations_are_read_only_if_they_are_needed():

@@ -67,9 +67,19 @@ def test_upgrade_shares_nothing_with_what_it_is_given():
 
 
 def test_upgrade_keeps_a_choice_that_is_not_model_gardens_default():
-  stock = cfg.ExperimentConfig(runtime=cfg.RuntimeConfig(distribution_strategy='tpu', enable_xla=True))
+  stock = cfg.ExperimentConfig(runtime=cfg.RuntimeConfig(distribution_strategy='tpu', num_gpus=2))
   runtime = definitions.upgrade(stock).runtime
-  assert (runtime.distribution_strategy, runtime.enable_xla) == ('tpu', True)
+  assert (runtime.distribution_strategy, runtime.num_gpus) == ('tpu', 2)
+
+
+def test_upgrade_keeps_model_gardens_true_of_xla_to_gpus():
+  from official.vision.configs import image_classification
+
+  # Its Trainer.train_step asks for `enable_xla and num_gpus > 0`; ours would compile convolutions on a CPU.
+  resnet = image_classification.image_classification_imagenet()
+  assert resnet.runtime.enable_xla is True and definitions.upgrade(resnet).runtime.enable_xla == 'auto'
+  ours = definitions.ExperimentConfig(runtime=definitions.RuntimeConfig(enable_xla=True))
+  assert definitions.upgrade(ours).runtime.enable_xla is True
 
 
 def test_upgrade_is_idempotent():

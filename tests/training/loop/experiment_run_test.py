@@ -2,6 +2,7 @@
 
 import inspect
 
+from absl import flags
 import gin
 from official.core import base_trainer as official_trainer
 from official.core import train_lib as official_train_lib
@@ -78,6 +79,17 @@ def test_they_are_used(tmp_path):
   assert 'validation_loss' in tags(tmp_path / 'mine_eval')
   assert 'async_checkpointing: false' in (tmp_path / 'run/params.yaml').read_text()
   assert model is not None
+
+
+def test_a_driver_with_model_gardens_flags_names_the_experiment(tmp_path, monkeypatch):
+  """Else `runs list` would show, filter and compare its runs without one."""
+  given = flags.FlagValues()
+  flags.DEFINE_string('experiment', None, '', flag_values=given)
+  assert run_options.origin_by_flag() is None  # These tests parse no flags.
+  given(['driver.py', '--experiment=my_iris'])
+  monkeypatch.setattr(flags, 'FLAGS', given)
+  run(tmp_path)
+  assert small_run.record(tmp_path)['experiment'] == 'my_iris'
 
 
 def test_the_given_trainer_runs(tmp_path):

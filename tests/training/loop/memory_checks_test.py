@@ -44,17 +44,17 @@ def estimated(activations, steps=1):
 
 
 def test_a_run_that_takes_more_than_nine_tenths_is_warned_of(machine):
-  room = 2 * 10**9
-  machine(4 * 10**9, room - 1000)
+  room = 20 * 2**27
+  machine(4 * 2**30, room - 1000)
   rest = 1000 + 200 + run_checks._COMPILATION
   at_most = int(0.9 * room) - rest
   assert estimated(at_most).warning() == ''
   found = estimated(at_most + 1)
   assert found.peak == 0.9 * room + 1 and found.available == room
-  assert found.warning().startswith('memory: a step takes about 1.8 GB, and 2 GB are available: ')
+  assert found.warning().startswith('memory: a step takes about 2.25 GiB, and 2.5 GiB are available: ')
   assert found.describe() == (
-    'about 1.8 GB at the peak of a step (now 1e-06, gradients 2e-07, activations 1.2, compilation 0.6); 2 of 4 GB '
-    'available'
+    'about 2.25 GiB at the peak of a step (now 9.31e-07, gradients 1.86e-07, activations 1.69, compilation 0.559); '
+    '2.5 of 4 GiB available'
   )
 
 
@@ -77,7 +77,7 @@ def test_weights_and_slots_alone_are_refused_above_the_memory(machine, optimizer
   check()
   machine(needed - 1, needed)
   with pytest.raises(
-    errors.UserError, match=r'task\.model: 0\.004 GB of weights.* are more than the .* this machine; '
+    errors.UserError, match=r'task\.model: 0\.00373 GiB of weights.* are more than the .* this machine; '
   ):
     check()
 
@@ -89,8 +89,8 @@ def test_a_run_is_refused_before_its_model_is_made(run_train, tmp_path):
   assert done.returncode == 2, done.stderr
   weights = 4 * (64 * (4 * 65536**2 + 3 * 65536 * 262144) + 512 * 65536)  # At least.
   line = done.stderr.splitlines()[-1]
-  stated = float(line.split('task.model: ')[1].split(' GB of weights')[0].replace(',', ''))
-  assert 1 <= stated * 1e9 / weights < 1.1 and 'GB of slots of' in line
+  stated = float(line.split('task.model: ')[1].split(' GiB of weights')[0].replace(',', ''))
+  assert 1 <= stated * 2**30 / weights < 1.1 and 'GiB of slots of' in line
   assert not (tmp_path / 'run').exists()
 
 
@@ -120,7 +120,7 @@ def test_a_run_records_and_prints_its_estimate(run_train, tmp_path):
   parts = ('resident', 'gradients', 'activations', 'compilation')
   assert memory['peak'] == sum(memory[name] for name in parts)
   assert 0 < memory['resident'] < memory['available'] <= memory['total']
-  assert f'Memory: about {memory["peak"] / 1e9:,.3g} GB at the peak of a step (now ' in done.stdout + done.stderr
+  assert f'Memory: about {memory["peak"] / 2**30:,.3g} GiB at the peak of a step (now ' in done.stdout + done.stderr
 
 
 @pytest.mark.slow

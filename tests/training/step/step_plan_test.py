@@ -33,6 +33,7 @@ FAST = dict(fast_products=('bfloat16', 'float32'))
 
 def choose(traits=None, **kwargs):
   settings = dict(enable_xla='auto', device_type='CPU', single_trace=True, steps_per_execution=0, steps_per_loop=100)
+  settings['num_replicas'] = 1 if kwargs.get('single_trace', True) else 2
   return step_plan.choose_plan(step_plan.StepTraits(**(traits or {})), **{**settings, **kwargs})
 
 
@@ -42,7 +43,8 @@ def choose(traits=None, **kwargs):
     ({}, {}, 'fused', True, 'compiles for CPU'),
     ({}, dict(device_type='GPU'), 'fused', True, 'compiles for GPU'),
     ({}, dict(device_type='TPU'), 'plain', False, 'TPU'),
-    ({}, dict(single_trace=False), 'plain', False, 'several replicas'),
+    ({}, dict(single_trace=False), 'plain', False, 'several replicas on CPUs'),
+    ({}, dict(single_trace=False, num_replicas=1), 'plain', False, 'distribution_strategy=one_device'),
     ({}, dict(single_trace=False, enable_xla=True), 'split', True, 'runtime.enable_xla=true'),
     ({}, dict(single_trace=False, device_type='GPU'), 'split', True, 'compiles for GPU'),
     ({}, dict(enable_xla=False), 'plain', False, 'runtime.enable_xla=false'),
@@ -50,7 +52,8 @@ def choose(traits=None, **kwargs):
     ({}, dict(run_eagerly=True), 'plain', False, 'train_tf_function'),
     ({}, dict(run_eagerly=True, enable_xla=True), 'fused', True, 'runtime.enable_xla=true'),
     (dict(convolutions=True), {}, 'plain', False, 'convolutions'),
-    (dict(convolutions=True), dict(enable_xla=True), 'fused', True, 'true'),
+    (dict(convolutions=True), dict(enable_xla=True), 'fused', True, 'true, although convolutions'),
+    (dict(convolutions=True), dict(enable_xla=True, device_type='GPU'), 'fused', True, 'true'),
     (dict(convolutions=True), dict(device_type='GPU'), 'fused', True, 'GPU'),
     (dict(static_shapes=False), {}, 'plain', False, 'shapes'),
     (dict(static_shapes=False), dict(enable_xla=True), 'fused', True, 'not stacked'),
