@@ -425,7 +425,8 @@ def _drawn(logits, config, state):
   chosen = drawn_tokens(
     processed_logits(logits, config, state.seen), config, keyed_random.numbered_seed(state.seed, step)
   )
-  log_probs = -tf.nn.sparse_softmax_cross_entropy_with_logits(chosen, logits)
+  # TensorFlow's cross-entropy would compute its gradient too.
+  log_probs = tf.gather(logits, chosen, axis=1, batch_dims=1) - tf.reduce_logsumexp(logits, axis=-1)
   is_stop = tf.reduce_any([chosen == stop for stop in config.stop_token_ids] or [tf.zeros_like(state.is_done)], axis=0)
   seen = state.seen
   if config.repetition_penalty != 1:
