@@ -13,6 +13,8 @@ unchanged, on all replicas.
 | fused | the whole step, several of them in one program | in the program: see `GuardedUpdate.run_in_xla` |
 | split | forward and backward, on each replica | in the graph; under a condition |
 | plain | nothing (on TPU the strategy compiles) | in the graph; under a condition |
+
+If the shapes of inputs vary, fused and split compile a program for each. Beyond `StepPlan.max_shapes` a step is plain.
 """
 
 from collections.abc import Callable, Sequence
@@ -419,6 +421,7 @@ class FusedExecution:
     plan: step_plan.StepPlan,
     parts: task_step_lib.StepParts,
     num_micro_steps: int,
+    choose: Callable[..., Any],
     in_memory: batch_reader.InMemoryBatches | None = None,
   ):
     """Makes the programs; each is compiled when it first runs.
@@ -428,6 +431,7 @@ class FusedExecution:
       plan: how many steps a program has, and whether they are unrolled.
       parts: the step's.
       num_micro_steps: micro-batches of one step.
+      choose: see `TaskStep.functions`.
       in_memory: computes the batches, if the plan gathers.
     """
     self._update = update
@@ -436,7 +440,7 @@ class FusedExecution:
     self._num_micro_steps = num_micro_steps
     self._strategy = parts.strategy
     compiled = lambda function: tf.function(function, jit_compile=True, autograph=False)
-    self._one = compiled(update.run_in_xla)
+    self._one = choose(compiled(update.run_in_xla), update.run)
     self._many = compiled(self._run_steps)
 
   @do_not_convert
