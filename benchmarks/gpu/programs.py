@@ -232,6 +232,19 @@ def _generation(scale, count=1, **options):
   )
 
 
+def next_tokens(scale: Scale, count: int) -> Hlo:
+  """The program of a conversation that draws `count` tokens after the first one."""
+  with as_gpu():
+    tf_keras.mixed_precision.set_global_policy('mixed_bfloat16')
+    model = ext.LanguageModel(_decoder(scale, **_LLAMA))
+    config = generation.GenerationConfig(max_new_tokens=64, temperature=0.8, top_p=0.9)
+    prompt, seed = tf.TensorSpec([1, 128], tf.int32), tf.TensorSpec([2], tf.int64)
+    first = tf.function(lambda *inputs: generation.start(model, config, *inputs), autograph=False)
+    state = first.get_concrete_function(prompt, prompt, seed).structured_outputs
+    specs = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), state)
+    return lower(lambda state: generation.sample_more(model, config, state, count), [specs])
+
+
 # Model Garden.
 
 
