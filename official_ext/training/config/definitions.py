@@ -290,7 +290,8 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
       TPUs and on GPUs of compute capability 8.0 or higher, else float32: a run prints and records it, and keeps it when
       it resumes on other devices.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
-    mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: docs/how_to/mesh.md.
+    mesh: The axes of a mesh of CPUs, for parameters, activations and batches that are split: docs/how_to/mesh.md. GPUs
+      are refused.
     seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` if that is
       unset.
     deterministic: Whether to turn on TensorFlow's op determinism, for the same bits on GPU, and of random augmentation
