@@ -162,6 +162,39 @@ def make_strategy(cls: Any, **arguments: object) -> tf.distribute.Strategy:
   return strategy
 
 
+def part_here(variable: tf.Variable) -> tf.Variable:
+  """This replica's part of a variable; the variable itself if it has no parts. Replica context.
+
+  A strategy's public method returns the parts of all replicas, without saying which is this one's.
+  """
+  return (
+    variable._get_on_device_or_primary() if isinstance(variable, distribute_values.DistributedVariable) else variable
+  )
+
+
+@contextlib.contextmanager
+def updates_here(strategy: tf.distribute.Strategy) -> Iterator[None]:
+  """A context of a replica's function: an optimizer updates this replica's part of its variables, without a meeting.
+
+  All replicas do so, with equal gradients: the value of the first one is the value of each. TensorFlow has this for
+  functions that XLA compiles for GPUs alone, but lets replicas meet for the value of the first.
+  """
+  extended = strategy.extended
+  aggregate = distribute_values.apply_aggregation_replica_context
+
+  def aggregate_here(value, aggregation, destinations):
+    is_first = aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
+    return value if is_first else aggregate(value, aggregation, destinations)
+
+  extended._use_merge_call = lambda: False
+  distribute_values.apply_aggregation_replica_context = aggregate_here
+  try:
+    yield
+  finally:
+    distribute_values.apply_aggregation_replica_context = aggregate
+    del extended._use_merge_call
+
+
 # The extended part of a strategy is where it says whether a process's files count; it has no public class.
 OneDeviceExtended = one_device_strategy.OneDeviceExtended
 # Only the eager context has methods for the coordination service: its key-value store, the states of workers, and

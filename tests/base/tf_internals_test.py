@@ -278,6 +278,37 @@ def test_variables_datasets_models_and_callbacks_have_what_is_asked():
   assert tf_internals.is_op_determinism_enabled() in (False, True)
 
 
+def test_a_replica_updates_its_parts_inside_a_function_of_its_own():
+  """Also variables whose value is that of the first replica, for which TensorFlow would let all meet."""
+  strategy = tf_internals.make_strategy(
+    tf.distribute.MirroredStrategy, devices=tf.config.list_logical_devices('CPU')[:2]
+  )
+  with strategy.scope():
+    variables = [
+      tf.Variable([1.0], aggregation=aggregation, trainable=False)
+      for aggregation in (tf.VariableAggregation.NONE, tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    ]
+
+  @tf.function(autograph=False)
+  def update():
+    with tf_internals.updates_here(strategy):
+      for variable in variables:
+        assert any(tf_internals.part_here(variable) is part for part in variable.values)
+        variable.assign_add(tf.constant([2.0]))
+        add = lambda part: part.assign_add([4.0])
+        strategy.extended.update(variable, add, group=False)
+
+  # `run` would trace a function of TensorFlow's that it gets for all replicas at once.
+  tf.function(lambda: strategy.run(lambda: update()), autograph=False)()
+  for variable in variables:
+    assert [part.numpy().tolist() for part in variable.values] == [[7.0], [7.0]]
+
+  # After the context, replicas meet again, which no function inside another one can contain.
+  function = tf.function(lambda: variables[1].assign_add(tf.constant([2.0])), autograph=False)
+  with pytest.raises(RuntimeError, match='merge_call'):
+    tf.function(lambda: strategy.run(lambda: function()), autograph=False)()
+
+
 def waiting_for_an_argument(x, y):
   with tf.control_dependencies([y]):
     waited = x + 1

@@ -80,7 +80,9 @@ class _SharedUpdate:
 
   def step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable) -> None:
     """Updates a variable: see tf_keras."""
-    slots = tf_internals.adam_slots(self._optimizer, variable)
+    slots = list(tf_internals.adam_slots(self._optimizer, variable))
+    if tf_internals.is_resource_variable(variable) and tf.distribute.get_replica_context() is not None:
+      slots = [tf_internals.part_here(slot) for slot in slots]
     # A function that takes slots with a part for each replica or device would take the first call's for all.
     are_plain = all(map(tf_internals.is_resource_variable, (variable, *slots)))
     if tf.executing_eagerly() or isinstance(gradient, tf.IndexedSlices) or not are_plain:

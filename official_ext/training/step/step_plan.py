@@ -78,7 +78,7 @@ class StepPlan:
 
   Attributes:
     execution: 'fused' (the whole step, `steps_per_execution` at a time, in one XLA program), 'split' (XLA forward and
-      backward on each replica, all-reduce and update outside), 'plain' (TensorFlow graph; on TPU the strategy's own
+      backward on each replica, all-reduce outside, XLA update), 'plain' (TensorFlow graph; on TPU the strategy's own
       compilation) or 'mesh' (a TensorFlow graph, each of whose operations DTensor splits over a mesh of devices).
     jit_compile: whether XLA compiles the step's forward and backward.
     steps_per_execution: steps in one program; an upper bound if `gathers`.
@@ -90,6 +90,7 @@ class StepPlan:
     clusters: whether XLA compiles parts of an uncompiled step by themselves: see training/model_parts/clusters.py.
     max_shapes: for how many shapes of its inputs XLA compiles the step, the first ones; steps of others run without
       XLA. 0: all.
+    compiles_update: whether XLA compiles the update of each of several replicas: see `updates.SplitExecution`.
   """
 
   execution: str
@@ -102,11 +103,13 @@ class StepPlan:
   gathers: bool = False
   clusters: bool = False
   max_shapes: int = 0
+  compiles_update: bool = False
 
   def __str__(self) -> str:
     steps = f', {self.steps_per_execution} steps a program' if self.execution == 'fused' else ''
     manual = ', manual optimization' if self.manual_optimization else ''
     xla = 'XLA' if self.jit_compile else 'XLA between products' if self.clusters else 'no XLA'
+    xla = 'XLA in the update' if self.compiles_update and not self.jit_compile else xla
     return f'{self.execution} ({xla}{steps}{manual}): {self.reason}'
 
 
@@ -143,7 +146,9 @@ def choose_plan(
   manual = traits.owns_updates
 
   def plain(reason: str, eager: bool = False) -> StepPlan:
-    return StepPlan('plain', False, 1, False, manual, reason, eager)
+    # A GPU would be started for each of the update's many operations, and wait for its condition.
+    compiles_update = device_type == 'GPU' and enable_xla == 'auto' and not (single_trace or manual or eager)
+    return StepPlan('plain', False, 1, False, manual, reason, eager, compiles_update=compiles_update)
 
   if device_type == 'TPU':
     return plain('the TPU strategy compiles the step itself')
@@ -162,7 +167,7 @@ def choose_plan(
     steps = 1 if run_eagerly else steps_per_execution
     plan = _fused_plan(traits, reason, device_type == 'CPU', inputs_by, steps, steps_per_loop, step_bytes)
   else:
-    plan = StepPlan('split', True, 1, False, manual, reason)
+    plan = StepPlan('split', True, 1, False, manual, reason, compiles_update=True)
   if traits.static_shapes or enable_xla != 'auto':
     return plan
   reason = f'{plan.reason}; a program for each of the first {_MAX_SHAPES} shapes of its batches'
@@ -202,10 +207,19 @@ def mesh_plan(mesh: str) -> StepPlan:
   return StepPlan('mesh', False, 1, False, False, f'runtime.mesh: {mesh}')
 
 
-def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:
-  """`plan` with the update outside of the XLA program, which cannot contain it."""
+def without_compiled_update(plan: StepPlan, xla_error: str) -> StepPlan:
+  """`plan` with the update outside of XLA's programs, which cannot contain it."""
   reason = f'{plan.reason}; XLA cannot compile the update: {xla_error}'
-  return dataclasses.replace(plan, execution='split', steps_per_execution=1, unroll=False, gathers=False, reason=reason)
+  execution = 'plain' if plan.execution == 'plain' else 'split'
+  return dataclasses.replace(
+    plan,
+    execution=execution,
+    steps_per_execution=1,
+    unroll=False,
+    gathers=False,
+    compiles_update=False,
+    reason=reason,
+  )
 
 
 def _use_xla(

@@ -243,6 +243,7 @@ class TaskStep:
   Attributes:
     tap: the tap between the task and the optimizer.
     variables: the variables that have gradients.
+    sparse_rows: for each of `variables`, the rows of its gradient if that is sparse and their number fixed, else 0.
     input_specs: the type specs of one replica's inputs.
     log_dtypes: of the step's logs, by name, sorted: float32 or float64.
     broadcasts: the shapes of labels and predictions that broadcast: see `observers.noted_broadcasts`.
@@ -264,6 +265,7 @@ class TaskStep:
     if not config.runtime.mesh.sizes():  # A mesh has variables that no function may write.
       optimizers.share_updates(gradient_tap.inner_optimizer(parts.optimizer))
     self.variables: list[tf.Variable] = []
+    self.sparse_rows: list[int] = []
     self.input_specs: Any = None
     self.log_dtypes: dict[str, tf.DType] = {}
     self.broadcasts: list[str] = []
@@ -316,6 +318,7 @@ class TaskStep:
     pairs = [(g, v) for g, v in (calls[0] if len(calls) == 1 else ()) if g is not None]
     self.variables = [v for _, v in pairs]
     self._sparse_gradients = any(isinstance(g, tf.IndexedSlices) for g, _ in pairs)
+    self.sparse_rows = [g.indices.shape[0] or 0 if isinstance(g, tf.IndexedSlices) else 0 for g, _ in pairs]
     reported = {self._parts.task.loss, 'training_loss', *(metric.name for metric in self._parts.metrics)}
     scalars = {}
     for name, value in logs.items():
@@ -354,7 +357,7 @@ class TaskStep:
       forward_backward, whole_step = self._function, _with_clusters(self._whole_step)
     if plan.execution == 'mesh':  # Not the trace of the probe: a mesh has operations and layouts that differ.
       forward_backward = self._forward_backward
-    if plan.execution == 'split':
+    if plan.execution == 'split' and not plan.compiles_update:  # Else its execution compiles all passes of a step.
       compiled = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
       forward_backward = choose(compiled, self._function)
     return StepFunctions(forward_backward, whole_step)
@@ -458,15 +461,16 @@ def compiler_error(function: Callable[[Any], object], specs: object) -> str:
     function: takes a structure of tensors.
     specs: the type specs of that structure.
   """
-  flat = lambda *tensors: function(tf.nest.pack_sequence_as(specs, tensors))
+  flat = lambda *tensors: function(tf.nest.pack_sequence_as(specs, tensors, expand_composites=True))
+  flat_specs = tf.nest.flatten(specs, expand_composites=True)
   compiled = tf.function(flat, jit_compile=True, autograph=False)
   try:
     with tf.init_scope():
       # XLA would print a stack trace of C++ for a resource that is no variable.
-      graph = compiled.get_concrete_function(*tf.nest.flatten(specs)).graph
+      graph = compiled.get_concrete_function(*flat_specs).graph
       if any(outer.dtype == tf.resource and not tf_internals.is_variable_handle(outer) for outer, _ in graph.captures):
         return 'it reads a lookup table, such as the vocabulary of a StringLookup layer'
-      compiled.experimental_get_compiler_ir(*tf.nest.flatten(specs))(stage='hlo')
+      compiled.experimental_get_compiler_ir(*flat_specs)(stage='hlo')
   except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
     return compiler_message(error)
   return ''

@@ -84,29 +84,36 @@ class TrainingStep:
     self.means = task_step_lib.StepMeans(self.parts, self._task_step.log_dtypes)
     if plan.execution == 'fused' and traits.sparse_gradients:
       xla_error = self._compiler_error(plan)
-      plan = step_plan.without_fused_update(plan, xla_error) if xla_error else plan
-    self.plan = plan
-    if plan.jit_compile and not traits.static_shapes:
-      self.input_shapes.start(plan.max_shapes, whole_steps=plan.execution == 'fused')
-    if plan.execution != 'fused':  # XLA compiles no update.
-      self._task_step.tap.on_cpu = False
-    update = self._update(plan, self._functions(plan))
-    if plan.execution == 'fused':
-      self._execution = updates.FusedExecution(
-        update,
-        plan,
-        self.parts,
-        self._config.trainer.gradient_accumulation_steps,
-        self.input_shapes.choose,
-        in_memory if plan.gathers else None,
-      )
-    elif plan.execution == 'mesh':
-      self._execution = self._mesh_execution = self._make_mesh_execution(update)
-    else:
-      self._execution = updates.GraphExecution(update, self.parts)
+      plan = step_plan.without_compiled_update(plan, xla_error) if xla_error else plan
+    self._execution = self._make_execution(plan, traits, in_memory)
 
-  def _functions(self, plan):
-    return self._task_step.functions(plan, self.input_shapes.choose)
+  def _make_execution(self, plan, traits, in_memory) -> updates.Execution:
+    """The execution of a plan; of another plan, if XLA cannot compile the update of each replica."""
+    self.plan = plan
+    num_micro_steps = self._config.trainer.gradient_accumulation_steps
+    choose = self.input_shapes.choose
+    if plan.jit_compile and not traits.static_shapes:
+      self.input_shapes.start(plan.max_shapes, whole_steps=plan.execution == 'fused' or plan.compiles_update)
+    if plan.execution != 'fused' and not plan.compiles_update:
+      self._task_step.tap.on_cpu = False
+    update = self._update(plan, self._task_step.functions(plan, choose))
+    if plan.execution == 'fused':
+      in_memory = in_memory if plan.gathers else None
+      return updates.FusedExecution(update, plan, self.parts, num_micro_steps, choose, in_memory)
+    if plan.execution == 'mesh':
+      self._mesh_execution = self._make_mesh_execution(update)
+      return self._mesh_execution
+    if not plan.compiles_update:
+      return updates.GraphExecution(update, self.parts)
+    assert isinstance(update, updates.GuardedUpdate)
+    compiles_passes = plan.execution == 'split'
+    execution = updates.SplitExecution(
+      update, self.parts, self._task_step.sparse_rows, num_micro_steps, choose, compiles_passes
+    )
+    xla_error = execution.update_error([self._task_step.input_specs] * num_micro_steps)
+    if not xla_error:
+      return execution
+    return self._make_execution(step_plan.without_compiled_update(plan, xla_error), traits, in_memory)
 
   def _make_mesh_execution(self, update):
     mesh, sharding = self._config.runtime.mesh, self._config.trainer.sharding
@@ -127,7 +134,7 @@ class TrainingStep:
 
   def _compiler_error(self, plan) -> str:
     """Why XLA cannot compile a whole step; '' if it can, or if its inputs do not show it. Runs nothing."""
-    update = self._update(plan, self._functions(plan))
+    update = self._update(plan, self._task_step.functions(plan, self.input_shapes.choose))
     inputs = step_plan.static_specs(self._task_step.input_specs)
     if inputs is None:
       return ''

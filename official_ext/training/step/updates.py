@@ -11,13 +11,15 @@ unchanged, on all replicas.
 | execution | compiled by XLA | update |
 |---|---|---|
 | fused | the whole step, several of them in one program | in the program: see `GuardedUpdate.run_in_xla` |
-| split | forward and backward, on each replica | in the graph; under a condition |
-| plain | nothing (on TPU the strategy compiles) | in the graph; under a condition |
+| split | forward and backward, on each replica | in a program of each replica: see `SplitExecution` |
+| plain | nothing (on TPU the strategy compiles) | in the graph; under a condition; of GPUs' replicas as in split |
 
-If the shapes of inputs vary, fused and split compile a program for each. Beyond `StepPlan.max_shapes` a step is plain.
+An update that XLA cannot compile is in the graph in a split execution too. If the shapes of inputs vary, fused and
+split executions compile a program for each. Beyond `StepPlan.max_shapes` their forward and backward passes are plain.
 """
 
 from collections.abc import Callable, Sequence
+import math
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -33,6 +35,26 @@ from official_ext.training.step import step_plan
 from official_ext.training.step import task_step as task_step_lib
 
 do_not_convert = tf.autograph.experimental.do_not_convert
+
+
+class Passes(NamedTuple):
+  """The results of a replica's forward and backward passes, before the sum over the replicas.
+
+  Attributes:
+    gradients: of the replica's part of the loss, over all micro-batches; tensors and IndexedSlices. Summed, they are
+      those of the update, but for the division by `shares[2]`.
+    shares: float32 vector, whose sum over the replicas is: the number of losses that are not finite; the mean loss;
+      with weights, the sum of the weights, by which loss and gradients are divided.
+    loss: float32 scalar, this replica's mean over its micro-batches; with weights its sum.
+    logs: as in `StepOutput`.
+    before: as in `StepOutput`.
+  """
+
+  gradients: list[Any]
+  shares: tf.Tensor
+  loss: tf.Tensor
+  logs: dict[str, tf.Tensor]
+  before: list[tf.Tensor]
 
 
 class StepOutput(NamedTuple):
@@ -131,33 +153,50 @@ class GuardedUpdate:
       *micro_batches: of one step.
       in_xla: whether XLA compiles all of this.
     """
+    passes = self.passes(micro_batches)
+    gradients, shares = passes.gradients, passes.shares
+    if self._parts.strategy.num_replicas_in_sync > 1:
+      *gradients, shares = sum_over_replicas([*gradients, shares])
+    return self.output(passes, gradients, shares, in_xla)
+
+  def passes(self, micro_batches: Sequence[object]) -> Passes:
+    """Runs forward and backward on every micro-batch, and accumulates."""
     before = [variable.read_value() for variable in self.step_local_variables]
     weights = self._weights(micro_batches)
     outputs, gradients = self._accumulated(micro_batches, weights)
     logs = {name: tf.add_n([o.logs[name] for o in outputs]) / len(outputs) for name in outputs[0].logs}
     losses = [output.loss for output in outputs]
-    num_replicas = self._parts.strategy.num_replicas_in_sync
     if weights is None:
       if len(outputs) > 1:
         gradients = [gradient_tap.scale(g, 1 / len(outputs)) for g in gradients]
       loss = tf.add_n(losses) / len(outputs)
-      mean_loss, total = loss / num_replicas, []
+      shares = [loss / self._parts.strategy.num_replicas_in_sync]
     else:
-      mean_loss = loss = tf.add_n([weight * each for weight, each in zip(weights, losses)])
-      total = [tf.add_n(weights)]
+      loss = tf.add_n([weight * each for weight, each in zip(weights, losses)])
+      shares = [loss, tf.add_n(weights)]
     num_bad_losses = 1.0 - tf.cast(tf.math.is_finite(loss), tf.float32)
-    if num_replicas > 1:
-      context = tf.distribute.get_replica_context()
-      reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses, mean_loss, *total])
-      gradients, (num_bad_losses, mean_loss, *total) = reduced[: len(gradients)], reduced[len(gradients) :]
-    if weights is not None:
+    return Passes(gradients, tf.stack([num_bad_losses, *shares]), loss, logs, before)
+
+  def output(self, passes: Passes, gradients: list[Any], shares: tf.Tensor, in_xla: bool) -> StepOutput:
+    """The inputs of the update.
+
+    Args:
+      passes: of this replica.
+      gradients: `passes.gradients`, summed over the replicas.
+      shares: `passes.shares`, summed over the replicas.
+      in_xla: whether XLA compiles this.
+    """
+    num_bad_losses, mean_loss, *total = tf.unstack(shares)
+    loss = passes.loss
+    if total:
       inverse = tf.math.divide_no_nan(1.0, total[0])  # The gradients are of losses over the number of replicas.
-      gradients = [gradient_tap.scale(g, inverse * num_replicas) for g in gradients]
+      scale = inverse * self._parts.strategy.num_replicas_in_sync
+      gradients = [gradient_tap.scale(g, scale) for g in gradients]
       loss = mean_loss = mean_loss * inverse
     gradients = [gradient_tap.without_duplicates(g, in_xla) for g in gradients]
     norm = gradient_tap.global_norm(gradients, self._tap.on_cpu)
     ok = self._is_ok(norm, num_bad_losses, mean_loss)
-    return StepOutput(ok, gradients, norm, loss, mean_loss, logs, before)
+    return StepOutput(ok, gradients, norm, loss, mean_loss, passes.logs, passes.before)
 
   def _weights(self, micro_batches):
     """The weight of each micro-batch; None if all count the same, as the only one of an update does."""
@@ -261,7 +300,10 @@ class GuardedUpdate:
   @do_not_convert
   def run_in_xla(self, micro_batches: Sequence[object]) -> None:
     """Makes the update, guarded without a condition around it, for which XLA would copy weights and slots."""
-    out = self.reduced_gradients(*micro_batches, in_xla=True)
+    self.finish_in_xla(self.reduced_gradients(*micro_batches, in_xla=True))
+
+  def finish_in_xla(self, out: StepOutput) -> None:
+    """Makes the guarded update, and counts the step."""
     if self._tap.on_cpu:
       self._commit_in_loop(out)
     else:
@@ -281,7 +323,7 @@ class GuardedUpdate:
 
     tf.while_loop(lambda pending: pending, commit, [out.ok])
     for variable, value in zip(self.step_local_variables, out.before):  # Passes are never in the loop.
-      variable.assign(tf.where(out.ok, variable.read_value(), value))
+      _assign_here(variable, tf.where(out.ok, variable.read_value(), value))
 
   def _commit_and_select(self, out):
     """Commits, and undoes it by a select that becomes part of the writes. A GPU would wait for a loop's condition."""
@@ -289,7 +331,7 @@ class GuardedUpdate:
     before.update({id(variable): (variable, value) for variable, value in zip(self.step_local_variables, out.before)})
     self.commit(out)
     for variable, value in before.values():
-      variable.assign(tf.where(out.ok, variable.read_value(), value))
+      _assign_here(variable, tf.where(out.ok, variable.read_value(), value))
 
   # A whole step over replicas in separate threads.
 
@@ -313,6 +355,21 @@ class GuardedUpdate:
     tf.cond(ok, commit, undo)
     self.record_loss(ok, mean_loss)
     self._parts.global_step.assign_add(1)
+
+
+def _assign_here(variable, value):
+  """Assigns to this replica's part of a variable, whose aggregation would be another meeting of the replicas."""
+  tf_internals.part_here(variable).assign(value)
+
+
+def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
+  """The sums of tensors and IndexedSlices over the replicas. Replica context."""
+  sums: dict[int, Any] = {}
+  for dtype in dict.fromkeys(value.dtype for value in values):  # TensorFlow packs all that it is given into one vector.
+    places = [place for place, value in enumerate(values) if value.dtype == dtype]
+    context = tf.distribute.get_replica_context()
+    sums |= zip(places, context.all_reduce(tf.distribute.ReduceOp.SUM, [values[place] for place in places]))
+  return [sums[place] for place in range(len(values))]
 
 
 class ManualUpdate:
@@ -406,6 +463,142 @@ class GraphExecution:
     """See `Execution`."""
     for micro_batches in batches:
       self._run_one(list(micro_batches))
+
+
+class SplitExecution:
+  """Runs a step by two programs on each replica: the passes; the guarded update, which XLA compiles.
+
+  Between them the replicas sum one vector of each dtype, which holds all gradients. In a graph, some 40 operations of
+  each weight would be started one by one, and a condition would wait for the device in every step.
+  """
+
+  def __init__(
+    self,
+    update: GuardedUpdate,
+    parts: task_step_lib.StepParts,
+    sparse_rows: Sequence[int],
+    num_micro_steps: int,
+    choose: Callable[..., Any],
+    compiles_passes: bool,
+  ):
+    """Makes the programs; each is compiled when it first runs.
+
+    Args:
+      update: of a step.
+      parts: the step's.
+      sparse_rows: see `TaskStep`.
+      num_micro_steps: micro-batches of one step.
+      choose: see `TaskStep.functions`.
+      compiles_passes: whether XLA compiles the passes. If not, replicas may meet in them.
+    """
+    self._update = update
+    self._strategy = parts.strategy
+    rows = [number * num_micro_steps for number in sparse_rows]
+    self._packing = _Packing(update.variables, rows, parts.strategy.num_replicas_in_sync)
+    self._traced_passes: Callable[..., Any] = self._packed_passes
+    if compiles_passes:
+      self._traced_passes = tf.function(self._packed_passes, jit_compile=True, autograph=False)
+    self._passes = choose(self._traced_passes, self._packed_passes)
+    self._finish = tf.function(self._finish_step, jit_compile=True, autograph=False)
+
+  @do_not_convert
+  def run(self, batches: Sequence[Sequence[object]]) -> None:
+    """See `Execution`."""
+    for micro_batches in batches:
+      self._strategy.run(self._on_replica, args=(list(micro_batches),))
+
+  @do_not_convert
+  def _on_replica(self, micro_batches):
+    packed, passes = self._passes(micro_batches)
+    self._finish(sum_over_replicas(packed), passes)
+
+  def update_error(self, input_specs: Sequence[object]) -> str:
+    """Why XLA cannot compile the update; '' if it can. Runs nothing. Cross-replica context.
+
+    Args:
+      input_specs: type specs of the micro-batches of one replica.
+    """
+    found: list[str] = []
+
+    def on_replica(*micro_batches):
+      results = self._traced_passes(list(micro_batches))
+      if not found:  # Only on the first replica.
+        specs = tf.nest.map_structure(tf.type_spec_from_value, results)
+        found.append(task_step_lib.compiler_error(lambda results: self._finish_step(*results), specs))
+
+    run = lambda *micro_batches: self._strategy.run(on_replica, args=micro_batches)
+    tf.function(run, autograph=False).get_concrete_function(*input_specs)
+    return found[0]
+
+  def _packed_passes(self, micro_batches):
+    """(the values to sum; the other results) of a replica's passes."""
+    passes = self._update.passes(micro_batches)
+    return self._packing.pack(passes.gradients, passes.shares), passes._replace(gradients=[], shares=())
+
+  def _finish_step(self, summed, passes):
+    gradients, shares = self._packing.unpack(summed)
+    with tf_internals.updates_here(self._strategy):
+      self._update.finish_in_xla(self._update.output(passes, gradients, shares, in_xla=True))
+
+
+class _Packing:
+  """Packs the gradients of a step, on each replica, into one vector of each dtype, whose sum is that of the gradients.
+
+  The rows of a sparse gradient have a place for each replica, in which the others have zeros.
+  """
+
+  def __init__(self, variables: Sequence[tf.Variable], sparse_rows: Sequence[int], num_replicas: int):
+    """Makes it.
+
+    Args:
+      variables: of the gradients.
+      sparse_rows: for each, the rows of its sparse gradient; 0 if it is dense or their number is not known.
+      num_replicas: the replicas. Rows of all of them that were more than the variable's make a dense gradient.
+    """
+    self._variables = list(variables)
+    self._num_replicas = num_replicas
+    fewer = lambda v, rows: v.dtype == tf.float32 and rows * num_replicas < (v.shape[0] if v.shape else 0)
+    self._rows = [rows if fewer(variable, rows) else 0 for variable, rows in zip(variables, sparse_rows, strict=True)]
+    self._dtypes = [tf.float32, *dict.fromkeys(v.dtype for v in variables if v.dtype != tf.float32)]
+
+  def pack(self, gradients: Sequence[Any], shares: tf.Tensor) -> list[tf.Tensor]:
+    """The vectors of a replica's gradients and `shares`, a float32 vector."""
+    vectors: dict[tf.DType, list[tf.Tensor]] = {dtype: [] for dtype in self._dtypes}
+    for variable, gradient, rows in zip(self._variables, gradients, self._rows, strict=True):
+      vector = self._placed_rows(gradient) if rows else tf.convert_to_tensor(gradient)
+      vectors[variable.dtype].append(tf.reshape(vector, [-1]))
+    vectors[tf.float32].append(shares)
+    return [tf.concat(parts, 0) for parts in vectors.values()]
+
+  def _placed_rows(self, gradient):
+    """float32 [num_replicas, rows, numbers of a row + 2]: indices have two columns, whose sums are exact."""
+    indices = tf.cast(gradient.indices, tf.int64)
+    columns = tf.cast(tf.stack([indices // 2**16, indices % 2**16], 1), tf.float32)
+    block = tf.concat([tf.reshape(gradient.values, [tf.size(indices), -1]), columns], 1)
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    is_here = tf.equal(tf.range(self._num_replicas), replica)
+    return tf.where(is_here[:, tf.newaxis, tf.newaxis], block, 0.0)
+
+  def unpack(self, summed: Sequence[tf.Tensor]) -> tuple[list[Any], tf.Tensor]:
+    """(gradients, shares) of the sums of the replicas' vectors."""
+    vectors, starts = dict(zip(self._dtypes, summed, strict=True)), dict.fromkeys(self._dtypes, 0)
+
+    def take(variable, shape):
+      dtype, start = variable.dtype, starts[variable.dtype]
+      starts[dtype] += math.prod(shape)
+      return tf.reshape(vectors[dtype][start : starts[dtype]], shape)
+
+    gradients: list[Any] = []
+    for variable, rows in zip(self._variables, self._rows):
+      if not rows:
+        gradients.append(take(variable, variable.shape))
+        continue
+      row_shape = variable.shape[1:]
+      placed = take(variable, [rows * self._num_replicas, math.prod(row_shape) + 2])
+      high, low = (tf.cast(placed[:, column], tf.int64) for column in (-2, -1))
+      values = tf.reshape(placed[:, :-2], [placed.shape[0], *row_shape])
+      gradients.append(tf.IndexedSlices(values, high * 2**16 + low, tf.constant(variable.shape.as_list(), tf.int32)))
+    return gradients, vectors[tf.float32][starts[tf.float32] :]
 
 
 class FusedExecution:
