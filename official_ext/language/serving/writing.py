@@ -86,10 +86,10 @@ class Written(NamedTuple):
 
 
 # A program of 30 layers, 135 M parameters, compiles 12 s longer than one of a block, and saves 30 ms a token.
-# For a GPU it compiles 7 s longer, and saves the 20 ms that Python takes to call the blocks of a token.
+# For a GPU it compiles 7 s longer, and saves the 16 ms that Python takes to call the blocks of a token.
 _FEW_TOKENS = 384
 # A conversation has more. On a CPU its first answer shall begin soon. On a GPU the calls of blocks would be nearly all
-# of the time. Even the call of one program with all weights and caches takes 6 ms, longer than a token of small models.
+# of the time. Even the call of one program with all weights and caches takes 5 ms, longer than a token of small models.
 # So a program draws 16 tokens, casts weights once and copies caches once: 0.1 s for 7 G parameters, at 3 TB/s.
 _GPU_TOKENS = 16
 # A prompt's width doubles as a conversation grows, and each width is compiled. Padding costs a GPU little.
