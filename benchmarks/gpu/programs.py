@@ -6,9 +6,10 @@ Variables become parameters and, if they are written, results that alias them.
     python -m benchmarks.gpu.programs gpt2_cudnn OUT_DIR
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import sys
 from typing import Any
@@ -87,8 +88,16 @@ def lower(function: Callable[..., Any], specs: Any) -> Hlo:
   return Hlo(ir(stage='hlo', platform_name='CPU'), ir(stage='hlo_serialized', platform_name='CPU'))
 
 
-def lower_step(strategy: tf.distribute.Strategy, trainer: base_trainer.Trainer, several: bool = False) -> Hlo:
+def lower_step(
+  strategy: tf.distribute.Strategy, trainer: base_trainer.Trainer, several: bool = False, specs: Any = None
+) -> Hlo:
   """The training step of a trainer: one update, or the loop over the updates of a program.
+
+  Args:
+    strategy: of the trainer.
+    trainer: of any task.
+    several: whether to lower the loop.
+    specs: the type specs of a batch, one of several shapes; None: those of all batches.
 
   Raises:
     ValueError: the plan does not compile the step as a whole.
@@ -98,7 +107,7 @@ def lower_step(strategy: tf.distribute.Strategy, trainer: base_trainer.Trainer, 
   plan, step = trainer.plan, trainer.training_step
   if plan.execution != 'fused':
     raise ValueError(f'the step is {plan}')
-  execution, specs = step._execution, step._task_step.input_specs
+  execution, specs = step._execution, specs or step._task_step.input_specs
   function, arguments = (lambda inputs: execution._update.run_in_xla([inputs])), [specs]
   if several:
     count = plan.steps_per_execution
@@ -223,6 +232,19 @@ def _generation(scale, count=1, **options):
   )
 
 
+def next_tokens(scale: Scale, count: int) -> Hlo:
+  """The program of a conversation that draws `count` tokens after the first one."""
+  with as_gpu():
+    tf_keras.mixed_precision.set_global_policy('mixed_bfloat16')
+    model = ext.LanguageModel(_decoder(scale, **_LLAMA))
+    config = generation.GenerationConfig(max_new_tokens=64, temperature=0.8, top_p=0.9)
+    prompt, seed = tf.TensorSpec([1, 128], tf.int32), tf.TensorSpec([2], tf.int64)
+    first = tf.function(lambda *inputs: generation.start(model, config, *inputs), autograph=False)
+    state = first.get_concrete_function(prompt, prompt, seed).structured_outputs
+    specs = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), state)
+    return lower(lambda state: generation.sample_more(model, config, state, count), [specs])
+
+
 # Model Garden.
 
 
@@ -245,8 +267,8 @@ def _garden_trainer(params: Any, task: Any) -> tuple[tf.distribute.Strategy, bas
     )
 
 
-def _bert(scale):
-  """BERT-Base's classifier on rows of 128 tokens."""
+def _bert_trainer(scale, lengths=()):
+  """BERT-Base's classifier on rows of 128 tokens, or on batches of several lengths."""
   from official.nlp.configs import finetuning_experiments  # pylint: disable=g-import-not-at-top
   from official.nlp.tasks import sentence_prediction  # pylint: disable=g-import-not-at-top
 
@@ -258,21 +280,41 @@ def _bert(scale):
   encoder = params.task.model.encoder.bert
   if scale.is_small:
     encoder.num_layers, encoder.hidden_size, encoder.intermediate_size, encoder.num_attention_heads = 2, 128, 256, 2
-  length = params.task.train_data.seq_length
+  lengths = lengths or (params.task.train_data.seq_length,)
 
   class Rows(sentence_prediction.SentencePredictionTask):
     """Model Garden's task on rows without padding."""
 
     def build_inputs(self, data, input_context=None):
-      row = {
-        'input_word_ids': tf.ones([length], tf.int32),
-        'input_mask': tf.ones([length], tf.int32),
-        'input_type_ids': tf.zeros([length], tf.int32),
-        'label_ids': tf.constant(1),
-      }
-      return tf.data.Dataset.from_tensors(row).repeat().batch(data.global_batch_size, drop_remainder=True)
+      def batches(length):
+        row = {
+          'input_word_ids': tf.ones([length], tf.int32),
+          'input_mask': tf.ones([length], tf.int32),
+          'input_type_ids': tf.zeros([length], tf.int32),
+          'label_ids': tf.constant(1),
+        }
+        return tf.data.Dataset.from_tensors(row).repeat().batch(data.global_batch_size, drop_remainder=True)
 
-  return lower_step(*_garden_trainer(params, Rows))
+      return functools.reduce(lambda first, rest: first.concatenate(rest), map(batches, lengths))
+
+  return _garden_trainer(params, Rows)
+
+
+def _bert(scale):
+  return lower_step(*_bert_trainer(scale))
+
+
+def bert_buckets(scale: Scale, lengths: Sequence[int]) -> list[Hlo]:
+  """The programs of BERT-Base's classifier on batches whose rows have one of several lengths: one for each."""
+  with as_gpu():
+    strategy, trainer = _bert_trainer(scale, lengths)
+    with strategy.scope():
+      trainer.prepare_training()
+    specs = trainer.training_step._task_step.input_specs
+    of_length = lambda length: tf.nest.map_structure(
+      lambda spec: tf.TensorSpec([length if size is None else size for size in spec.shape], spec.dtype), specs
+    )
+    return [lower_step(strategy, trainer, specs=of_length(length)) for length in lengths]
 
 
 def _retinanet(scale):

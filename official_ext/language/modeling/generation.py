@@ -18,6 +18,7 @@ Example:
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+import contextlib
 import dataclasses
 import functools
 import os
@@ -390,28 +391,55 @@ def sample(
 
 def _sample(model, config, input_ids, mask, seed, run_block, count):
   state = start(model, config, input_ids, mask, seed, run_block, count)
-  batch_size, length = state.tokens.shape[0], config.max_new_tokens
-  arrays = [tf.TensorArray(dtype, length, element_shape=[batch_size]) for dtype in (tf.int32, tf.float32, tf.int32)]
-  padding = tf.fill([batch_size], config.pad_token_id), tf.zeros([batch_size]), tf.zeros([batch_size], tf.int32)
-  # The part that a loop that ends early does not write.
-  arrays = [array.unstack(tf.tile(value[tf.newaxis], [length, 1])) for array, value in zip(arrays, padding)]
-  ones = tf.ones([batch_size], tf.int32)
+  arrays = _written(_arrays(state, config, config.max_new_tokens), 0, state, tf.ones_like(state.tokens))
+  return _drawn_more(model, config, state, arrays, 0, config.max_new_tokens - 1, run_block)[1]
 
-  def written(state, arrays, row_mask):
-    return [array.write(state.step, value) for array, value in zip(arrays, (state.tokens, state.log_probs, row_mask))]
+
+def sample_more(
+  model: decoder.LanguageModel,
+  config: GenerationConfig,
+  state: State,
+  count: int,
+  run_block: RunBlock | None = None,
+) -> tuple[State, Samples]:
+  """Draws the next tokens: `count`, or fewer at the end of all rows or of `max_new_tokens`. Eagerly or under XLA.
+
+  Weights are cast once for several tokens, as in `sample`.
+
+  Returns:
+    The new state, and samples of shape [b, count], whose mask is 0 for tokens that were not drawn.
+  """
+  with remat.cast_once() if count > 1 else contextlib.nullcontext():
+    return _drawn_more(model, config, state, _arrays(state, config, count), state.step + 1, count, run_block)
+
+
+def _arrays(state, config, length):
+  """The arrays of `Samples` with padding, which a loop that ends early does not overwrite."""
+  batch_size = state.tokens.shape[0]
+  padding = tf.fill([batch_size], config.pad_token_id), tf.zeros([batch_size]), tf.zeros([batch_size], tf.int32)
+  arrays = [tf.TensorArray(value.dtype, length, element_shape=[batch_size]) for value in padding]
+  return [array.unstack(tf.tile(value[tf.newaxis], [length, 1])) for array, value in zip(arrays, padding)]
+
+
+def _written(arrays, place, state, row_mask):
+  return [array.write(place, value) for array, value in zip(arrays, (state.tokens, state.log_probs, row_mask))]
+
+
+def _drawn_more(model, config, state, arrays, first, count, run_block):
+  """(state, samples) after at most `count` more tokens, each written at its number minus `first`."""
 
   def body(state, arrays):
     row_mask = 1 - tf.cast(state.is_done, tf.int32)
     state = advance(model, config, state, run_block)
-    return state, written(state, arrays, row_mask)
+    return state, _written(arrays, state.step - first, state, row_mask)
 
-  _, arrays = tf.while_loop(
-    lambda state, _: (state.step < length - 1) & ~tf.reduce_all(state.is_done),
+  state, arrays = tf.while_loop(
+    lambda state, _: (state.step < config.max_new_tokens - 1) & ~tf.reduce_all(state.is_done),
     body,
-    (state, written(state, arrays, ones)),
-    maximum_iterations=length - 1,
+    (state, arrays),
+    maximum_iterations=count,
   )
-  return Samples(*(tf.transpose(array.stack()) for array in arrays))
+  return state, Samples(*(tf.transpose(array.stack()) for array in arrays))
 
 
 def _seen(input_ids, mask, vocab_size):
@@ -444,7 +472,14 @@ def _drawn(logits, config, state):
 class Generator:
   """Continues prompts that are lists of tokens. It compiles once for each number of prompts and width of the batch."""
 
-  def __init__(self, model: decoder.LanguageModel, config: GenerationConfig, by_block: bool = False):
+  def __init__(
+    self,
+    model: decoder.LanguageModel,
+    config: GenerationConfig,
+    by_block: bool = False,
+    tokens_per_program: int = 1,
+    least_width: int = 16,
+  ):
     """Makes the programs; they are compiled when they are first used.
 
     Args:
@@ -452,6 +487,8 @@ class Generator:
       config: how to draw.
       by_block: compiles a block, which all blocks run, instead of the whole model. It starts many times sooner, and
         takes longer for each token. The same tokens are drawn, up to rounding. Stacked layers are one program anyway.
+      tokens_per_program: how many tokens a program of `stream` draws, after the first one.
+      least_width: to which shorter prompts are padded.
 
     Raises:
       errors.UserError: for a field of the configuration that means nothing.
@@ -459,15 +496,18 @@ class Generator:
     check_config(config)
     self._model = model
     self._config = config
+    self._least_width = least_width
     by_block = by_block and not model.config.scan_layers
     run_block = BlockPrograms() if by_block else None
     self._sample: Callable[..., Samples] = functools.partial(sample, model, config, run_block=run_block)
     self._start: Callable[..., State] = functools.partial(start, model, config, run_block=run_block)
-    self._advance: Callable[[State], State] = functools.partial(advance, model, config, run_block=run_block)
+    self._sample_more: Callable[[State], tuple[State, Samples]] = functools.partial(
+      sample_more, model, config, count=tokens_per_program, run_block=run_block
+    )
     if not by_block:
-      self._sample, self._start, self._advance = (
+      self._sample, self._start, self._sample_more = (
         tf.function(function, jit_compile=True, autograph=False)
-        for function in (self._sample, self._start, self._advance)
+        for function in (self._sample, self._start, self._sample_more)
       )
 
   def __call__(self, prompts: Sequence[Sequence[int]], seed: int = 0) -> list[Continuation]:
@@ -488,14 +528,15 @@ class Generator:
     return [Continuation(tokens[:length], log_probs[:length]) for tokens, log_probs, length in rows]
 
   def stream(self, prompt: Sequence[int], seed: int = 0) -> Iterator[int]:
-    """The same tokens as `self([prompt], seed)`, each immediately."""
+    """The same tokens as `self([prompt], seed)`, as soon as a program has drawn them."""
     state = self._start(*self._inputs([prompt], seed))
     yield int(state.tokens[0])
-    for _ in range(self._config.max_new_tokens - 1):
-      if bool(state.is_done[0]):
-        return
-      state = self._advance(state)
-      yield int(state.tokens[0])
+    num_drawn = 1
+    while num_drawn < self._config.max_new_tokens and not bool(state.is_done[0]):
+      state, found = self._sample_more(state)
+      tokens = found.tokens[0, : tf.reduce_sum(found.mask)].numpy().tolist()
+      num_drawn += len(tokens)
+      yield from tokens
 
   def _inputs(self, prompts, seed):
     """(ids, mask, seed): padded on the left to a power of two, so that few widths are compiled."""
@@ -514,7 +555,7 @@ class Generator:
           f'max_new_tokens: {self._config.max_new_tokens} behind a prompt of {longest} tokens make {total}, and the '
           f'model has {config.max_position_embeddings} positions'
         )
-    width = max(16, 2 ** (longest - 1).bit_length())
+    width = max(self._least_width, 2 ** (longest - 1).bit_length())
     ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
     return tf.constant(ids, tf.int32), tf.constant(mask, tf.int32), tf.constant([seed, 0], tf.int64)

@@ -283,13 +283,15 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
       the workers' inputs are not distinguished: with input that is indexed by step all of them take the same batches.
     enable_xla: true, false, or 'auto': XLA on GPU and TPU, on one CPU by a rule over the traced step
       (where it multiplies bfloat16 itself, the products of a model that is not small stay outside: in bfloat16, and in
-      float32 this library's decoders' products), not on several replicas on CPUs.
+      float32 this library's decoders' products), not on several replicas on CPUs. If the shapes of batches vary, for
+      the first 16 shapes on GPUs, and not on CPUs.
     num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
     mixed_precision_dtype: The dtype in which layers compute; weights stay float32. None is float32. auto is bfloat16 on
       TPUs and on GPUs of compute capability 8.0 or higher, else float32: a run prints and records it, and keeps it when
       it resumes on other devices.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
-    mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: docs/how_to/mesh.md.
+    mesh: The axes of a mesh of CPUs, for parameters, activations and batches that are split: docs/how_to/mesh.md. GPUs
+      are refused.
     seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` if that is
       unset.
     deterministic: Whether to turn on TensorFlow's op determinism, for the same bits on GPU, and of random augmentation

@@ -21,7 +21,6 @@ from official_ext.training.config import mesh_config
 from official_ext.training.config import ranges
 from official_ext.training.devices import cluster as cluster_lib
 from official_ext.training.devices import device_types
-from official_ext.training.devices import mesh
 from official_ext.training.devices import mesh_strategy
 from official_ext.training.devices import workers
 
@@ -131,7 +130,7 @@ def describe(strategy: tf.distribute.Strategy, runtime: definitions.RuntimeConfi
     cluster = cluster_lib.find()
     spread = f' of {len(cluster.addresses)} workers' if cluster is not None else ''
     policy, sizes = tf_keras.mixed_precision.global_policy().name, mesh_config.describe(runtime.mesh.sizes())
-    return f'mesh {sizes} on {runtime.mesh.num_devices()} {mesh.device_type()}s{spread}, {policy}'
+    return f'mesh {sizes} on {runtime.mesh.num_devices()} CPUs{spread}, {policy}'
   if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():
     name = 'no strategy'
     # Not the logical devices: listing them takes memory of the GPUs, which a task may need to leave to others.
@@ -313,13 +312,16 @@ def _multi_worker_mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.
 
 def _mesh(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   """The strategy that holds the variables, of which a mesh takes copies."""
+  if tf.config.get_visible_devices('GPU'):  # Not the logical devices: listing them sets TensorFlow's devices up.
+    raise errors.UserError(
+      'runtime.mesh: meshes are of CPUs, and this process sees GPUs, on which no mesh has run; remove runtime.mesh for '
+      'a replica on each GPU (runtime.distribution_strategy=auto), or set CUDA_VISIBLE_DEVICES=-1 to take CPUs'
+    )
   cluster = cluster_lib.find()
-  if mesh.device_type() == 'GPU':
-    print('warning: runtime.mesh: meshes of GPUs are not tested', file=sys.stderr, flush=True)
   if cluster is None:
     return tf.distribute.OneDeviceStrategy('device:CPU:0')
   jobs = {mesh_strategy.JOB: len(cluster.addresses)}
-  return _connected(cluster, lambda: mesh_strategy.join(cluster, mesh.device_type()), runtime, jobs)
+  return _connected(cluster, lambda: mesh_strategy.join(cluster), runtime, jobs)
 
 
 def _num_devices_of_mesh(runtime: definitions.RuntimeConfig) -> int:

@@ -11,13 +11,8 @@ from official_ext.base import errors
 from official_ext.training.config import mesh_config
 
 
-def device_type() -> str:
-  """'GPU' if this process sees any, else 'CPU': the devices of a mesh."""
-  return 'GPU' if tf.config.get_visible_devices('GPU') else 'CPU'
-
-
 class Mesh:
-  """A grid of devices with named axes: the GPUs, or the virtual CPUs, of this process and the processes joined with it.
+  """A grid of devices with named axes: the virtual CPUs of this process and the processes joined with it.
 
   The processes follow each other in the order of the devices. All of them call the same methods, in the same order.
 
@@ -35,23 +30,23 @@ class Mesh:
       UserError: there are not enough devices.
     """
     self.sizes = dict(sizes)
-    kind, self._num_processes = device_type(), dtensor.num_clients()
+    self._num_processes = dtensor.num_clients()
     count = int(np.prod(list(self.sizes.values())))
     num_local = count // self._num_processes
-    there = dtensor.num_local_devices(kind)
+    there = dtensor.num_local_devices('CPU')
     if num_local > there:
-      hint = f'set runtime.num_virtual_cpus={num_local}' if kind == 'CPU' else 'CUDA_VISIBLE_DEVICES=-1 takes CPUs'
       raise errors.UserError(
-        f'runtime.mesh: {self} has {num_local} devices in this process, and there are {there} {kind}s; {hint}'
+        f'runtime.mesh: {self} has {num_local} devices in this process, and there are {there} CPUs; set '
+        f'runtime.num_virtual_cpus={num_local}'
       )
     # Grappler would make temporary variables of long sums, by name: the devices of a mesh run one program in one
     # process, and the second one finds the name taken ("AlreadyExistsError: AddOpsRewrite").
     tf.config.optimizer.set_experimental_options({'arithmetic_optimization': False})
-    axes, devices = list(self.sizes.items()), [f'{kind}:{i}' for i in range(num_local)]
+    axes, devices = list(self.sizes.items()), [f'CPU:{i}' for i in range(num_local)]
     first = num_local * dtensor.client_id()
     self._local = range(first, first + num_local)
     if self.is_shared:
-      self._mesh = dtensor.create_distributed_mesh(axes, local_devices=devices, device_type=kind)
+      self._mesh = dtensor.create_distributed_mesh(axes, local_devices=devices, device_type='CPU')
     else:
       self._mesh = dtensor.create_mesh(axes, devices=devices)
 

@@ -44,13 +44,8 @@ class MeshStrategy(tf.distribute.OneDeviceStrategy):
     tf.distribute.Strategy.__init__(self, _Extended(self, device, is_chief))  # pylint: disable=non-parent-init-called
 
 
-def join(cluster: cluster_lib.Cluster, device_type: str) -> MeshStrategy:
-  """Connects this process to the others, for DTensor. Before TensorFlow has set its devices up.
-
-  Args:
-    cluster: the processes.
-    device_type: 'CPU' or 'GPU', of the mesh.
-  """
+def join(cluster: cluster_lib.Cluster) -> MeshStrategy:
+  """Connects this process to the others of a cluster, for DTensor. Before TensorFlow has set its devices up."""
   # DTensor has no other interface than these variables, which are derived from TF_CONFIG.
   os.environ.update(
     DTENSOR_JOB_NAME=JOB,
@@ -59,5 +54,5 @@ def join(cluster: cluster_lib.Cluster, device_type: str) -> MeshStrategy:
     DTENSOR_JOBS=','.join(cluster.addresses),
   )
   # The caller has configured the coordination service, with its own timeouts.
-  dtensor.initialize_accelerator_system(device_type, enable_coordination_service=False)
+  dtensor.initialize_accelerator_system('CPU', enable_coordination_service=False)
   return MeshStrategy('device:CPU:0', cluster.is_chief)

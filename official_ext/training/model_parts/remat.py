@@ -57,7 +57,7 @@ class _Weights(threading.local):
   def __init__(self):
     self.values: dict[int, tf.Tensor] = {}
     self.casts: dict[tuple[int, tf.DType], tf.Tensor] | None = None
-    self.graph: tf.Graph | None = None  # Where casts are made.
+    self.graph: tf.Graph | None = None  # Where casts are made; None: outside of a graph.
     self.seed: tf.Tensor | None = None
 
 
@@ -83,12 +83,12 @@ def value_of(variable: tf.Variable) -> tf.Tensor:
 
 @contextlib.contextmanager
 def cast_once() -> Iterator[None]:
-  """Within, `cast_of` casts each weight once: what it has cast outside of a loop is not cast in each round of it.
+  """Within, `cast_of` casts each weight once, in the present graph: before a loop, if it is read in each round.
 
   The weights must not change within. Weights that are handed in, as of stacked layers, are cast at each read.
   """
   before = _WEIGHTS.casts, _WEIGHTS.graph
-  _WEIGHTS.casts, _WEIGHTS.graph = {}, tf.compat.v1.get_default_graph()
+  _WEIGHTS.casts, _WEIGHTS.graph = {}, _graph()
   try:
     yield
   finally:
@@ -105,12 +105,18 @@ def cast_of(variable: tf.Variable, dtype: tf.DType | str) -> tf.Tensor:
   dtype, casts = tf.as_dtype(dtype), _WEIGHTS.casts
   key = id(variable), dtype
   if casts is not None and is_cast_once(variable):
+    here, home = _graph(), _WEIGHTS.graph
+    if key not in casts and (here is home or (here is not None and home is not None)):
+      with contextlib.nullcontext() if here is home else home.as_default():
+        casts[key] = tf.cast(value_of(variable), dtype)
     if key in casts:
       return casts[key]
-    if tf.compat.v1.get_default_graph() is _WEIGHTS.graph:
-      casts[key] = tf.cast(value_of(variable), dtype)
-      return casts[key]
   return tf.cast(value_of(variable), dtype)
+
+
+def _graph():
+  """The graph that is being made; None outside of one."""
+  return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 @contextlib.contextmanager

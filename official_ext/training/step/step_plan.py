@@ -26,6 +26,10 @@ _CONVOLUTIONS = frozenset(
 _PRODUCTS = frozenset(('MatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3', 'Einsum'))
 _MAX_STEPS_PER_EXECUTION = 64
 _MAX_STACKED_BYTES = 64 * 2**20
+# Each costs a compilation, of up to a minute for a large model, and the memory of its program.
+_MAX_SHAPES = 16
+# An unknown dimension, when XLA is asked about a step: convolutions halve it without a rest.
+_STAND_IN = 64
 # A step that is not one program costs some milliseconds more, which small products do not win back.
 _MANY_WEIGHTS = 2**20
 
@@ -84,6 +88,8 @@ class StepPlan:
     reason: the reason, for people.
     eager: whether Python runs the task's step every time.
     clusters: whether XLA compiles parts of an uncompiled step by themselves: see training/model_parts/clusters.py.
+    max_shapes: for how many shapes of its inputs XLA compiles the step, the first ones; steps of others run without
+      XLA. 0: all.
     compiles_update: whether XLA compiles the update of each of several replicas: see `updates.SplitExecution`.
   """
 
@@ -96,6 +102,7 @@ class StepPlan:
   eager: bool = False
   gathers: bool = False
   clusters: bool = False
+  max_shapes: int = 0
   compiles_update: bool = False
 
   def __str__(self) -> str:
@@ -157,11 +164,16 @@ def choose_plan(
   if not xla:
     clusters = enable_xla == 'auto' and _is_mixed(traits, device_type, fast_products)
     return dataclasses.replace(plain(reason), clusters=clusters)
-  if not single_trace:
-    return StepPlan('split', True, 1, False, manual, reason, compiles_update=True)
-  step_bytes = traits.input_bytes * gradient_accumulation_steps
-  steps = 1 if run_eagerly else steps_per_execution
-  return _fused_plan(traits, reason, device_type == 'CPU', inputs_by, steps, steps_per_loop, step_bytes)
+  if single_trace:
+    step_bytes = traits.input_bytes * gradient_accumulation_steps
+    steps = 1 if run_eagerly else steps_per_execution
+    plan = _fused_plan(traits, reason, device_type == 'CPU', inputs_by, steps, steps_per_loop, step_bytes)
+  else:
+    plan = StepPlan('split', True, 1, False, manual, reason, compiles_update=True)
+  if traits.static_shapes or enable_xla != 'auto':
+    return plan
+  reason = f'{plan.reason}; a program for each of the first {_MAX_SHAPES} shapes of its batches'
+  return dataclasses.replace(plan, max_shapes=_MAX_SHAPES, reason=reason)
 
 
 def _fused_plan(
@@ -231,7 +243,7 @@ def _use_xla(
     if traits.bfloat16_products:
       return False, "products in bfloat16 are faster in TensorFlow's own kernels than in XLA on this CPU"
     return False, "products in float32 are as fast in TensorFlow's own kernels on this CPU, in less memory"
-  if not traits.static_shapes:
+  if device_type == 'CPU' and not traits.static_shapes:
     return False, 'the shapes of the input are not fixed, XLA would compile for each'
   if traits.xla_error:
     return False, f'XLA cannot compile the step: {traits.xla_error}'
@@ -327,6 +339,22 @@ def input_traits(specs: object) -> tuple[bool, int]:
     if spec.dtype.is_numpy_compatible and spec.dtype != tf.string:
       total += spec.shape.num_elements() * spec.dtype.size
   return True, total
+
+
+def static_specs(specs: Any) -> Any:
+  """`specs` with a number for each unknown dimension, so that XLA can be asked about the step.
+
+  Args:
+    specs: a structure of type specs.
+
+  Returns:
+    The same structure; None if an input is ragged, sparse, or of unknown rank.
+  """
+  flat = tf.nest.flatten(specs)
+  if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in flat):
+    return None
+  shapes = [[_STAND_IN if size is None else size for size in spec.shape] for spec in flat]
+  return tf.nest.pack_sequence_as(specs, [tf.TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, flat)])
 
 
 def plan_step(

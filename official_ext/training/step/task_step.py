@@ -339,8 +339,13 @@ class TaskStep:
 
   # As functions.
 
-  def functions(self, plan: step_plan.StepPlan) -> StepFunctions:
-    """The functions of the step for a plan, after `probe`."""
+  def functions(self, plan: step_plan.StepPlan, choose: Callable[..., Any]) -> StepFunctions:
+    """The functions of the step for a plan, after `probe`.
+
+    Args:
+      plan: how the step is run.
+      choose: `(compiled, plain) -> function` is the compiled one, or takes the other for some shapes of inputs.
+    """
     if plan.eager:
       return StepFunctions(self._forward_backward, self._whole_step)
     self._compile_clusters(plan.clusters)
@@ -352,8 +357,9 @@ class TaskStep:
       forward_backward, whole_step = self._function, _with_clusters(self._whole_step)
     if plan.execution == 'mesh':  # Not the trace of the probe: a mesh has operations and layouts that differ.
       forward_backward = self._forward_backward
-    if plan.execution == 'split':
-      forward_backward = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
+    if plan.execution == 'split' and not plan.compiles_update:  # Else its execution compiles all passes of a step.
+      compiled = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
+      forward_backward = choose(compiled, self._function)
     return StepFunctions(forward_backward, whole_step)
 
   def watched_functions(self, watch: Callable[[], contextlib.AbstractContextManager[None]]) -> StepFunctions:
@@ -429,8 +435,12 @@ class TaskStep:
   def xla_error(self) -> str:
     """Why XLA cannot turn the probed step into HLO; '' if it can. Runs nothing. Cross-replica context.
 
-    It takes as long as the trace. Call it for a step whose inputs have static shapes, and in which no replicas meet.
+    It takes as long as the trace. Call it for a step in which no replicas meet. Unknown dimensions of its inputs are
+    numbers: see `step_plan.static_specs`.
     """
+    specs = step_plan.static_specs(self.input_specs)
+    if specs is None:
+      return 'an input is ragged, sparse or of unknown rank'
     found: list[str] = []
     self._compile_clusters(False)
 
@@ -438,7 +448,7 @@ class TaskStep:
       if not found:  # Only on the first replica.
         # A trace inside of XLA's would be another one. It is new only after a wrong guess of the probe.
         self._function.get_concrete_function(self.input_specs, tf.TensorSpec([], tf.int64))
-        found.append(compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs))
+        found.append(compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), specs))
 
     tf.function(lambda: self._parts.strategy.run(of_replica), autograph=False).get_concrete_function()
     return found[0]

@@ -82,38 +82,38 @@ class TrainingStep:
     with self.parts.strategy.scope():
       self._build_optimizer(plan)
     self.means = task_step_lib.StepMeans(self.parts, self._task_step.log_dtypes)
-    if plan.execution == 'fused' and traits.sparse_gradients and traits.static_shapes:
+    if plan.execution == 'fused' and traits.sparse_gradients:
       xla_error = self._compiler_error(plan)
       plan = step_plan.without_compiled_update(plan, xla_error) if xla_error else plan
+    self._execution = self._make_execution(plan, traits, in_memory)
+
+  def _make_execution(self, plan, traits, in_memory) -> updates.Execution:
+    """The execution of a plan; of another plan, if XLA cannot compile the update of each replica."""
     self.plan = plan
+    num_micro_steps = self._config.trainer.gradient_accumulation_steps
+    choose = self.input_shapes.choose
+    if plan.jit_compile and not traits.static_shapes:
+      self.input_shapes.start(plan.max_shapes, whole_steps=plan.execution == 'fused' or plan.compiles_update)
     if plan.execution != 'fused' and not plan.compiles_update:
       self._task_step.tap.on_cpu = False
-    update = self._update(plan, self._task_step.functions(plan))
+    update = self._update(plan, self._task_step.functions(plan, choose))
     if plan.execution == 'fused':
-      self._execution = updates.FusedExecution(
-        update, plan, self.parts, self._config.trainer.gradient_accumulation_steps, in_memory if plan.gathers else None
-      )
-    elif plan.execution == 'mesh':
-      self._execution = self._mesh_execution = self._make_mesh_execution(update)
-    elif plan.compiles_update:
-      self._execution = self._split_execution(update, plan)
-    else:
-      self._execution = updates.GraphExecution(update, self.parts)
-    if plan.jit_compile and not traits.static_shapes:
-      self.input_shapes.start()
-
-  def _split_execution(self, update, plan):
-    """The execution of an update that each replica compiles; another one, and another plan, if XLA cannot."""
-    num_micro_steps = self._config.trainer.gradient_accumulation_steps
+      in_memory = in_memory if plan.gathers else None
+      return updates.FusedExecution(update, plan, self.parts, num_micro_steps, choose, in_memory)
+    if plan.execution == 'mesh':
+      self._mesh_execution = self._make_mesh_execution(update)
+      return self._mesh_execution
+    if not plan.compiles_update:
+      return updates.GraphExecution(update, self.parts)
+    assert isinstance(update, updates.GuardedUpdate)
+    compiles_passes = plan.execution == 'split'
     execution = updates.SplitExecution(
-      update, self.parts, self._task_step.sparse_rows, num_micro_steps, compiles_passes=plan.execution == 'split'
+      update, self.parts, self._task_step.sparse_rows, num_micro_steps, choose, compiles_passes
     )
     xla_error = execution.update_error([self._task_step.input_specs] * num_micro_steps)
     if not xla_error:
       return execution
-    self.plan = step_plan.without_compiled_update(plan, xla_error)
-    self._task_step.tap.on_cpu = False
-    return updates.GraphExecution(update, self.parts)
+    return self._make_execution(step_plan.without_compiled_update(plan, xla_error), traits, in_memory)
 
   def _make_mesh_execution(self, update):
     mesh, sharding = self._config.runtime.mesh, self._config.trainer.sharding
@@ -133,9 +133,12 @@ class TrainingStep:
     return updates.GuardedUpdate(self.parts, self._config.trainer.loss_spike, self._task_step, functions, self.means)
 
   def _compiler_error(self, plan) -> str:
-    """Why XLA cannot compile a whole step; '' if it can. Runs nothing."""
-    update = self._update(plan, self._task_step.functions(plan))
-    specs = [self._task_step.input_specs] * self._config.trainer.gradient_accumulation_steps
+    """Why XLA cannot compile a whole step; '' if it can, or if its inputs do not show it. Runs nothing."""
+    update = self._update(plan, self._task_step.functions(plan, self.input_shapes.choose))
+    inputs = step_plan.static_specs(self._task_step.input_specs)
+    if inputs is None:
+      return ''
+    specs = [inputs] * self._config.trainer.gradient_accumulation_steps
     found: list[str] = []
     of_replica = lambda: found.append(task_step_lib.compiler_error(update.run_in_xla, specs))
     tf.function(lambda: self.parts.strategy.run(of_replica), autograph=False).get_concrete_function()
@@ -151,7 +154,7 @@ class TrainingStep:
       batches: for each step its `gradient_accumulation_steps` micro-batches.
     """
     assert self._execution is not None
-    for micro_batches in batches:
+    for micro_batches in batches:  # One step, if shapes vary.
       self.input_shapes.note(micro_batches)
     self._execution.run(batches)
 
@@ -197,44 +200,90 @@ class TrainingStep:
 
 
 class InputShapes:
-  """Counts the programs to which a step is compiled, one for each combination of its inputs' shapes; warns of many."""
+  """The shapes of a step's inputs: counts the programs that XLA makes of the step, one for each, and limits them."""
 
   def __init__(self, strategy: tf.distribute.Strategy):
     """Initializes it; nothing is counted before `start`."""
     self._strategy = strategy
-    self._seen: tf.lookup.experimental.MutableHashTable | None = None
+    self._max_shapes, self._whole_steps = 0, False
+    self._seen: tf.lookup.experimental.MutableHashTable | None = None  # Shapes -> whether they are compiled, 0 or 1.
+    self._is_compiled: tf.Tensor | None = None  # Of the step that is traced.
+    self._is_reported = False  # That there are more shapes.
     self.num_compilations = 1
 
-  def start(self) -> None:
-    """Starts to count. A step whose shapes are fixed does not need it."""
+  def start(self, max_shapes: int, whole_steps: bool) -> None:
+    """Starts to count. A step whose shapes are fixed does not need it.
+
+    Args:
+      max_shapes: see `StepPlan`.
+      whole_steps: whether a program takes all micro-batches of a step, or one of them.
+    """
+    self._max_shapes, self._whole_steps = max_shapes, whole_steps
     with self._strategy.scope():
-      self._seen = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+      self._seen = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
 
   def note(self, micro_batches: Sequence[object]) -> None:
     """Remembers the shapes of a step's inputs. Cross-replica context, in a graph or outside."""
     if self._seen is None:
       return
-    for inputs in micro_batches:
-      local = tf.nest.map_structure(lambda x: self._strategy.experimental_local_results(x)[0], inputs)
-      shapes = [
-        tf.strings.join(['(', tf.strings.reduce_join(tf.strings.as_string(tf.shape(t)), separator=', '), ')'])
-        for t in tf.nest.flatten(local, expand_composites=True)
-      ]
-      self._seen.insert(tf.strings.reduce_join(shapes, separator=' '), tf.constant(1, tf.int64))
+    are_compiled = []
+    for inputs in [micro_batches] if self._whole_steps else micro_batches:
+      parts = [self._strategy.experimental_local_results(part) for part in tf.nest.flatten(inputs)]
+      for replica in range(max(map(len, parts))):
+        # A part that is not distributed is the same for all replicas.
+        shapes = _text_of_shapes([values[min(replica, len(values) - 1)] for values in parts])
+        with tf.device('CPU:0'):  # As the table, or a condition would wait for the device.
+          known, count = self._seen.lookup(shapes), self._seen.size()
+          is_compiled = tf.equal(known, 1) | (tf.less(known, 0) & ((count < self._max_shapes) | (not self._max_shapes)))
+          self._seen.insert(shapes, tf.cast(is_compiled, tf.int64))
+        are_compiled.append(is_compiled)
+    with tf.device('CPU:0'):
+      self._is_compiled = tf.reduce_all(are_compiled)
+
+  def choose(self, compiled: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs `compiled`, but `plain` in a step that has a shape beyond the limit; both compute the same.
+
+    All replicas of this process choose alike, in the order of steps: the limit is met at the same step in each run.
+    """
+    if not self._max_shapes:
+      return compiled
+    return lambda *args: tf.cond(self._is_compiled, lambda: compiled(*args), lambda: plain(*args))
 
   def count(self, max_silent_recompilations: int) -> None:
-    """Counts again, and warns if the step was compiled again, and too often."""
-    shapes = self._shapes()
-    before, self.num_compilations = self.num_compilations, max(1, len(shapes))
-    if self.num_compilations > max(before, max_silent_recompilations):
-      varying = ', '.join(shapes[:_MAX_NAMED])
+    """Counts again, and warns of shapes that are new: each compiled too often, or any that is not compiled."""
+    if self._seen is None:
+      return
+    compiled, others = self._shapes(1), self._shapes(0)
+    before, self.num_compilations = self.num_compilations, max(1, len(compiled))
+    if others and not self._is_reported:
+      self._is_reported = True
+      logging.warning(
+        'task.train_data: batches have more than %d shapes, and XLA compiles the training step for the first ones, not '
+        'for %s; pad them to a few lengths (bucket_by_sequence_length with pad_to_bucket_boundary=True)',
+        self._max_shapes,
+        ', '.join(others[:_MAX_NAMED]),
+      )
+    elif not self._max_shapes and self.num_compilations > max(before, max_silent_recompilations):
       logging.warning(
         'The training step was compiled %d times, because the shapes of its inputs vary: %s. Pad them to one shape '
         '(drop_remainder, padded_batch), or set runtime.enable_xla=false.',
         self.num_compilations,
-        varying,
+        ', '.join(compiled[:_MAX_NAMED]),
       )
 
-  def _shapes(self) -> list[str]:
-    """The shapes seen so far, one string for each combination."""
-    return [] if self._seen is None else sorted(key.decode() for key in self._seen.export()[0].numpy())
+  def _shapes(self, value: int) -> list[str]:
+    """The shapes seen so far that are compiled (1) or not (0), one string for each combination."""
+    assert self._seen is not None
+    keys, values = (part.numpy() for part in self._seen.export())
+    return sorted(key.decode() for key, each in zip(keys, values) if each == value)
+
+
+def _text_of_shapes(inputs):
+  """The shapes of a structure of tensors, such as '(8, 128) (8)'."""
+  return tf.strings.reduce_join(
+    [
+      tf.strings.join(['(', tf.strings.reduce_join(tf.strings.as_string(tf.shape(part)), separator=', '), ')'])
+      for part in tf.nest.flatten(inputs, expand_composites=True)
+    ],
+    separator=' ',
+  )

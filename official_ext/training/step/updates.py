@@ -14,7 +14,8 @@ unchanged, on all replicas.
 | split | forward and backward, on each replica | in a program of each replica: see `SplitExecution` |
 | plain | nothing (on TPU the strategy compiles) | in the graph; under a condition; of GPUs' replicas as in split |
 
-An update that XLA cannot compile is in the graph in a split execution too.
+An update that XLA cannot compile is in the graph in a split execution too. If the shapes of inputs vary, fused and
+split executions compile a program for each. Beyond `StepPlan.max_shapes` their forward and backward passes are plain.
 """
 
 from collections.abc import Callable, Sequence
@@ -477,6 +478,7 @@ class SplitExecution:
     parts: task_step_lib.StepParts,
     sparse_rows: Sequence[int],
     num_micro_steps: int,
+    choose: Callable[..., Any],
     compiles_passes: bool,
   ):
     """Makes the programs; each is compiled when it first runs.
@@ -486,15 +488,17 @@ class SplitExecution:
       parts: the step's.
       sparse_rows: see `TaskStep`.
       num_micro_steps: micro-batches of one step.
+      choose: see `TaskStep.functions`.
       compiles_passes: whether XLA compiles the passes. If not, replicas may meet in them.
     """
     self._update = update
     self._strategy = parts.strategy
     rows = [number * num_micro_steps for number in sparse_rows]
     self._packing = _Packing(update.variables, rows, parts.strategy.num_replicas_in_sync)
-    self._passes: Callable[..., Any] = self._packed_passes
+    self._traced_passes: Callable[..., Any] = self._packed_passes
     if compiles_passes:
-      self._passes = tf.function(self._packed_passes, jit_compile=True, autograph=False)
+      self._traced_passes = tf.function(self._packed_passes, jit_compile=True, autograph=False)
+    self._passes = choose(self._traced_passes, self._packed_passes)
     self._finish = tf.function(self._finish_step, jit_compile=True, autograph=False)
 
   @do_not_convert
@@ -517,7 +521,7 @@ class SplitExecution:
     found: list[str] = []
 
     def on_replica(*micro_batches):
-      results = self._passes(list(micro_batches))
+      results = self._traced_passes(list(micro_batches))
       if not found:  # Only on the first replica.
         specs = tf.nest.map_structure(tf.type_spec_from_value, results)
         found.append(task_step_lib.compiler_error(lambda results: self._finish_step(*results), specs))
@@ -610,6 +614,7 @@ class FusedExecution:
     plan: step_plan.StepPlan,
     parts: task_step_lib.StepParts,
     num_micro_steps: int,
+    choose: Callable[..., Any],
     in_memory: batch_reader.InMemoryBatches | None = None,
   ):
     """Makes the programs; each is compiled when it first runs.
@@ -619,6 +624,7 @@ class FusedExecution:
       plan: how many steps a program has, and whether they are unrolled.
       parts: the step's.
       num_micro_steps: micro-batches of one step.
+      choose: see `TaskStep.functions`.
       in_memory: computes the batches, if the plan gathers.
     """
     self._update = update
@@ -627,7 +633,7 @@ class FusedExecution:
     self._num_micro_steps = num_micro_steps
     self._strategy = parts.strategy
     compiled = lambda function: tf.function(function, jit_compile=True, autograph=False)
-    self._one = compiled(update.run_in_xla)
+    self._one = choose(compiled(update.run_in_xla), update.run)
     self._many = compiled(self._run_steps)
 
   @do_not_convert

@@ -137,6 +137,23 @@ def test_a_stream_gives_the_tokens_of_the_whole_and_a_seed_the_same_again(model)
   assert list(generate.stream(PROMPTS[0], seed=1)) == whole[1]
 
 
+@pytest.mark.parametrize(
+  'count', [4, pytest.param(3, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)]
+)
+def test_programs_of_several_tokens_stream_the_same(model, count):
+  """10 tokens: 1 and 4 and 4 and 1; 1 and 9 in threes; 1 and 9 of 16. A stop token ends within a program."""
+  fields = dict(max_new_tokens=10, temperature=1.0, repetition_penalty=1.3)
+  free = generated(model, PROMPTS[:1], seed=1, **fields)[0].tokens
+  several = dict(tokens_per_program=count, least_width=32)
+  assert (
+    list(generation.Generator(model, generation.GenerationConfig(**fields), **several).stream(PROMPTS[0], 1)) == free
+  )
+  stop = next(token for token in free[2:8] if token not in free[:2])
+  config = generation.GenerationConfig(**fields, stop_token_ids=(stop,))
+  found = list(generation.Generator(model, config, **several).stream(PROMPTS[0], 1))
+  assert found == free[: free.index(stop) + 1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('scan_layers', [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_continuations_of_a_prompt_that_is_read_once_are_those_of_its_copies(scan_layers):

@@ -1,14 +1,21 @@
 """Text that comes token by token is the text of all tokens, and no character comes before it is whole."""
 
+import io
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
+import tf_keras
 import tokenizers
 
+from official_ext.language.modeling import decoder
+from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import generation
 from official_ext.language.serving import writing
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.language.text import tokenizer_training
+from official_ext.training.devices import device_types
 
 TEXTS = ['a b  c', ' lead and trail ', 'naïve Grüße, 你好, 🎉👩‍👩‍👧!', '\n\tline\n', '<|end|>x<|end|> y']
 
@@ -74,3 +81,27 @@ def test_bytes_of_an_incomplete_character_leave_the_returned_ones():
   stream = writing.TextStream(tokenizer, tokenizer.encode('a'))
   pieces = [stream.add(2 + byte) for byte in 'é日'.encode()[:4]]  # 2: the first byte's token.
   assert [*pieces, stream.end()] == ['', 'é', '', '', '\ufffd\ufffd']
+
+
+def test_conversations_run_by_block_on_a_cpu_and_in_programs_of_several_tokens_on_a_gpu(monkeypatch):
+  tokenizer = byte_level()
+  config = decoder_config.DecoderConfig(
+    vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4
+  )
+  tf_keras.utils.set_random_seed(1)
+  model = decoder.LanguageModel(config)
+  made = mock.Mock(side_effect=generation.Generator)
+  monkeypatch.setattr(generation, 'Generator', made)
+  texts = {}
+  for device in ('CPU', 'GPU'):
+    monkeypatch.setattr(device_types, 'device_type', lambda strategy, device=device: device)
+    assert [writing.pays_by_block(number) for number in (384, 385, None)] == [True, False, device == 'CPU']
+    writer = writing.Writer(
+      model, tokenizer, generation.GenerationConfig(max_new_tokens=20), writing.pays_by_block(None)
+    )
+    out = io.StringIO()
+    texts[device] = writer.write(tokenizer.encode('a b'), 0, out, is_streamed=True)
+    assert out.getvalue() == texts[device].text + '\n' and texts[device].num_tokens == 20
+  assert texts['CPU'] == texts['GPU']
+  on_cpu, on_gpu = (call.args[2:] + tuple(sorted(call.kwargs.items())) for call in made.call_args_list)
+  assert on_cpu == (True,) and on_gpu == (False, ('least_width', 512), ('tokens_per_program', 16))

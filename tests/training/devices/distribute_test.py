@@ -107,6 +107,20 @@ def test_what_is_not_there_names_the_field(values, field):
   assert '\n' not in str(raised.value)
 
 
+def test_a_mesh_refuses_gpus(monkeypatch):
+  gpus = [tf.config.PhysicalDevice('/physical_device:GPU:0', 'GPU')]
+  monkeypatch.setattr(tf.config, 'get_visible_devices', lambda kind=None: gpus if kind == 'GPU' else [])
+  runtime = _runtime(mesh={'data': 2})
+  with pytest.raises(errors.UserError) as raised:
+    distribute.get_strategy(runtime)
+  assert str(raised.value) == (
+    'runtime.mesh: meshes are of CPUs, and this process sees GPUs, on which no mesh has run; remove runtime.mesh for a '
+    'replica on each GPU (runtime.distribution_strategy=auto), or set CUDA_VISIBLE_DEVICES=-1 to take CPUs'
+  )
+  gpus.clear()
+  assert distribute.describe(distribute.get_strategy(runtime), runtime) == 'mesh data 2 on 2 CPUs, float32'
+
+
 @pytest.mark.parametrize(
   ('values', 'field'),
   [

@@ -34,13 +34,14 @@ def test_a_weight_is_cast_once_and_read_in_a_loop():
   assert not remat.is_cast_once(weight)
 
 
-def test_a_weight_that_is_first_read_in_the_loop_is_cast_there():
+def test_a_weight_that_is_first_read_in_the_loop_is_cast_before_it():
   weight = tf.Variable([0.1, 0.2, 1.3])
 
   def inside():
     with remat.cast_once():
       return total(weight, 3, first=False), tf.reduce_sum(remat.cast_of(weight, tf.bfloat16))
 
+  assert casts(inside) == (1, 1)  # The weight; in the loop the sum.
   found = tf.function(inside)()
   np.testing.assert_array_equal(found[0], total(weight, 3, first=False))
 

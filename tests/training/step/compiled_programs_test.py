@@ -1,4 +1,4 @@
-"""A step compiles once: no program takes weights or batches as constants, with which it would compile again."""
+"""A step compiles once for each shape: no program takes weights or batches as constants, with which it would again."""
 
 import json
 
@@ -10,7 +10,8 @@ CODE = """
 import json, pathlib, sys
 import tensorflow as tf
 import tf_keras
-from official_ext.training.step import updates
+from official_ext.training.devices import device_types
+from official_ext.training.step import step_plan, updates
 from tests.training.loop import gathering_test, harness
 from tests.training.step import training_step_test
 
@@ -34,6 +35,12 @@ def compile(task, **settings):
     harness.train(trainer, 8)
   return {'plan': trainer.plan.execution, 'first': first, 'later': num_programs() - first}
 
+def programs_of_shapes(max_shapes):
+  step_plan._MAX_SHAPES, before = max_shapes, num_programs()
+  trainer = harness.make_trainer(training_step_test.VaryingTask, enable_xla='auto')
+  harness.train(trainer, 10)
+  return num_programs() - before
+
 def cases():
   fed = training_step_test.EmbeddingTask
   yield from (compile(task, steps_per_execution=steps) for task in (fed, Gathered) for steps in (1, 4))
@@ -42,16 +49,20 @@ def cases():
   updates.GuardedUpdate._commit_in_loop = updates.GuardedUpdate._commit_and_select  # As on a GPU.
   yield compile(fed)
 
-print(json.dumps(list(cases())))
+compiled = list(cases())
+device_types.device_type = lambda strategy: 'GPU'
+print(json.dumps([compiled, [programs_of_shapes(number) for number in (1, 3, 16)]]))
 """
 
 
 @pytest.mark.slow
-def test_a_step_with_sparse_gradients_compiles_once(start_script, tmp_path):
+def test_a_step_compiles_once_for_each_shape(start_script, tmp_path):
   done = start_script(CODE, [str(tmp_path)], env=train_processes.dumping_programs(tmp_path)).finish(timeout=300)
   assert done.returncode == 0, done.stderr
-  found = json.loads(done.stdout.splitlines()[-1])
+  found, of_shapes = json.loads(done.stdout.splitlines()[-1])
   assert [each['plan'] for each in found] == ['fused'] * 5 + ['split', 'fused']
   firsts = [each['first'] for each in found]
   assert firsts[0] > 0 and firsts == sorted(set(firsts))  # Each case compiled something.
   assert [each['later'] for each in found] == [0] * len(found)
+  one, three, all_five = of_shapes
+  assert (three - one, all_five - one) == (2, 4)  # A program for each shape of a batch, up to the limit.

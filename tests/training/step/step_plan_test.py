@@ -57,6 +57,9 @@ def choose(traits=None, **kwargs):
     (dict(convolutions=True), dict(device_type='GPU'), 'fused', True, 'GPU'),
     (dict(static_shapes=False), {}, 'plain', False, 'shapes'),
     (dict(static_shapes=False), dict(enable_xla=True), 'fused', True, 'not stacked'),
+    (dict(static_shapes=False), dict(device_type='GPU'), 'fused', True, 'first 16 shapes'),
+    (dict(static_shapes=False), dict(device_type='GPU', single_trace=False), 'split', True, 'first 16 shapes'),
+    (dict(static_shapes=False, xla_error='ragged'), dict(device_type='GPU'), 'plain', False, 'ragged'),
     (dict(xla_error='no kernel'), {}, 'plain', False, 'no kernel'),
     (dict(xla_error='no kernel'), dict(device_type='GPU'), 'plain', False, 'no kernel'),
     (dict(merge_calls=True), dict(single_trace=False, enable_xla=True), 'plain', False, 'batch normalisation'),
@@ -82,6 +85,8 @@ def test_shape(traits, settings, shape, jit_compile, reason):
   assert reason in plan.reason and reason in str(plan)
   assert plan.manual_optimization == (traits.get('num_updates', 1) != 1 or 'num_other_updates' in traits)
   assert plan.steps_per_execution == 1 or plan.execution == 'fused'
+  is_limited = 'static_shapes' in traits and plan.jit_compile and 'enable_xla' not in settings  # True: as ordered.
+  assert plan.max_shapes == (16 if is_limited else 0)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +110,7 @@ def test_shape(traits, settings, shape, jit_compile, reason):
     (dict(convolutions=True), dict(enable_xla=True), 1),
     (dict(convolutions=True), dict(enable_xla=True, steps_per_execution=4), 4),
     (dict(static_shapes=False), dict(enable_xla=True, steps_per_execution=4), 1),
+    (dict(static_shapes=False), dict(device_type='GPU'), 1),
     ({}, dict(enable_xla=True, run_eagerly=True, steps_per_execution=4), 1),
   ],
 )
@@ -186,6 +192,14 @@ def test_products_in_bfloat16_are_found_inside_functions_if_they_are_most():
   assert step_plan.has_bfloat16_products(graph(tf.bfloat16))
   for others in ((), (tf.float32,), (tf.float16,), (tf.float32, tf.bfloat16)):
     assert not step_plan.has_bfloat16_products(graph(*others)), others
+
+
+def test_unknown_dimensions_have_numbers_when_xla_is_asked():
+  specs = {'x': tf.TensorSpec([None, 3]), 'y': [tf.TensorSpec([2], tf.int64)]}
+  found = step_plan.static_specs(specs)
+  assert found == {'x': tf.TensorSpec([64, 3]), 'y': [tf.TensorSpec([2], tf.int64)]}
+  for other in (tf.TensorSpec(None), tf.RaggedTensorSpec([2, None]), tf.SparseTensorSpec([2, 3]), None):
+    assert step_plan.static_specs({'x': tf.TensorSpec([2]), 'y': other}) is None
 
 
 def test_input_traits():

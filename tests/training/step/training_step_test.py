@@ -10,7 +10,10 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.training.devices import device_types
+from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
+from official_ext.training.step import training_step
 from tests import tiers
 from tests.training.loop import harness
 
@@ -684,13 +687,15 @@ def test_shapes_that_vary_are_counted_and_named_where_xla_is_an_order(replicas, 
   trainer = harness.make_trainer(VaryingTask, enable_xla=True, steps_per_execution=4, replicas=replicas)
   harness.train(trainer, 2)
   assert trainer.plan.jit_compile and trainer.plan.steps_per_execution == 1
-  assert trainer.num_compilations == 2 and not warnings
+  assert trainer.num_compilations == (2 if replicas == 'one' else 4)
+  assert not warnings or replicas == 'two'
   harness.train(trainer, 5)
   assert trainer.num_compilations == 5
-  assert len(warnings) == 1 and 'compiled 5 times' in warnings[0]
-  assert all(f'({n}, 4) ({n})' in warnings[0] for n in range(2, 7))
+  assert 'compiled 5 times' in warnings[-1]
+  assert all(f'({n}, 4) ({n})' in warnings[-1] for n in range(2, 7))
+  num_warnings = len(warnings)
   harness.train(trainer, 5)
-  assert trainer.num_compilations == 5 and len(warnings) == 1
+  assert trainer.num_compilations == 5 and len(warnings) == num_warnings == (1 if replicas == 'one' else 2)
 
 
 def test_shapes_that_vary_run_without_xla_by_the_rule():
@@ -698,6 +703,71 @@ def test_shapes_that_vary_run_without_xla_by_the_rule():
   harness.train(trainer, 3)
   assert trainer.plan.execution == 'plain' and 'shapes of the input are not fixed' in trainer.plan.reason
   assert trainer.num_compilations == 1
+
+
+@pytest.fixture
+def as_gpu(monkeypatch):
+  monkeypatch.setattr(device_types, 'device_type', lambda strategy: 'GPU')
+
+
+def count_plain_steps(monkeypatch, replicas):
+  """A variable that counts the steps, or on several replicas the forward passes, that run without XLA."""
+  count = tf.Variable(0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+  choose = training_step.InputShapes.choose
+
+  def noted(plain):
+    def run(*args):
+      count.assign_add(1)
+      return plain(*args)
+
+    return run
+
+  monkeypatch.setattr(
+    training_step.InputShapes, 'choose', lambda self, compiled, plain: choose(self, compiled, noted(plain))
+  )
+  return count
+
+
+@pytest.mark.parametrize(
+  'replicas, accumulation, max_shapes',
+  harness.cases([('one', 1, 16), ('one', 1, 3), ('two', 1, 3)], soak=[('one', 2, 3), ('two', 2, 16)]),
+)
+def test_on_gpus_the_first_shapes_are_compiled_and_all_have_the_same_values(
+  replicas, accumulation, max_shapes, as_gpu, monkeypatch
+):
+  monkeypatch.setattr(step_plan, '_MAX_SHAPES', max_shapes)
+  warnings = []
+  monkeypatch.setattr('absl.logging.warning', lambda message, *args: warnings.append(message % args))
+  plain = harness.make_trainer(VaryingTask, enable_xla=False, replicas=replicas, accumulation=accumulation)
+  harness.train(plain, 10)
+  num_plain = count_plain_steps(monkeypatch, replicas)
+  trainer = harness.make_trainer(VaryingTask, enable_xla='auto', replicas=replicas, accumulation=accumulation)
+  harness.train(trainer, 10)
+  assert trainer.plan.execution == ('fused' if replicas == 'one' else 'split') and trainer.plan.max_shapes == max_shapes
+  harness.assert_close(harness.weights_of(trainer), harness.weights_of(plain))
+  assert trainer.num_compilations == min(max_shapes, 5)  # A step takes 2 of 5 sizes, of which there are 5 pairs.
+  assert (int(num_plain) > 0) == (max_shapes < 5)
+  if replicas == 'one' and max_shapes < 5:
+    assert int(num_plain) == 4  # Of 10 steps, the fourth and fifth of each five.
+  assert len(warnings) == (1 if max_shapes < 5 else 0)
+  if warnings:
+    assert 'more than 3 shapes' in warnings[0] and 'pad them to a few lengths' in warnings[0]
+
+
+class RaggedTask(harness.LinearTask):
+  """A row of each batch is ragged."""
+
+  def build_inputs(self, params, input_context=None):
+    return super().build_inputs(params, input_context).map(lambda x, y: (x, y, tf.RaggedTensor.from_tensor(x)))
+
+  def forward(self, inputs, model, training):
+    return super().forward(inputs[:2], model, training)
+
+
+def test_ragged_inputs_run_without_xla_on_gpus_too(as_gpu):
+  trainer = harness.make_trainer(RaggedTask, enable_xla='auto')
+  harness.train(trainer, 2)
+  assert trainer.plan.execution == 'plain' and 'ragged' in trainer.plan.reason
 
 
 class ConvolutionTask(harness.LinearTask):
