@@ -47,3 +47,10 @@ def test_other_beginnings_are_found(page):
 def test_pages_are_short():
   long = {str(path): words(path.read_text()) for path in pages([*SECTIONS, 'contributing'])}
   assert {path: words for path, words in long.items() if words > MOST_WORDS} == {}
+
+
+def test_the_list_of_decisions_counts_their_sections():
+  listed = dict(re.findall(r'\(decisions/(\w+\.md)\) \| (\d+) \|', (DOCS / 'contributing/decisions.md').read_text()))
+  found = {path.name: path.read_text().count('\n## ') for path in (DOCS / 'contributing/decisions').glob('*.md')}
+  assert {name: int(count) for name, count in listed.items()} == {name: found[name] for name in listed}
+  assert set(found) - set(listed) == {'by_file.md'}
