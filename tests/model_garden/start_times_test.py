@@ -2,8 +2,8 @@
 
 A start is the trace that plans the step, the trace of the program, its compilation and one step, at the registered
 depth of the model, on small inputs. Its processor time is measured in units of that of `resnet_imagenet` on one
-replica, measured before, so that the table holds on other machines and beside other processes. Each start has a
-separate process: programs, up to 2 GB each, are freed with their process alone.
+replica, compiled by XLA, measured before, so that the table holds on other machines and beside other processes. Each
+start has a separate process: programs, up to 2 GB each, are freed with their process alone.
 """
 
 import json
@@ -68,7 +68,7 @@ WRITERS = {
   'videos': lambda folder: tfrecords.write_videos(folder / 'videos'),
 }
 
-UNIT = ('resnet_imagenet', 'images', IMAGE)
+UNIT = ('resnet_imagenet', 'images', (*IMAGE, 'runtime.enable_xla=true'))
 FACTOR = 2.0
 
 # Name: (kind of its data, settings, units on one replica, units on two), measured.
