@@ -22,6 +22,7 @@ peer's, in turns next to each other: the median of the rounds, and their range. 
 what to read. "Compiles in" is what the first turn took beyond a later one. A processor that is "limited to avx2" is a
 newer one that hides its newer instructions (`python -m benchmarks.limited_cpu avx2 make bench`). benchmarks/peers
 describes the computations, benchmarks/NOTES.md the attempts."""
+_TITLE = '# Beside its peers: '  # Of the tables of a kind of processor; the folder has others.
 _SPREAD = re.compile(r'([\d.]+) to ([\d.]+)')
 _MACHINE = re.compile(r'^- .* minutes; (.*), \d+ cores', re.MULTILINE)
 _SECTION = re.compile(r'^## (?=\()', re.MULTILINE)
@@ -58,8 +59,9 @@ def write(path: pathlib.Path, kind: str, written: str) -> None:
   keys = [f'({workload.letter}) {workload.name}' for workload in catalogue.WORKLOADS]
   ordered = [sections[key].strip() for key in keys if key in sections]
   tables.parent.mkdir(exist_ok=True)
-  _replace(tables, [f'# Beside its peers: {kind}', *(f'## {found}' for found in ordered)])
-  _replace(path, [_INTRODUCTION, *_summary(sorted(tables.parent.glob('*.md')))])
+  _replace(tables, [f'{_TITLE}{kind}', *(f'## {found}' for found in ordered)])
+  kinds = [found for found in sorted(tables.parent.glob('*.md')) if found.read_text().startswith(_TITLE)]
+  _replace(path, [_INTRODUCTION, *_summary(kinds)])
 
 
 def ratios(path: pathlib.Path, kind: str) -> dict[tuple[str, str], rounds.Spread]:

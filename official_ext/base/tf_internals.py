@@ -174,17 +174,18 @@ def part_here(variable: tf.Variable) -> tf.Variable:
 
 @contextlib.contextmanager
 def updates_here(strategy: tf.distribute.Strategy) -> Iterator[None]:
-  """A context of a replica's function: an optimizer updates this replica's part of its variables, without a meeting.
+  """A context of a replica's function: it updates this replica's part of variables, and no replicas meet for that.
 
-  All replicas do so, with equal gradients: the value of the first one is the value of each. TensorFlow has this for
-  functions that XLA compiles for GPUs alone, but lets replicas meet for the value of the first.
+  All replicas assign the same values, whose mean is the value of each. TensorFlow has this for functions that XLA
+  compiles for GPUs alone, and lets replicas meet to aggregate.
   """
   extended = strategy.extended
   aggregate = distribute_values.apply_aggregation_replica_context
 
   def aggregate_here(value, aggregation, destinations):
-    is_first = aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
-    return value if is_first else aggregate(value, aggregation, destinations)
+    del destinations
+    is_sum = aggregation == tf.VariableAggregation.SUM and tf.is_tensor(value)
+    return value * strategy.num_replicas_in_sync if is_sum else value
 
   extended._use_merge_call = lambda: False
   distribute_values.apply_aggregation_replica_context = aggregate_here

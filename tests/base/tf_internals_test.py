@@ -279,32 +279,31 @@ def test_variables_datasets_models_and_callbacks_have_what_is_asked():
 
 
 def test_a_replica_updates_its_parts_inside_a_function_of_its_own():
-  """Also variables whose value is that of the first replica, for which TensorFlow would let all meet."""
+  """Also variables whose values TensorFlow would let the replicas meet for. Both add 2, then 4 to their own parts."""
   strategy = tf_internals.make_strategy(
     tf.distribute.MirroredStrategy, devices=tf.config.list_logical_devices('CPU')[:2]
   )
+  expected = {'NONE': 1 + 2 + 4, 'ONLY_FIRST_REPLICA': 1 + 2 + 4, 'MEAN': 1 + 2 + 4, 'SUM': 1 + 2 * 2 + 4}
   with strategy.scope():
-    variables = [
-      tf.Variable([1.0], aggregation=aggregation, trainable=False)
-      for aggregation in (tf.VariableAggregation.NONE, tf.VariableAggregation.ONLY_FIRST_REPLICA)
-    ]
+    variables = {
+      name: tf.Variable([1.0], aggregation=getattr(tf.VariableAggregation, name), trainable=False) for name in expected
+    }
 
   @tf.function(autograph=False)
   def update():
     with tf_internals.updates_here(strategy):
-      for variable in variables:
+      for variable in variables.values():
         assert any(tf_internals.part_here(variable) is part for part in variable.values)
         variable.assign_add(tf.constant([2.0]))
-        add = lambda part: part.assign_add([4.0])
-        strategy.extended.update(variable, add, group=False)
+        strategy.extended.update(variable, lambda part: part.assign_add([4.0]), group=False)
 
   # `run` would trace a function of TensorFlow's that it gets for all replicas at once.
   tf.function(lambda: strategy.run(lambda: update()), autograph=False)()
-  for variable in variables:
-    assert [part.numpy().tolist() for part in variable.values] == [[7.0], [7.0]]
+  for name, variable in variables.items():
+    assert [part.numpy().tolist() for part in variable.values] == [[expected[name]]] * 2, name
 
   # After the context, replicas meet again, which no function inside another one can contain.
-  function = tf.function(lambda: variables[1].assign_add(tf.constant([2.0])), autograph=False)
+  function = tf.function(lambda: variables['MEAN'].assign_add(tf.constant([2.0])), autograph=False)
   with pytest.raises(RuntimeError, match='merge_call'):
     tf.function(lambda: strategy.run(lambda: function()), autograph=False)()
 
@@ -530,12 +529,10 @@ def test_updates_of_legacy_optimizers_can_be_wrapped(make):
 
 def test_the_registry_and_the_locks_of_model_garden_are_there():
   assert model_garden_internals.registered_configs() is exp_factory._REGISTERED_CONFIGS
-  before = dict(model_garden_internals.registered_configs())
-  try:
-    model_garden_internals.replace_registered_configs({'one': lambda: 'made'})
-    assert exp_factory.get_exp_config('one') == 'made'
-  finally:
-    model_garden_internals.replace_registered_configs(before)
+  model_garden_internals.registered_configs()['one'] = lambda: 'made'
+  assert exp_factory.get_exp_config('one') == 'made'
+  model_garden_internals.unregister_config('one')
+  assert 'one' not in exp_factory._REGISTERED_CONFIGS
   config = base_config.Config()
   assert not model_garden_internals.is_locked(config)
   model_garden_internals.set_locked(config)

@@ -247,6 +247,8 @@ def test_a_workload_that_is_measured_again_leaves_the_other_tables(tmp_path):
   assert after.count('## (h) two_replicas') == after.count(f'- {now}') == after.count('- then') == 1
   assert before[before.index('## (a)') : before.index('## (h)')] in after  # To the letter.
   assert '(z)' not in after and '| ours to stock | >= 1.20 | 3.00 (3.00 to 3.00) | met |' in after
+  others = tmp_path / 'results/h100.md'  # Of another benchmark.
+  others.write_text('# H100\n\n## (a) rows\n')
   results.write(path, 'amx_bf16', _section('two_replicas', 10))  # Another kind of processor has its own tables.
   assert tables.read_text() == after
   goals = path.read_text()
@@ -255,7 +257,7 @@ def test_a_workload_that_is_measured_again_leaves_the_other_tables(tmp_path):
   assert '| workload | goal | wanted | amx_bf16 | avx2 |' in goals
   row = '| (h) two_replicas | ours to stock | >= 1.20 | 1.00 (1.00 to 1.00), not met | 3.00 (3.00 to 3.00), met |'
   assert row in goals
-  assert sorted(tmp_path.rglob('*.md')) == [path, tmp_path / 'results/amx_bf16.md', tables]
+  assert sorted(tmp_path.rglob('*.md')) == [path, tmp_path / 'results/amx_bf16.md', tables, others]
 
 
 def test_ratios_are_read_back_and_one_is_slower_if_its_whole_range_lies_below(tmp_path):

@@ -48,7 +48,7 @@ class StepState(tf.Module):
   # Skipped updates.
 
   def record_skip(self, ok: tf.Tensor, step: tf.Tensor) -> None:
-    """Counts step number `step` if it is skipped (not `ok`). Cross-replica context, or a single replica."""
+    """Counts step number `step` if it is skipped (not `ok`). On a replica, all of which have the same values."""
     slot = tf.range(NUM_REMEMBERED_SKIPS, dtype=tf.int64) == self.num_skips % NUM_REMEMBERED_SKIPS
     self.skipped_steps.assign(tf.where(tf.logical_and(slot, tf.logical_not(ok)), step, self.skipped_steps))
     self.num_skips.assign_add(tf.where(ok, tf.constant(0, tf.int64), 1))

@@ -19,6 +19,7 @@ split executions compile a program for each. Beyond `StepPlan.max_shapes` their 
 """
 
 from collections.abc import Callable, Sequence
+import contextlib
 import math
 from typing import Any, NamedTuple, Protocol
 
@@ -118,6 +119,7 @@ class GuardedUpdate:
       means: the means of the logs.
     """
     self._parts = parts
+    self._single_trace = parts.single_trace
     self._loss_spike = loss_spike
     self._tap = task_step.tap
     self.variables = task_step.variables
@@ -268,19 +270,19 @@ class GuardedUpdate:
     self._means.note_skipped_loss(out.loss, out.ok)
 
   def record_skip(self, ok: tf.Tensor) -> None:
-    """Counts a step if it is skipped, before `global_step` increases. Cross-replica context, or a single replica."""
+    """Counts a step if it is skipped, before `global_step` increases."""
     self._parts.state.record_skip(ok, self._parts.global_step + 1)
 
   def record_loss(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
-    """Notes the loss of a step that is not skipped, for the rule about spikes. Context as for `record_skip`."""
+    """Notes the loss of a step that is not skipped, for the rule about spikes."""
     if self._loss_spike.factor:
       self._parts.state.record_loss(mean_loss, ok)
 
-  # A whole step, on a replica that may contain its update.
+  # A whole step.
 
   @do_not_convert
   def run(self, micro_batches: Sequence[object]) -> None:
-    """Makes the update under a condition."""
+    """Makes the update under a condition: each replica under its own, which has the same value on all of them."""
     out = self.reduced_gradients(*micro_batches)
 
     def commit():
@@ -293,9 +295,14 @@ class GuardedUpdate:
       self.record_skip(out.ok)
       return 0
 
-    tf.cond(out.ok, commit, undo)
-    self.record_loss(out.ok, out.mean_loss)
-    self._parts.global_step.assign_add(1)
+    with self.updates_here():
+      tf.cond(out.ok, commit, undo)
+      self.record_loss(out.ok, out.mean_loss)
+      self._parts.global_step.assign_add(1)
+
+  def updates_here(self) -> contextlib.AbstractContextManager[None]:
+    """A context, after the sum over the replicas, in which each of them updates its part of all variables."""
+    return contextlib.nullcontext() if self._single_trace else tf_internals.updates_here(self._parts.strategy)
 
   @do_not_convert
   def run_in_xla(self, micro_batches: Sequence[object]) -> None:
@@ -332,29 +339,6 @@ class GuardedUpdate:
     self.commit(out)
     for variable, value in before.values():
       _assign_here(variable, tf.where(out.ok, variable.read_value(), value))
-
-  # A whole step over replicas in separate threads.
-
-  @do_not_convert
-  def run_on_replicas(self, micro_batches: Sequence[object]) -> None:
-    """Makes the update. Cross-replica context: only that can contain its condition."""
-    strategy = self._parts.strategy
-    out = strategy.run(self.reduced_gradients, args=tuple(micro_batches))
-    ok, mean_loss = (strategy.experimental_local_results(value)[0] for value in (out.ok, out.mean_loss))
-
-    def commit():
-      strategy.run(self.commit, args=(out,))
-      return 0
-
-    def undo():
-      strategy.run(self.undo_passes, args=(out,))
-      strategy.run(self.note_skipped_loss, args=(out,))
-      self.record_skip(ok)
-      return 0
-
-    tf.cond(ok, commit, undo)
-    self.record_loss(ok, mean_loss)
-    self._parts.global_step.assign_add(1)
 
 
 def _assign_here(variable, value):
@@ -404,17 +388,11 @@ class ManualUpdate:
 
   @do_not_convert
   def run(self, micro_batches: Sequence[object]) -> None:
-    """Runs a whole step, in the context of a replica that may contain its updates, on one micro-batch."""
+    """Runs a whole step, on one micro-batch."""
     self.make(micro_batches[0])
     self._parts.global_step.assign_add(1)
 
   run_in_xla = run
-
-  @do_not_convert
-  def run_on_replicas(self, micro_batches: Sequence[object]) -> None:
-    """Runs a whole step. Cross-replica context."""
-    self._parts.strategy.run(self.make, args=(micro_batches[0],))
-    self._parts.global_step.assign_add(1)
 
 
 def _varying_num_examples(inputs):
@@ -453,16 +431,12 @@ class GraphExecution:
     """
     self._update = update
     self._strategy = parts.strategy
-    self._run_one: Callable[[Any], None] = self._on_one_replica if parts.single_trace else update.run_on_replicas
-
-  def _on_one_replica(self, micro_batches):
-    self._strategy.run(self._update.run, args=(micro_batches,))
 
   @do_not_convert
   def run(self, batches: Sequence[Sequence[object]]) -> None:
     """See `Execution`."""
     for micro_batches in batches:
-      self._run_one(list(micro_batches))
+      self._strategy.run(self._update.run, args=(list(micro_batches),))
 
 
 class SplitExecution:
@@ -537,7 +511,7 @@ class SplitExecution:
 
   def _finish_step(self, summed, passes):
     gradients, shares = self._packing.unpack(summed)
-    with tf_internals.updates_here(self._strategy):
+    with self._update.updates_here():
       self._update.finish_in_xla(self._update.output(passes, gradients, shares, in_xla=True))
 
 
