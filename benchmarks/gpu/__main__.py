@@ -18,6 +18,8 @@ NAMES = (
   'gpt2_eager',
   'gpt2_cudnn',
   'gpt2_steps',
+  'gpt2_replica',
+  'gpt2_replica_update',
   'nf4_lora',
   'moe',
   'scan_layers',

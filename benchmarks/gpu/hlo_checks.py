@@ -21,13 +21,16 @@ _COUNTS_DOWN = -1
 _MOVED = frozenset(('reshape', 'bitcast', 'copy', 'transpose'))
 
 
-def complaints(text: str, *, is_bfloat16: bool = True, has_constant_weights: bool = False) -> list[str]:
+def complaints(
+  text: str, *, is_bfloat16: bool = True, has_constant_weights: bool = False, num_new_results: int = 0
+) -> list[str]:
   """The findings in a module, a line each.
 
   Args:
     text: HLO as `experimental_get_compiler_ir(stage='hlo')` has it.
     is_bfloat16: whether large products must be bfloat16.
     has_constant_weights: whether no loop of the program writes weights, so that none may be cast inside one.
+    num_new_results: how many of the first results belong to no variable, such as gradients.
 
   Example:
 
@@ -50,7 +53,7 @@ def complaints(text: str, *, is_bfloat16: bool = True, has_constant_weights: boo
       found += _of_line(module, line, by_name, is_bfloat16)
       if has_constant_weights and name in inside:
         found += _cast_weight(line, by_name)
-  return [*found, *_copies(module)]
+  return [*found, *_copies(module, num_new_results)]
 
 
 def _of_line(module, line, by_name, is_bfloat16) -> Iterator[str]:
@@ -193,9 +196,9 @@ def _cast_weight(line, by_name) -> Iterator[str]:
     yield f'convert {line.name}: {line.type} in a loop: a weight is cast in each round; cast it before the loop'
 
 
-def _copies(module) -> Iterator[str]:
+def _copies(module, num_new) -> Iterator[str]:
   """Large results that alias no argument: a second copy of a weight or a slot."""
   for number, shape in enumerate(module.layout()[1]):
-    if number not in module.aliased and shape.nbytes >= LARGE_RESULT:
+    if number >= num_new and number not in module.aliased and shape.nbytes >= LARGE_RESULT:
       dims = ','.join(map(str, shape.dims))
       yield f'result {number}: {shape.dtype}[{dims}] aliases no argument; assign it to its variable'

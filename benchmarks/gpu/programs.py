@@ -27,6 +27,7 @@ from benchmarks.gpt2 import ours
 from benchmarks.gpt2 import sizes as sizes_lib
 from benchmarks.memory import ours as image_trainers
 from benchmarks.memory import subjects
+from official_ext.base import tf_internals
 from official_ext.language.modeling import generation
 from official_ext.language.modeling import lora
 from official_ext.language.modeling import quantized_linear
@@ -123,6 +124,35 @@ def lower_step(
   return dataclasses.replace(found[0], plan=str(plan))
 
 
+def lower_on_replica(strategy: tf.distribute.Strategy, trainer: base_trainer.Trainer, part: str) -> Hlo:
+  """A program of the training step on one of several replicas: its 'passes', or its 'update' after the sum.
+
+  Raises:
+    ValueError: the plan does not compile both.
+  """
+  with strategy.scope():
+    trainer.prepare_training()
+  plan, step = trainer.plan, trainer.training_step
+  if plan.execution != 'split' or not plan.compiles_update:
+    raise ValueError(f'the step is {plan}')
+  execution, specs, found = step._execution, step._task_step.input_specs, []
+
+  def of_replica(inputs):
+    summed, passes = execution._traced_passes([inputs])
+    if found:  # Of the first replica.
+      return
+    update_specs = tf.nest.map_structure(tf.type_spec_from_value, (summed, passes))
+    with tf.init_scope():
+      if part == 'passes':
+        found.append(lower(lambda inputs: tf.nest.flatten(execution._packed_passes([inputs])), [specs]))
+      else:
+        found.append(lower(execution._finish_step, update_specs))
+
+  run = lambda inputs: strategy.run(of_replica, args=(inputs,))
+  tf.function(run, autograph=False).get_concrete_function(specs)
+  return dataclasses.replace(found[0], plan=str(plan))
+
+
 # Language models.
 
 _LLAMA: Mapping[str, Any] = {
@@ -180,10 +210,24 @@ def _decoder(scale, **fields):
   return ext.DecoderConfig(**fields)
 
 
-def _gpt2(scale, several=False, **options):
+def _gpt2_trainer(scale, num_replicas=1, **options):
   sizes = dataclasses.replace(sizes_lib.GPT2, layers=2, width=256, heads=4, vocabulary=512, length=scale.length)
   sizes, rows = (sizes, scale.rows) if scale.is_small else (sizes_lib.GPT2, 32)
-  return lower_step(*ours.make_trainer(sizes, rows, **options), several=several)
+  return ours.make_trainer(sizes, num_replicas * rows, **options)
+
+
+def _gpt2(scale, several=False, **options):
+  return lower_step(*_gpt2_trainer(scale, **options), several=several)
+
+
+def _gpt2_replica(scale, part):
+  """GPT-2 on two GPUs, each with the rows of the program for one."""
+  (cpu,) = tf.config.list_physical_devices('CPU')
+  if len(tf.config.get_logical_device_configuration(cpu) or ()) < 2:
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+  two = tf_internals.make_strategy(tf.distribute.MirroredStrategy, devices=['CPU:0', 'CPU:1'])
+  with mock.patch.object(distribute, 'get_strategy', lambda runtime: two):
+    return lower_on_replica(*_gpt2_trainer(scale, num_replicas=2, attn_implementation='cudnn'), part)
 
 
 def _rows_trainer(scale, config, **options):
@@ -366,6 +410,8 @@ PROGRAMS: Mapping[str, Callable[[Scale], Hlo]] = {
   'gpt2_eager': lambda scale: _gpt2(scale, attn_implementation='eager'),
   'gpt2_cudnn': lambda scale: _gpt2(scale, attn_implementation='cudnn'),
   'gpt2_steps': lambda scale: _gpt2(scale, several=True, attn_implementation='cudnn'),
+  'gpt2_replica': lambda scale: _gpt2_replica(scale, 'passes'),
+  'gpt2_replica_update': lambda scale: _gpt2_replica(scale, 'update'),
   'nf4_lora': _nf4,
   'moe': _moe,
   'scan_layers': _scan_layers,

@@ -21,6 +21,7 @@ SECONDS_PER_KERNEL = 2e-6
 _FREE = frozenset(
   ('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id')
 )
+_PARTS = frozenset(('slice', 'dynamic-slice', 'gather'))  # Each reads what it returns of its first operand.
 _MARKS = ('dot', 'convolution', 'scatter', 'reduce', 'transpose', 'gather', 'dynamic-update-slice', 'sort')
 
 
@@ -131,7 +132,7 @@ def _bytes(module, line, types) -> float:
   """Bytes of operands and results. Of an array that is sliced, gathered from or updated in place, the part counts."""
   operands = [_total(hlo_text.operand_shapes(name, types)) for name in line.operands]
   written = _total(hlo_text.shapes(line.type))
-  if line.opcode in ('dynamic-slice', 'gather'):
+  if line.opcode in _PARTS:
     return 2 * written
   if line.opcode == 'dynamic-update-slice':
     return 2 * operands[1]
@@ -154,7 +155,7 @@ def _part_read(name, inside, table) -> float:
   for user in inside:
     if name not in user.operands:
       continue
-    if user.opcode in ('dynamic-slice', 'gather') and user.operands[0] == name:
+    if user.opcode in _PARTS and user.operands[0] == name:
       total += _total(hlo_text.shapes(user.type))
     elif user.opcode in ('bitcast', 'reshape'):
       total += _part_read(user.name, inside, table)

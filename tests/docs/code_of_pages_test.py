@@ -81,7 +81,12 @@ def test_tokens_count_alike_under_accumulation():
 
     def build_inputs(self, params, input_context=None):
       batches = tf.data.Dataset.from_tensor_slices({'tokens': x, 'labels': labels, 'mask': mask}).repeat()
-      return batches.batch(params.global_batch_size, drop_remainder=True)
+      size = (
+        input_context.get_per_replica_batch_size(params.global_batch_size)
+        if input_context
+        else params.global_batch_size
+      )
+      return batches.batch(size, drop_remainder=True)
 
   found = code_of('docs/how_to/token_loss.md', 'token_loss', tf=tf, tf_keras=tf_keras)
   task_cls = type('Task', (Tokens,), {name: found[name] for name in ('forward', 'micro_batch_weight', 'build_metrics')})

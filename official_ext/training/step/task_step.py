@@ -243,7 +243,7 @@ class TaskStep:
   Attributes:
     tap: the tap between the task and the optimizer.
     variables: the variables that have gradients.
-    sparse_rows: for each of `variables`, the rows of its gradient if that is sparse and their number fixed, else 0.
+    sparse_rows: for each of `variables`, the rows of a sparse gradient, 0 if they vary; None of a dense one.
     input_specs: the type specs of one replica's inputs.
     log_dtypes: of the step's logs, by name, sorted: float32 or float64.
     broadcasts: the shapes of labels and predictions that broadcast: see `observers.noted_broadcasts`.
@@ -265,7 +265,7 @@ class TaskStep:
     if not config.runtime.mesh.sizes():  # A mesh has variables that no function may write.
       optimizers.share_updates(gradient_tap.inner_optimizer(parts.optimizer))
     self.variables: list[tf.Variable] = []
-    self.sparse_rows: list[int] = []
+    self.sparse_rows: list[int | None] = []
     self.input_specs: Any = None
     self.log_dtypes: dict[str, tf.DType] = {}
     self.broadcasts: list[str] = []
@@ -318,7 +318,7 @@ class TaskStep:
     pairs = [(g, v) for g, v in (calls[0] if len(calls) == 1 else ()) if g is not None]
     self.variables = [v for _, v in pairs]
     self._sparse_gradients = any(isinstance(g, tf.IndexedSlices) for g, _ in pairs)
-    self.sparse_rows = [g.indices.shape[0] or 0 if isinstance(g, tf.IndexedSlices) else 0 for g, _ in pairs]
+    self.sparse_rows = [g.indices.shape[0] or 0 if isinstance(g, tf.IndexedSlices) else None for g, _ in pairs]
     reported = {self._parts.task.loss, 'training_loss', *(metric.name for metric in self._parts.metrics)}
     scalars = {}
     for name, value in logs.items():

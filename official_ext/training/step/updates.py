@@ -159,7 +159,7 @@ class GuardedUpdate:
     gradients, shares = passes.gradients, passes.shares
     if self._parts.strategy.num_replicas_in_sync > 1:
       *gradients, shares = sum_over_replicas([*gradients, shares])
-    return self.output(passes, gradients, shares, in_xla)
+    return self.output(passes, [gradient_tap.without_duplicates(g, in_xla) for g in gradients], shares)
 
   def passes(self, micro_batches: Sequence[object]) -> Passes:
     """Runs forward and backward on every micro-batch, and accumulates."""
@@ -179,24 +179,26 @@ class GuardedUpdate:
     num_bad_losses = 1.0 - tf.cast(tf.math.is_finite(loss), tf.float32)
     return Passes(gradients, tf.stack([num_bad_losses, *shares]), loss, logs, before)
 
-  def output(self, passes: Passes, gradients: list[Any], shares: tf.Tensor, in_xla: bool) -> StepOutput:
+  def output(
+    self, passes: Passes, gradients: list[Any], shares: tf.Tensor, packed: Sequence[tf.Tensor] = ()
+  ) -> StepOutput:
     """The inputs of the update.
 
     Args:
       passes: of this replica.
-      gradients: `passes.gradients`, summed over the replicas.
+      gradients: `passes.gradients`, summed over the replicas, without duplicates.
       shares: `passes.shares`, summed over the replicas.
-      in_xla: whether XLA compiles this.
+      packed: vectors of all numbers of `gradients`, if there are such: their norm is that of few tensors.
     """
     num_bad_losses, mean_loss, *total = tf.unstack(shares)
-    loss = passes.loss
+    loss, scale = passes.loss, tf.constant(1.0)
     if total:
       inverse = tf.math.divide_no_nan(1.0, total[0])  # The gradients are of losses over the number of replicas.
       scale = inverse * self._parts.strategy.num_replicas_in_sync
       gradients = [gradient_tap.scale(g, scale) for g in gradients]
       loss = mean_loss = mean_loss * inverse
-    gradients = [gradient_tap.without_duplicates(g, in_xla) for g in gradients]
-    norm = gradient_tap.global_norm(gradients, self._tap.on_cpu)
+    norm = gradient_tap.global_norm(packed, self._tap.on_cpu) * scale if packed else None
+    norm = gradient_tap.global_norm(gradients, self._tap.on_cpu) if norm is None else norm
     ok = self._is_ok(norm, num_bad_losses, mean_loss)
     return StepOutput(ok, gradients, norm, loss, mean_loss, passes.logs, passes.before)
 
@@ -450,7 +452,7 @@ class SplitExecution:
     self,
     update: GuardedUpdate,
     parts: task_step_lib.StepParts,
-    sparse_rows: Sequence[int],
+    sparse_rows: Sequence[int | None],
     num_micro_steps: int,
     choose: Callable[..., Any],
     compiles_passes: bool,
@@ -467,7 +469,7 @@ class SplitExecution:
     """
     self._update = update
     self._strategy = parts.strategy
-    rows = [number * num_micro_steps for number in sparse_rows]
+    rows = [None if number is None else number * num_micro_steps for number in sparse_rows]
     self._packing = _Packing(update.variables, rows, parts.strategy.num_replicas_in_sync)
     self._traced_passes: Callable[..., Any] = self._packed_passes
     if compiles_passes:
@@ -510,36 +512,40 @@ class SplitExecution:
     return self._packing.pack(passes.gradients, passes.shares), passes._replace(gradients=[], shares=())
 
   def _finish_step(self, summed, passes):
-    gradients, shares = self._packing.unpack(summed)
+    gradients, shares, dense = self._packing.unpack(summed)
     with self._update.updates_here():
-      self._update.finish_in_xla(self._update.output(passes, gradients, shares, in_xla=True))
+      self._update.finish_in_xla(self._update.output(passes, gradients, shares, dense))
 
 
 class _Packing:
   """Packs the gradients of a step, on each replica, into one vector of each dtype, whose sum is that of the gradients.
 
-  The rows of a sparse gradient have a place for each replica, in which the others have zeros.
+  A sparse gradient stays one, because some optimizers leave the slots of other rows. Its rows have a place for each
+  replica, in which the others have zeros; or all rows of the variable are summed, if these are fewer, each with a mark.
   """
 
-  def __init__(self, variables: Sequence[tf.Variable], sparse_rows: Sequence[int], num_replicas: int):
+  def __init__(self, variables: Sequence[tf.Variable], sparse_rows: Sequence[int | None], num_replicas: int):
     """Makes it.
 
     Args:
       variables: of the gradients.
-      sparse_rows: for each, the rows of its sparse gradient; 0 if it is dense or their number is not known.
-      num_replicas: the replicas. Rows of all of them that were more than the variable's make a dense gradient.
+      sparse_rows: for each, the rows of its sparse gradient, 0 if their number is not known; None if it is dense.
+      num_replicas: the replicas.
     """
     self._variables = list(variables)
     self._num_replicas = num_replicas
-    fewer = lambda v, rows: v.dtype == tf.float32 and rows * num_replicas < (v.shape[0] if v.shape else 0)
-    self._rows = [rows if fewer(variable, rows) else 0 for variable, rows in zip(variables, sparse_rows, strict=True)]
+    fewer = lambda v, rows: rows if v.dtype == tf.float32 and rows * num_replicas < v.shape[0] else 0
+    self._rows = [None if rows is None else fewer(v, rows) for v, rows in zip(variables, sparse_rows, strict=True)]
     self._dtypes = [tf.float32, *dict.fromkeys(v.dtype for v in variables if v.dtype != tf.float32)]
 
   def pack(self, gradients: Sequence[Any], shares: tf.Tensor) -> list[tf.Tensor]:
     """The vectors of a replica's gradients and `shares`, a float32 vector."""
     vectors: dict[tf.DType, list[tf.Tensor]] = {dtype: [] for dtype in self._dtypes}
     for variable, gradient, rows in zip(self._variables, gradients, self._rows, strict=True):
-      vector = self._placed_rows(gradient) if rows else tf.convert_to_tensor(gradient)
+      if rows is None:
+        vector = tf.convert_to_tensor(gradient)
+      else:
+        vector = self._placed_rows(gradient) if rows else self._marked_rows(gradient, variable)
       vectors[variable.dtype].append(tf.reshape(vector, [-1]))
     vectors[tf.float32].append(shares)
     return [tf.concat(parts, 0) for parts in vectors.values()]
@@ -553,8 +559,16 @@ class _Packing:
     is_here = tf.equal(tf.range(self._num_replicas), replica)
     return tf.where(is_here[:, tf.newaxis, tf.newaxis], block, 0.0)
 
-  def unpack(self, summed: Sequence[tf.Tensor]) -> tuple[list[Any], tf.Tensor]:
-    """(gradients, shares) of the sums of the replicas' vectors."""
+  def _marked_rows(self, gradient, variable):
+    """[rows of the variable, numbers of a row + 1]: the mark is above 0 if the gradient has the row."""
+    num_rows = variable.shape[0]
+    values = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, num_rows)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(gradient.indices, tf.float32), gradient.indices, num_rows)
+    marks = tf.cast(counts > 0, values.dtype)
+    return tf.concat([tf.reshape(values, [num_rows, -1]), marks[:, tf.newaxis]], 1)
+
+  def unpack(self, summed: Sequence[tf.Tensor]) -> tuple[list[Any], tf.Tensor, list[tf.Tensor]]:
+    """(gradients without duplicates; shares; vectors of all numbers of the gradients, [] if some are sparse)."""
     vectors, starts = dict(zip(self._dtypes, summed, strict=True)), dict.fromkeys(self._dtypes, 0)
 
     def take(variable, shape):
@@ -564,15 +578,24 @@ class _Packing:
 
     gradients: list[Any] = []
     for variable, rows in zip(self._variables, self._rows):
-      if not rows:
+      if rows is None:
         gradients.append(take(variable, variable.shape))
         continue
-      row_shape = variable.shape[1:]
-      placed = take(variable, [rows * self._num_replicas, math.prod(row_shape) + 2])
-      high, low = (tf.cast(placed[:, column], tf.int64) for column in (-2, -1))
-      values = tf.reshape(placed[:, :-2], [placed.shape[0], *row_shape])
-      gradients.append(tf.IndexedSlices(values, high * 2**16 + low, tf.constant(variable.shape.as_list(), tf.int32)))
-    return gradients, vectors[tf.float32][starts[tf.float32] :]
+      num_rows, *row_shape = variable.shape.as_list()
+      width = math.prod(row_shape)
+      if rows:
+        placed = take(variable, [rows * self._num_replicas, width + 2])
+        high, low = (tf.cast(placed[:, column], tf.int64) for column in (-2, -1))
+        indices = high * 2**16 + low
+      else:
+        placed = take(variable, [num_rows, width + 1])
+        indices = tf.where(placed[:, -1] > 0, tf.range(num_rows, dtype=tf.int64), num_rows)  # A scatter ignores that.
+      values = tf.reshape(placed[:, :width], [placed.shape[0], *row_shape])
+      gradient = tf.IndexedSlices(values, indices, tf.constant([num_rows, *row_shape], tf.int32))
+      gradients.append(gradient_tap.without_duplicates(gradient, in_xla=True) if rows else gradient)
+    shares = vectors[tf.float32][starts[tf.float32] :]
+    are_dense = all(rows is None for rows in self._rows)
+    return gradients, shares, [vectors[dtype][:end] for dtype, end in starts.items() if end] if are_dense else []
 
 
 class FusedExecution:

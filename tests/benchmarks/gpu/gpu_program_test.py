@@ -9,7 +9,7 @@ from benchmarks.gpu import __main__ as table
 from benchmarks.gpu import hlo_checks
 from benchmarks.gpu import programs
 
-FAST = ('gpt2_steps', 'moe', 'scan_layers', 'generate_sampled', 'grpo_sampling')
+FAST = ('gpt2_steps', 'gpt2_replica_update', 'moe', 'scan_layers', 'generate_sampled', 'grpo_sampling')
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,10 @@ def test_a_program_is_clean(name):
   hlo = programs.program(name, programs.SMALL)
   assert tf_keras.mixed_precision.global_policy().name == policy.name  # Later tests compute as before.
   is_sampling = name.startswith(('generate', 'grpo'))
-  assert hlo_checks.complaints(hlo.text, has_constant_weights=is_sampling, is_bfloat16=name != 'resnet50') == []
-  if name in ('gpt2_cudnn', 'gpt2_steps'):
+  options = dict(has_constant_weights=is_sampling, is_bfloat16=name != 'resnet50')
+  options['num_new_results'] = int(name == 'gpt2_replica')  # The vector of gradients.
+  assert hlo_checks.complaints(hlo.text, **options) == []
+  if name in ('gpt2_cudnn', 'gpt2_steps', 'gpt2_replica'):
     assert '__cudnn$fmhaSoftmax' in hlo.text
 
 

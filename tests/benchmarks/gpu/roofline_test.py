@@ -26,6 +26,26 @@ def test_a_product():
   assert kernel.seconds == pytest.approx(2e-6 + kernel.nbytes / 3.0e12)
 
 
+def test_a_slice_counts_its_part():
+  """The sum of squares of the second half of a vector, which is sliced inside the kernel or by one of its own."""
+  found = of("""%fused (p: f32[8000]) -> f32[] {
+  %p = f32[8000]{0} parameter(0)
+  %half = f32[4000]{0} slice(%p), slice={[4000:8000]}
+  %squares = f32[4000]{0} multiply(%half, %half)
+  %zero = f32[] constant(0)
+  ROOT %sum = f32[] reduce(%squares, %zero), dimensions={0}, to_apply=%add
+}
+
+ENTRY %main (p: f32[8000]) -> (f32[], f32[4000]) {
+  %p = f32[8000]{0} parameter(0)
+  %norm = f32[] fusion(%p), kind=kInput, calls=%fused
+  %half = f32[4000]{0} slice(%p), slice={[4000:8000]}
+  ROOT %results = (f32[], f32[4000]{0}) tuple(%norm, %half)
+}
+""")
+  assert [kernel.nbytes for kernel in found.kernels] == [4 * 4000 + 4, 2 * 4 * 4000]
+
+
 def test_a_loop_counts_its_rounds():
   """Of the stack, each round reads the row that it slices, and writes it."""
   body = """%fused (p: f32[8,1000], i: s32[]) -> f32[1,1000] {

@@ -126,7 +126,7 @@ def test_an_array_has_the_trials_of_a_sweep(capsys, tmp_path, monkeypatch):
   assert all(f'lr/{name}' in listed for name in names)
   assert main.main(['sweep', 'show', 'runs', 'lr']) == 0
   assert capsys.readouterr().out.count('queued') >= 3
-  assert main.main(words) == 2  # The array has them.
+  assert main.main(words) == 4  # The array has them.
   assert 'slurm has it, as 12_1' in capsys.readouterr().err
   rendered.fake(folder, 'srun', f'printf "%s\\n" "$@" > {folder}/srun.args; echo told')
   env = {'PATH': str(folder), 'SLURM_JOB_ID': '14', 'SLURM_ARRAY_JOB_ID': '12', 'SLURM_ARRAY_TASK_ID': '2'}

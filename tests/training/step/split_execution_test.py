@@ -154,6 +154,18 @@ def test_the_values_are_those_of_the_graph(name, num_rows):
   assert not graph.plan.compiles_update
 
 
+@pytest.mark.parametrize('num_rows', [400, 41])
+def test_an_optimizer_leaves_the_slots_of_rows_without_a_gradient(num_rows):
+  """Momentum of Keras' legacy SGD, whose update of rows only TensorFlow's graph has."""
+  task = type('Task', (DeepTask,), {'num_rows': num_rows})
+  momentum = lambda: tf_keras.optimizers.legacy.SGD(0.1, momentum=0.9)
+  trainers = [make_trainer(momentum, task, enable_xla=enable_xla) for enable_xla in (False, True)]
+  for trainer in trainers:
+    harness.train(trainer, 4)
+  assert 'XLA cannot compile the update' in trainers[1].plan.reason
+  harness.assert_close(*map(harness.weights_of, trainers))
+
+
 class PythonUpdate(tf_keras.optimizers.SGD):
   """Half of its update is made in Python, which XLA cannot compile."""
 
@@ -209,7 +221,7 @@ def test_packed_rows_are_the_rows_of_all_replicas():
   """Replica r has rows 70000 + r and 3 r of numbers r + 1: their sum has each of them, and no other."""
   with harness.strategy('two').scope():
     table, weight = tf.Variable(tf.zeros([70002, 2])), tf.Variable(tf.zeros([3], tf.float64))
-  packing = updates._Packing([table, weight], [2, 0], 2)
+  packing = updates._Packing([table, weight], [2, None], 2)
 
   def of_replica():
     replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
@@ -217,11 +229,31 @@ def test_packed_rows_are_the_rows_of_all_replicas():
     rows = tf.IndexedSlices(tf.ones([2, 2]) * tf.cast(replica + 1, tf.float32), indices, tf.constant([70002, 2]))
     packed = packing.pack([rows, tf.constant([1.0, 2.0, 3.0], tf.float64)], tf.constant([0.0, 0.5]))
     assert [(each.dtype, each.shape) for each in packed] == [(tf.float32, [2 * 2 * 4 + 2]), (tf.float64, [3])]
-    (rows, weights), shares = packing.unpack(updates.sum_over_replicas(packed))
+    (rows, weights), shares, dense = packing.unpack(updates.sum_over_replicas(packed))
+    assert not dense
     return rows.indices, rows.values, weights, shares
 
   for replica in (0, 1):
     indices, values, weights, shares = (np.array(each[replica]) for each in on_replicas(of_replica))
-    assert indices.tolist() == [70000, 0, 70001, 3]
+    assert indices.tolist() == [70000, 0, 70001, 3]  # None is there twice.
     assert values.tolist() == [[1, 1], [1, 1], [2, 2], [2, 2]]
     assert (weights.tolist(), shares.tolist()) == ([2, 4, 6], [0, 1])
+
+
+def test_marked_rows_are_those_of_any_replica():
+  """Replica r has rows r, 3 and again 3 of a table of 5: 0 and 1 from one of them, 3 four times, 2 and 4 from none."""
+  with harness.strategy('two').scope():
+    table = tf.Variable(tf.zeros([5, 2]))
+  packing = updates._Packing([table], [3], 2)  # The six rows of both are more than five.
+
+  def of_replica():
+    replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
+    rows = tf.IndexedSlices(tf.ones([3, 2]), tf.stack([replica, 3, 3]), tf.constant([5, 2]))
+    (rows,), shares, dense = packing.unpack(updates.sum_over_replicas(packing.pack([rows], tf.constant([1.0]))))
+    assert not dense
+    return rows.indices, rows.values, shares
+
+  for replica in (0, 1):
+    indices, values, shares = (np.array(each[replica]) for each in on_replicas(of_replica))
+    assert indices.tolist() == [0, 1, 5, 3, 5]
+    assert values[:, 0].tolist() == values[:, 1].tolist() == [1, 1, 0, 4, 0] and shares.tolist() == [2]
