@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 
+from official.core import task_factory
 import pytest
 
 from official_ext.base import errors
@@ -107,8 +108,7 @@ def test_a_run_that_starts_from_another_run_has_its_tokenizer(trained, tmp_path,
   assert task.tokenizer.digest == expected
   # A model that is taken up without a run.
   make = lambda config, **kwargs: OtherTexts(config, small_run.harness.make_data(64))
-  for module in (trained_model, finite_checks):
-    monkeypatch.setattr(module.task_factory, 'get_task', make)
+  monkeypatch.setattr(task_factory, 'get_task', make)
   del SmallTextTask.seen[:]
   trained_model.load_model(make_params(), str(folder), 'latest')
   finite_checks.debug_step(make_params(), str(folder))
