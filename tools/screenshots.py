@@ -31,7 +31,7 @@ _RANGES = (
   {'name': 'batch_size', 'values': '32, 64'},
 )
 _SWEEP = urllib.parse.urlencode({'sweep': json.dumps({'rows': _RANGES})})
-# Pictures show the folders of a user, not those of the machine on which they were taken.
+# Pictures show the folders of a user, not of the machine on which they were taken.
 _HOMES = {sys.prefix: '/home/me/digits/.venv', str(ROOT): '/home/me/digits'}
 _RENAME = """(homes) => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

@@ -8,7 +8,7 @@ _INLINE_CODE = re.compile(r'(?<!</span>)<code>([^<]+)</code>')  # A block of cod
 _HEADING = re.compile(r'(<h[2-4][^>]*>)([\w.]+)(?=<)')  # A name of the API.
 _CELL = re.compile(r'<td[^>]*>.*?</td>', re.DOTALL)  # Python-Markdown keeps the backslash of a | in code.
 _NUMBER = re.compile(r'(<tr>\s*)<td>(\d+|-)</td>')  # In the first column, which else is as wide as a name.
-# After a dot (not that of a file's ending), an underscore, a slash and so on; and inside of CamelCase.
+# After a dot (not before a file's ending), an underscore, a slash and so on; and inside of CamelCase.
 _END_OF_A_PART = re.compile(
   r"""((?<=[a-zA-Z0-9)\]])(?:\.(?![a-z]{1,6}(?:$|[ :,]))|[_:](?!_)|[/=,(|]+)(?=[a-zA-Z\['"(_])|[a-z](?=[A-Z][a-z]))"""
 )

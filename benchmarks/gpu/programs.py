@@ -98,7 +98,7 @@ def lower_step(
     strategy: of the trainer.
     trainer: of any task.
     several: whether to lower the loop.
-    specs: the type specs of a batch, one of several shapes; None: those of all batches.
+    specs: the type specs of a batch, one of several shapes; None: the specs of all batches.
 
   Raises:
     ValueError: the plan does not compile the step as a whole.
@@ -135,22 +135,15 @@ def lower_on_replica(strategy: tf.distribute.Strategy, trainer: base_trainer.Tra
   plan, step = trainer.plan, trainer.training_step
   if plan.execution != 'split' or not plan.compiles_update:
     raise ValueError(f'the step is {plan}')
-  execution, specs, found = step._execution, step._task_step.input_specs, []
+  execution, specs = step._execution, step._task_step.input_specs
 
-  def of_replica(inputs):
-    summed, passes = execution._traced_passes([inputs])
-    if found:  # Of the first replica.
-      return
-    update_specs = tf.nest.map_structure(tf.type_spec_from_value, (summed, passes))
+  def lower_part(update_specs):
     with tf.init_scope():
       if part == 'passes':
-        found.append(lower(lambda inputs: tf.nest.flatten(execution._packed_passes([inputs])), [specs]))
-      else:
-        found.append(lower(execution._finish_step, update_specs))
+        return lower(lambda inputs: tf.nest.flatten(execution._packed_passes([inputs])), [specs])
+      return lower(execution._finish_step, update_specs)
 
-  run = lambda inputs: strategy.run(of_replica, args=(inputs,))
-  tf.function(run, autograph=False).get_concrete_function(specs)
-  return dataclasses.replace(found[0], plan=str(plan))
+  return dataclasses.replace(execution.before_update([specs], lower_part), plan=str(plan))
 
 
 # Language models.

@@ -2,7 +2,7 @@
 
 A start is the trace that plans the step, the trace of the program, its compilation and one step, at the registered
 depth of the model, on small inputs. Its processor time is measured in units of that of `resnet_imagenet` on one
-replica, compiled by XLA, measured before, so that the table holds on other machines and beside other processes. Each
+replica, compiled by XLA, measured before, so that the table holds on other machines and next to other processes. Each
 start has a separate process: programs, up to 2 GB each, are freed with their process alone.
 """
 

@@ -136,7 +136,7 @@ class Writer:
       tokens: the prompt.
       seed: of the draws.
       out: where to.
-      is_streamed: whether tokens are written as they are drawn. All at once is faster, and the same text.
+      is_streamed: whether tokens are written when they are drawn. All at once is faster, and the same text.
       may_interrupt: whether Ctrl-C ends the text instead of the program.
       is_stopped: asked after each token whether the text is to end there.
     """

@@ -21,6 +21,7 @@ from official_ext.data import input_faults
 from official_ext.data import pipelines
 from official_ext.training.config import definitions
 from official_ext.training.diagnosis import findings
+from official_ext.training.step import step_plan
 
 SPLITS = {'train': 'train_data', 'validation': 'validation_data'}
 
@@ -323,7 +324,8 @@ def _check_shapes(train: _Reading, enable_xla: object) -> Iterator[findings.Find
     return
   consequence = 'XLA compiles the step anew for each'
   if enable_xla == 'auto':
-    consequence = 'runtime.enable_xla=auto compiles the step for the first 16 on a GPU, and for none on a CPU'
+    limit = step_plan.MAX_SHAPES
+    consequence = f'runtime.enable_xla=auto compiles the step for the first {limit} on a GPU, and for none on a CPU'
   for name, shapes in train.shapes.items():
     if len(shapes) > 1:
       listed = ', '.join(str(list(shape)) for shape in sorted(shapes)[:3])

@@ -27,7 +27,7 @@ _PRODUCTS = frozenset(('MatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'
 _MAX_STEPS_PER_EXECUTION = 64
 _MAX_STACKED_BYTES = 64 * 2**20
 # Each costs a compilation, of up to a minute for a large model, and the memory of its program.
-_MAX_SHAPES = 16
+MAX_SHAPES = 16
 # An unknown dimension, when XLA is asked about a step: convolutions halve it without a rest.
 _STAND_IN = 64
 # A step that is not one program costs some milliseconds more, which small products do not win back.
@@ -172,8 +172,8 @@ def choose_plan(
     plan = StepPlan('split', True, 1, False, manual, reason, compiles_update=True)
   if traits.static_shapes or enable_xla != 'auto':
     return plan
-  reason = f'{plan.reason}; a program for each of the first {_MAX_SHAPES} shapes of its batches'
-  return dataclasses.replace(plan, max_shapes=_MAX_SHAPES, reason=reason)
+  reason = f'{plan.reason}; a program for each of the first {MAX_SHAPES} shapes of its batches'
+  return dataclasses.replace(plan, max_shapes=MAX_SHAPES, reason=reason)
 
 
 def _fused_plan(

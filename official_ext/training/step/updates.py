@@ -43,7 +43,7 @@ class Passes(NamedTuple):
 
   Attributes:
     gradients: of the replica's part of the loss, over all micro-batches; tensors and IndexedSlices. Summed, they are
-      those of the update, but for the division by `shares[2]`.
+      the gradients of the update, but for the division by `shares[2]`.
     shares: float32 vector, whose sum over the replicas is: the number of losses that are not finite; the mean loss;
       with weights, the sum of the weights, by which loss and gradients are divided.
     loss: float32 scalar, this replica's mean over its micro-batches; with weights its sum.
@@ -188,7 +188,7 @@ class GuardedUpdate:
       passes: of this replica.
       gradients: `passes.gradients`, summed over the replicas, without duplicates.
       shares: `passes.shares`, summed over the replicas.
-      packed: vectors of all numbers of `gradients`, if there are such: their norm is that of few tensors.
+      packed: vectors of all numbers of `gradients`, if there are such: the norm then reads few tensors.
     """
     num_bad_losses, mean_loss, *total = tf.unstack(shares)
     loss, scale = passes.loss, tf.constant(1.0)
@@ -197,8 +197,10 @@ class GuardedUpdate:
       scale = inverse * self._parts.strategy.num_replicas_in_sync
       gradients = [gradient_tap.scale(g, scale) for g in gradients]
       loss = mean_loss = mean_loss * inverse
-    norm = gradient_tap.global_norm(packed, self._tap.on_cpu) * scale if packed else None
-    norm = gradient_tap.global_norm(gradients, self._tap.on_cpu) if norm is None else norm
+    if packed:
+      norm = gradient_tap.global_norm(packed, self._tap.on_cpu) * scale
+    else:
+      norm = gradient_tap.global_norm(gradients, self._tap.on_cpu)
     ok = self._is_ok(norm, num_bad_losses, mean_loss)
     return StepOutput(ok, gradients, norm, loss, mean_loss, passes.logs, passes.before)
 
@@ -265,7 +267,7 @@ class GuardedUpdate:
   def undo_passes(self, out: StepOutput) -> None:
     """Restores the variables that the forward passes have written."""
     for variable, value in zip(self.step_local_variables, out.before):
-      variable.assign(value)
+      _assign_here(variable, value)
 
   def note_skipped_loss(self, out: StepOutput) -> None:
     """Counts the loss of a step that is skipped."""
@@ -489,18 +491,23 @@ class SplitExecution:
     self._finish(sum_over_replicas(packed), passes)
 
   def update_error(self, input_specs: Sequence[object]) -> str:
-    """Why XLA cannot compile the update; '' if it can. Runs nothing. Cross-replica context.
+    """Why XLA cannot compile the update; '' if it can. See `before_update`."""
+    finish = lambda arguments: self._finish_step(*arguments)
+    return self.before_update(input_specs, lambda specs: task_step_lib.compiler_error(finish, specs))
+
+  def before_update(self, input_specs: Sequence[object], inspect: Callable[[Any], Any]) -> Any:
+    """Traces the passes, and returns the result of `inspect`. Runs nothing. Cross-replica context.
 
     Args:
       input_specs: type specs of the micro-batches of one replica.
+      inspect: called on the first replica with the type specs of the update's arguments.
     """
-    found: list[str] = []
+    found: list[Any] = []
 
     def on_replica(*micro_batches):
-      results = self._traced_passes(list(micro_batches))
+      arguments = self._traced_passes(list(micro_batches))
       if not found:  # Only on the first replica.
-        specs = tf.nest.map_structure(tf.type_spec_from_value, results)
-        found.append(task_step_lib.compiler_error(lambda results: self._finish_step(*results), specs))
+        found.append(inspect(tf.nest.map_structure(tf.type_spec_from_value, arguments)))
 
     run = lambda *micro_batches: self._strategy.run(on_replica, args=micro_batches)
     tf.function(run, autograph=False).get_concrete_function(*input_specs)
@@ -518,7 +525,7 @@ class SplitExecution:
 
 
 class _Packing:
-  """Packs the gradients of a step, on each replica, into one vector of each dtype, whose sum is that of the gradients.
+  """Packs the gradients of a step, on each replica, into one vector of each dtype, to sum.
 
   A sparse gradient stays one, because some optimizers leave the slots of other rows. Its rows have a place for each
   replica, in which the others have zeros; or all rows of the variable are summed, if these are fewer, each with a mark.

@@ -27,7 +27,7 @@ def test_a_product():
 
 
 def test_a_slice_counts_its_part():
-  """The sum of squares of the second half of a vector, which is sliced inside the kernel or by one of its own."""
+  """The sum of squares of the second half of a vector, which is sliced inside the kernel or by a separate one."""
   found = of("""%fused (p: f32[8000]) -> f32[] {
   %p = f32[8000]{0} parameter(0)
   %half = f32[4000]{0} slice(%p), slice={[4000:8000]}

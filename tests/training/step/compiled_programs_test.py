@@ -36,7 +36,7 @@ def compile(task, **settings):
   return {'plan': trainer.plan.execution, 'first': first, 'later': num_programs() - first}
 
 def programs_of_shapes(max_shapes):
-  step_plan._MAX_SHAPES, before = max_shapes, num_programs()
+  step_plan.MAX_SHAPES, before = max_shapes, num_programs()
   trainer = harness.make_trainer(training_step_test.VaryingTask, enable_xla='auto')
   harness.train(trainer, 10)
   return num_programs() - before

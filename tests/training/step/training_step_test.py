@@ -735,7 +735,7 @@ def count_plain_steps(monkeypatch, replicas):
 def test_on_gpus_the_first_shapes_are_compiled_and_all_have_the_same_values(
   replicas, accumulation, max_shapes, as_gpu, monkeypatch
 ):
-  monkeypatch.setattr(step_plan, '_MAX_SHAPES', max_shapes)
+  monkeypatch.setattr(step_plan, 'MAX_SHAPES', max_shapes)
   warnings = []
   monkeypatch.setattr('absl.logging.warning', lambda message, *args: warnings.append(message % args))
   plain = harness.make_trainer(VaryingTask, enable_xla=False, replicas=replicas, accumulation=accumulation)
